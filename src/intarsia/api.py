@@ -115,9 +115,9 @@ def run(
         "liblinear" or "standalone"; with the library torch "flic", "hyfem", "femam", "femam-flic",
         "fesem", "ifca", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "fedprox",
         "ditto", "pfedme", "l2gd" or "own-networks" (your own modules). Where it replaces that of
-        an experiment, loss and regularisation stay if it has them. A mapping has the keys of the
-        file's table [algorithm]: the name and hyperparameters, also those that have the name of
-        another setting, such as the `alignment` of flic.
+        an experiment, loss (with its shape) and regularisation stay if it has them. A mapping has
+        the keys of the file's table [algorithm]: the name and hyperparameters, also those that have
+        the name of another setting, such as the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -477,7 +477,7 @@ def _changed(
     if isinstance(name, str) and name != experiment.algorithm:
         other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=name))
         known = {one.name for one in dataclasses.fields(other.hyperparameters)}
-        stays = known & {"loss", "regularisation"}
+        stays = known & {"loss", "huber_delta", "quantile", "regularisation"}
         tree["algorithm"] = {key: own for key, own in tree["algorithm"].items() if key in stays}
     tree["algorithm"] = {**tree["algorithm"], **given}
     for key, value in settings.items():

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from federations import ON_SIGNS
 from intarsia.core.block import Block
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear.losses import LOSSES, value
@@ -33,7 +34,7 @@ unnamed = pytest.mark.filterwarnings("ignore:The array has no column names:UserW
 # estimators warn there
 @parametrize_with_checks(
     [
-        *(LinearClassifier(loss=loss) for loss in LOSSES),
+        *(LinearClassifier(loss=loss) for loss in ON_SIGNS),
         LinearClassifier(fit_intercept=False),
         LinearRegressor(),
         LinearRegressor(fit_intercept=False),

@@ -19,6 +19,8 @@ from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
 
 BINARY = Labels("binary", ("no", "yes"))
+# the losses whose labels may be -1 and +1; `test_losses_of_numbers.py` has the others
+ON_SIGNS = {name: code for name, code in losses.LOSSES.items() if code not in losses.NUMBERS}
 
 
 def names(columns):

@@ -7,6 +7,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
 import intarsia
+from federations import ON_SIGNS
 from intarsia.core.block import Block, Labels
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
@@ -14,7 +15,7 @@ from intarsia.results import comparison
 from intarsia.training import baselines as yardsticks
 from intarsia.training import registry as catalogue
 
-LOSSES = sorted(losses.LOSSES)
+LOSSES = sorted(ON_SIGNS)
 WEIGHT = 1e-2
 
 

@@ -100,9 +100,11 @@ class Search:
                 f"[tune] objective is {toml_text(self.objective)}; name at least one of "
                 f"{', '.join(OBJECTIVES)}, each once."
             )
-        if "loss" in self.objectives and "algorithm.loss" in self.ranges:
+        kinds = ("algorithm.loss", "algorithm.huber_delta", "algorithm.quantile")
+        varied = next((key for key in kinds if key in self.ranges), None)
+        if "loss" in self.objectives and varied:
             raise ExperimentError(
-                "[tune] objective is the loss while algorithm.loss varies, and values of different "
+                f"[tune] objective is the loss while {varied} varies, and values of different "
                 'losses cannot be compared; set objective = "accuracy".'
             )
 

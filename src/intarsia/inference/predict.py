@@ -29,7 +29,7 @@ from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
 from intarsia.maths.figures import CROSS_ENTROPY
-from intarsia.maths.linear.losses import SQUARED, loss_code
+from intarsia.maths.linear.losses import loss_code, mean_of, shape_of
 from intarsia.models.feature_mapping import encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
@@ -168,6 +168,8 @@ def predict(
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
+        if isinstance(model, LinearRegressor):
+            values = model.decision_function(block)
         return _scored(made, truth, settings, model, block, np.atleast_2d(values))
     scores = np.atleast_2d(model.decision_function(block).T)
     return _scored(from_scores(model, scores, ids, notes), truth, settings, model, block, scores)
@@ -205,17 +207,15 @@ def _scored(
             codes |= dict.fromkeys(rest, -1.0)
     if names and not {canonical(str(one)) for one in column.values.tolist()} & {*codes}:
         return made  # a column that holds something else, such as a place for labels to come
+    loss, shape = CROSS_ENTROPY, 0.0
+    if isinstance(model, LinearClassifier | LinearRegressor):
+        loss, shape = loss_code(model.loss), shape_of(model)
     try:
         y = encode_labels(column, "table", labels, codes)
+        graded = grade_scores(replace(block, y=y), scores, loss, labels, shape=shape, least=1)
     except TableError as odd:
         note = f"The rows are not scored by the column {column.name!r}: {odd}"
         return replace(made, notes=(*made.notes, note))
-    loss = CROSS_ENTROPY
-    if isinstance(model, LinearClassifier):
-        loss = loss_code(model.loss)
-    elif isinstance(model, LinearRegressor):
-        loss = SQUARED
-    graded = grade_scores(replace(block, y=y), scores, loss, labels, least=1)
     return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 
@@ -286,7 +286,8 @@ def from_scores(
 ) -> Predictions:
     """Return what a model's scores, (outputs, rows), come to: as the model itself would say it."""
     if isinstance(model, LinearRegressor):
-        return Predictions(ids, scores[0], None, None, notes)
+        said = mean_of(loss_code(model.loss), scores[0])
+        return Predictions(ids, said, None, None, notes)
     single = len(scores) == 1
     best = (scores[0] > 0).astype(np.intp) if single else scores.argmax(axis=0)
     labels = np.asarray(model.classes_[best])

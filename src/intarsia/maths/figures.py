@@ -58,6 +58,8 @@ BETTER: Final[Mapping[str, int]] = {
     "specificity": 1,
     "mae": -1,
     "rmse": -1,
+    "deviance": -1,
+    "d2": 1,
 }
 
 
@@ -106,6 +108,9 @@ class Figures:
     majority: float | None = None  # share of the class with most samples: what always saying it has
     mae: float | None = None  # mean absolute error, in the labels' unit
     rmse: float | None = None  # root of the mean squared error, in the labels' unit
+    deviance: float | None = None  # mean unit deviance, of the Poisson and the Gamma loss
+    d2: float | None = None  # 1 - deviance / that of the mean label
+    coverage: float | None = None  # share of labels up to the score; best is τ of the quantile loss
     confusion: tuple[tuple[float, ...], ...] | None = None  # by true (rows) and predicted class
     calibration: tuple[CalibrationBin, ...] | None = None  # of several classes of the one it says
     curves: tuple[Curve, ...] | None = None  # of each class against the rest; of two, the second

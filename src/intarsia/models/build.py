@@ -12,6 +12,7 @@ from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
+from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.protocols.preprocessing import Preparation
 
 if TYPE_CHECKING:
@@ -40,12 +41,22 @@ def linear_model(
     intercept = np.zeros(len(conclusion.weights))
     if INTERCEPT in place:
         intercept = conclusion.weights[:, place[INTERCEPT]]
-    known = {"means": means, "scales": scales, "regularisation": options.regularisation}
+    known: dict[str, Any] = {
+        "means": means,
+        "scales": scales,
+        "regularisation": options.regularisation,
+    }
     gap = conclusion.info.gap_relative
     if schema.labels.task == "regression":
+        if options.loss in SHAPES:
+            known[SHAPES[options.loss]] = shape_of(options)
         plain = {name: float(weight[0]) for name, weight in weights.items()}
         model: LinearModel = LinearRegressor.from_weights(
-            plain, intercept=float(intercept[0]), gap=gap, **known
+            plain,
+            intercept=float(intercept[0]),
+            loss=options.loss,
+            gap=gap,
+            **known,
         )
     else:
         classes = as_in_tables(schema.labels.classes)

@@ -221,7 +221,7 @@ class _Table:
         found: dict[str, Any] = {}
         if error is not None and math.isfinite(error) and error > 0:
             ratio = abs(estimate) / float(error)
-            if self.loss == "squared" and self.left is not None:  # Student's t
+            if self.loss in ("squared", "gamma") and self.left is not None:  # Student's t
                 quantile, below = stdtrit(self.left[c], _LEVEL), stdtr(self.left[c], -ratio)
             else:
                 quantile, below = ndtri(_LEVEL), ndtr(-ratio)

@@ -29,7 +29,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import sdca
-from intarsia.maths.linear.losses import SQUARED, loss_code
+from intarsia.maths.linear.losses import (
+    CLASSIFICATION,
+    NUMBERS,
+    check_labels,
+    loss_code,
+    mean_of,
+    shape_of,
+)
 from intarsia.models.coefficients import Scorecard, Summary, summarise
 from intarsia.models.feature_mapping import Table, known_columns
 
@@ -118,6 +125,11 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             If there is one class only.
         """
         code = loss_code(self.loss)
+        if code in NUMBERS:
+            raise ExperimentError(
+                f"The loss {self.loss!r} is for numbers to predict, and a classifier has classes; "
+                "use LinearRegressor, or the loss logistic, hinge, squared_hinge or squared."
+            )
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, order="C", accept_large_sparse=True
         )
@@ -179,7 +191,11 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
 
     Parameters
     ----------
-    regularisation : λ of the objective; scikit-learn's Ridge has alpha = λN
+    loss : "squared", "huber", "quantile", "poisson" or "gamma"
+    huber_delta : δ of the Huber loss, in the unit of the targets
+    quantile : τ of the quantile loss
+    regularisation : λ of the objective; scikit-learn's Ridge has alpha = λN, its PoissonRegressor
+        and GammaRegressor alpha = λ
     tolerance : relative duality gap at which training stops
     max_epochs : passes over the samples after which it stops with a ConvergenceWarning
     fit_intercept : whether there is a constant feature; its weight is regularised
@@ -196,6 +212,9 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         output
     """
 
+    loss: str = "squared"
+    huber_delta: float = 1.35
+    quantile: float = 0.5
     regularisation: float = 1e-3
     tolerance: float = 1e-6
     max_epochs: int = 1000
@@ -210,20 +229,27 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         means: Mapping[str, float],
         scales: Mapping[str, float],
         intercept: float,
+        loss: str = "squared",
+        huber_delta: float = 1.35,
+        quantile: float = 0.5,
         regularisation: float = 1e-3,
         gap: float | None = None,
     ) -> Self:
         """Return a fitted model from the weights of standardised features.
 
-        The prediction is Σ weight·(value - mean)/scale + intercept.
+        The score is Σ weight·(value - mean)/scale + intercept, and the prediction is the score, or
+        e to its power for the losses with the log link.
 
         Raises
         ------
         ExperimentError
-            If a feature lacks a mean or a scale, a scale is not positive, or a weight is not one
-            number.
+            If there is no such loss, a feature lacks a mean or a scale, a scale is not positive,
+            or a weight is not one number.
         """
-        model = cls(regularisation=regularisation)
+        model = cls(
+            loss=loss, huber_delta=huber_delta, quantile=quantile, regularisation=regularisation
+        )
+        loss_code(loss)
         coef, constant = _restore(model, weights, means, scales, intercept, gap)
         if len(coef) != 1:
             raise ExperimentError(
@@ -239,17 +265,36 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         ------
         ExperimentError
             If a hyperparameter is out of its range.
+        TableError
+            If the loss is not for such targets.
         """
+        code = self._loss_code()
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, order="C", y_numeric=True
         )
-        coef, intercept = _train(self, X, np.asarray(y, np.float64)[None, :], SQUARED)
+        targets = np.asarray(y, np.float64)
+        check_labels(code, targets, "the table")
+        coef, intercept = _train(self, X, targets[None, :], code, shape_of(self))
         self.coef_, self.intercept_ = coef[0], float(intercept[0])
         return self
 
     def predict(self, X: Table) -> Array:
-        """Return the prediction for each sample, (samples,)."""
+        """Return the prediction for each sample, (samples,): with the log link its mean."""
+        return mean_of(self._loss_code(), self.decision_function(X))
+
+    def decision_function(self, X: Table) -> Array:
+        """Return the scores, (samples,): with the log link the logarithms of the predictions."""
         return _scores(self, X).ravel()
+
+    def _loss_code(self) -> int:
+        code = loss_code(self.loss)
+        if code in CLASSIFICATION or not (self.huber_delta > 0.0 and 0.0 < self.quantile < 1.0):
+            raise ExperimentError(
+                f"The loss is {self.loss!r}, huber_delta {self.huber_delta} and quantile "
+                f"{self.quantile}; a regressor takes squared, huber, quantile, poisson or gamma, "
+                "a huber_delta above 0 and a quantile between 0 and 1."
+            )
+        return code
 
     def summary(
         self, *, units: Mapping[str, str] | None = None, scorecard: Scorecard | None = None
@@ -269,7 +314,7 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
 
 
 def _train(
-    model: LinearClassifier | LinearRegressor, x: sdca.Rows, y: Array, loss: int
+    model: LinearClassifier | LinearRegressor, x: sdca.Rows, y: Array, loss: int, shape: float = 0.0
 ) -> tuple[Array, Array]:
     """Return coefficients (outputs, features) and intercepts (outputs,); note how it went."""
     if not model.tolerance > 0.0:
@@ -286,6 +331,7 @@ def _train(
         x,
         y,
         loss=loss,
+        shape=shape,
         regularisation=model.regularisation,
         tolerance=model.tolerance,
         epochs=int(model.max_epochs),

@@ -27,6 +27,7 @@ from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import check_allowed
 from intarsia.core.npz import check_npz
 from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
+from intarsia.maths.linear.losses import SHAPES, shape_of
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.hyfem.network import Composition
@@ -137,9 +138,10 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _linear_content(model: LinearModel) -> dict[str, Any]:
     from intarsia.models.linear import ERRORS, LinearClassifier
 
-    kind, loss, classes = "regressor", "squared", None
+    kind, classes = "regressor", None
     if isinstance(model, LinearClassifier):
-        kind, loss, classes = "classifier", model.loss, model.classes_.tolist()
+        kind, classes = "classifier", model.classes_.tolist()
+    shape = {SHAPES[model.loss]: shape_of(model)} if model.loss in SHAPES else {}
     errors = {
         name[:-1]: [
             [one if math.isfinite(one) else None for one in row]
@@ -150,7 +152,8 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
     }
     return {
         "kind": kind,
-        "loss": loss,
+        "loss": model.loss,
+        **shape,
         "regularisation": float(model.regularisation),
         "gap": float(model.gap_) if math.isfinite(model.gap_) else None,
         "classes": classes,
@@ -179,7 +182,8 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
         model.classes_ = np.array(content["classes"])
         model.coef_, model.intercept_ = coef, intercept
     else:
-        model = LinearRegressor(regularisation=content["regularisation"])
+        given = ("loss", "regularisation", *SHAPES.values())
+        model = LinearRegressor(**{name: content[name] for name in given if name in content})
         model.coef_, model.intercept_ = coef[0], float(intercept[0])
     model.feature_names_in_, model.n_features_in_ = names, len(names)
     model.means_ = means

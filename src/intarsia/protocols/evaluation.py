@@ -38,6 +38,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, targets
@@ -90,6 +91,7 @@ class Totals:
     label="sums of labels and of their squares in regression",
     square="sums of labels and of their squares in regression",
     absolute="mean errors of evaluated rows in regression",
+    term="sums of logarithms of labels, or counts of labels below the score, in regression",
 )
 @dataclass(frozen=True)
 class Sums:
@@ -103,6 +105,8 @@ class Sums:
     error: Array  # (2,) Σ (y - z)²
     absolute: Array  # (2,) Σ |y - z|
     macro_f1: Array  # () of the client's own samples; 0 for regression
+    # (2,) of one loss: Σ y log y (Poisson), Σ log y (Gamma), samples with y ≤ z (quantile)
+    term: Array | None = None
 
 
 @fl.describe("numbers of evaluated rows by true and predicted class")
@@ -143,9 +147,12 @@ def evaluate(
     loss: int,
     *,
     part: Part,
+    shape: float = 0.0,
     with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of an additive model over all samples of a part, and over each client's.
+
+    `shape` is that of the loss, as `losses.shape_of` gives it.
 
     Every sample that somebody has the label of is scored by all clients that hold a part of it; of
     the others no score crosses.
@@ -158,7 +165,7 @@ def evaluate(
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
     scored = (clients, schema, _given_scores, Totals(z=total.z), loss)
-    return _graded(*scored, part=part, with_figures=with_figures)
+    return _graded(*scored, part=part, shape=shape, with_figures=with_figures)
 
 
 def evaluate_own(
@@ -188,6 +195,7 @@ def sends(
     *,
     part: Part,
     additive: bool,
+    shape: float = 0.0,
     least: int = LEAST_ROWS,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`.
@@ -199,7 +207,7 @@ def sends(
             _grading(_own_scores(predict), loss, schema, part, "_own", least=least), schema
         )
     score = fl.sums(_partial_scores(predict, schema, part))
-    grades = _grading(_given_scores, loss, schema, part, "", least=least)
+    grades = _grading(_given_scores, loss, schema, part, "", shape=shape, least=least)
     return *fl.each(score, parties=lambda *_: _holding(schema)), *_grades_sent(grades, schema)
 
 
@@ -240,6 +248,7 @@ def _graded(
     part: Part,
     suffix: str = "",
     blocks: Sequence[str] | None = None,
+    shape: float = 0.0,
     with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
@@ -247,13 +256,15 @@ def _graded(
     `suffix` ends the names of the client functions, where there is more than one model. Where
     `blocks` are given, only samples count of which the clients hold all of them.
     """
-    functions = _grading(scores, loss, schema, part, suffix, blocks)
+    functions = _grading(scores, loss, schema, part, suffix, blocks, shape=shape)
     messages = dict.fromkeys(_graded_clients(schema, clients.ids, blocks), message)
     if not messages:
         return None, {}
     replies = clients.ask(functions.grade, messages)
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
-    every = Sums(*(sum(getattr(s, f) for s in replies.values()) for f in Sums.__annotations__))
+    one = next(iter(replies.values()))
+    there = [name for name in Sums.__annotations__ if getattr(one, name) is not None]
+    every = Sums(**{name: sum(getattr(s, name) for s in replies.values()) for name in there})
     grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
     if schema.labels.task != "regression" and (with_figures or (several and loss == CROSS_ENTROPY)):
@@ -269,12 +280,14 @@ def _graded(
     # discloses how well the model ranks each client's own labelled samples
     told = clients.ask(functions.measure, messages)
     each = {name: exchanged.figures_of_one(one) for name, one in told.items()}
+    each = {name: replace(each[name], **_of_loss(replies[name], 0, loss)) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
     if counts is None:
         figures = Figures(
             mae=float(every.absolute[1] / every.count[1]),
             rmse=math.sqrt(every.error[1] / every.count[1]),
             intervals={} if several else next(iter(each.values())).intervals,
+            **_of_loss(every, 1, loss),
         )
         label = (float(one[1]) for one in (every.label, every.square, every.error))
         lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
@@ -336,7 +349,13 @@ def _graded_clients(
 
 
 def grade_scores(
-    block: Block, z: Array, loss: int, labels: Labels, *, least: int = LEAST_ROWS
+    block: Block,
+    z: Array,
+    loss: int,
+    labels: Labels,
+    *,
+    shape: float = 0.0,
+    least: int = LEAST_ROWS,
 ) -> Evaluation | None:
     """Return the grades and figures of given scores (outputs, samples) on the labelled samples.
 
@@ -345,10 +364,10 @@ def grade_scores(
     if block.y is None or np.isnan(block.y).all():
         return None
     share = (~np.isnan(block.y)).astype(np.float64)
-    grades = _grades(_sums(block, z, share, loss, labels), 0, labels)
-    return replace(
-        grades, figures=exchanged.own_figures(_of_rows(block, z, share, loss, labels, least))
-    )
+    sums = _sums(block, z, share, loss, labels, shape)
+    figures = exchanged.own_figures(_of_rows(block, z, share, loss, labels, least))
+    figures = replace(figures, **_of_loss(sums, 0, loss))
+    return replace(_grades(sums, 0, labels), figures=figures)
 
 
 def _of_rows(
@@ -430,6 +449,7 @@ def _grading(
     suffix: str,
     blocks: Sequence[str] | None = None,
     *,
+    shape: float = 0.0,
     least: int = LEAST_ROWS,
 ) -> _Functions:
     """Return the client functions of `_graded`."""
@@ -442,7 +462,8 @@ def _grading(
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
         share = _label_share(schema, block, blocks, least)
-        return state, _sums(block, scores(state, block, message.z), share, loss, schema.labels)
+        z = scores(state, block, message.z)
+        return state, _sums(block, z, share, loss, schema.labels, shape)
 
     def count_classes(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
@@ -490,25 +511,55 @@ class _Functions:
     sum_errors: fl.ClientFunction
 
 
-def _sums(block: Block, scores: Array, share: Array, loss: int, labels: Labels) -> Sums:
+def _sums(
+    block: Block, scores: Array, share: Array, loss: int, labels: Labels, shape: float = 0.0
+) -> Sums:
     held = share > 0
     z = scores[:, held]
     raw = np.zeros(0) if block.y is None else block.y[held]
+    losses.check_labels(loss, raw, "the evaluated rows")
     if loss == CROSS_ENTROPY and labels.task == "regression":
         loss = losses.SQUARED
     if loss == CROSS_ENTROPY:
         each = _cross_entropy(z, raw)
     else:
-        each = losses.value(loss, z, targets(block, len(z))[:, held]).sum(axis=0)
+        each = losses.value(loss, z, targets(block, len(z))[:, held], shape=shape).sum(axis=0)
     own = Graded(z, raw, np.ones(len(raw)), labels, loss, 1, False)
     correct, f1 = np.zeros(len(raw)), 0.0
-    error = raw - z[0]
+    error = raw - losses.mean_of(loss, z[0])
+    term = _term(loss, z[0], raw)
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
         correct, f1 = own.said == raw, float(judging.macro_f1(own.confusion))
         raw, error = 0.0 * raw, 0.0 * error
     weights = np.stack([np.ones(held.sum()), share[held]])
     terms = (np.ones(len(raw)), each, correct, raw, raw**2, error**2, np.abs(error))
-    return Sums(*[*(weights @ term for term in terms), np.array(f1)])
+    found = Sums(*[*(weights @ one for one in terms), np.array(f1)])
+    return found if term is None else replace(found, term=weights @ term)
+
+
+def _term(loss: int, z: Array, y: Array) -> Array | None:
+    """Return what a loss of numbers adds up beside the others, (samples,)."""
+    if loss == losses.POISSON:
+        return -np.asarray(entr(y))
+    if loss == losses.GAMMA:
+        return np.asarray(np.log(y), np.float64)
+    return np.asarray(y <= z, np.float64) if loss == losses.QUANTILE else None
+
+
+def _of_loss(sums: Sums, row: int, loss: int) -> dict[str, Any]:
+    """Return the figures that a loss of numbers has of its own."""
+    if sums.term is None:
+        return {}
+    count, label, term = (float(one[row]) for one in (sums.count, sums.label, sums.term))
+    if loss == losses.QUANTILE:
+        return {"coverage": term / count}
+    found = {"deviance": 2 * float(sums.loss[row]) / count}
+    if label > 0:  # half the deviance of the mean label
+        level = math.log(label / count)
+        constant = term - label * level if loss == losses.POISSON else count * level - term
+        if constant > 0:
+            found["d2"] = 1 - float(sums.loss[row]) / constant
+    return found
 
 
 def _cross_entropy(z: Array, y: Array) -> Array:

@@ -28,6 +28,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Labels
 from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
+from intarsia.maths.linear.losses import mean_of
 
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
 _PLACES: Final = 4_096  # within a bin
@@ -83,6 +84,11 @@ class Graded:
         return np.asarray(np.where(self.scores[0] > figures.THRESHOLD, 1.0, -1.0))
 
     @property
+    def numbers(self) -> Array:
+        """Return the numbers that the model predicts, (samples,)."""
+        return mean_of(self.loss, self.scores[0])
+
+    @property
     def confusion(self) -> Array:
         """Return the counts of the samples by true and by predicted class."""
         taken = (self.codes[:, None] == self.said) * 1.0
@@ -92,6 +98,8 @@ class Graded:
     @property
     def ranked(self) -> Array:
         """Return what the samples are put in order by, (outputs, samples)."""
+        if self.labels.task == "regression":
+            return self.numbers[None]
         return figures.ranked_scores(self.scores, self.loss)
 
     @property
@@ -218,7 +226,7 @@ def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
 
 
 def _own_errors(graded: Graded, *, counts: bool) -> Figures:
-    truth, said = graded.truth, graded.scores[0]
+    truth, said = graded.truth, graded.numbers
     middle, error = truth.mean(), truth - said
     products = figures.error_products(truth - middle, said - middle, graded.weights)
     bins = None
@@ -455,7 +463,7 @@ def ranges_of_predictions(counts: ScoreCounts, least: int) -> Array:
 def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
     """Return a client's part of the sums over all samples of predicted numbers."""
     centre, scale = message.centre[0], message.scale[0]
-    truth, said = (graded.truth - centre) / scale, (graded.scores[0] - centre) / scale
+    truth, said = (graded.truth - centre) / scale, (graded.numbers - centre) / scale
     share = graded.weights / message.count
     products = figures.error_products(truth, said, share)
     if graded.alone:  # its own ranges, of enough rows; its intervals are told with its figures

@@ -58,6 +58,9 @@ FIGURES = {  # beside accuracy, R² and loss; by the words that a reader knows t
     "calibration_intercept": "calibration intercept",
     "mae": "mean absolute error",
     "rmse": "root mean squared error",
+    "deviance": "mean deviance",
+    "d2": "share of the deviance explained",
+    "coverage": "share of labels up to the prediction",
 }
 
 

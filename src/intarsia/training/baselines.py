@@ -33,9 +33,9 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weights, targets
 from intarsia.core.feature_blocks import feature_blocks
-from intarsia.core.settings import Count, Positive, check_ranges
+from intarsia.core.settings import Between, Count, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import ConvergenceError, FederationError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
@@ -77,6 +77,7 @@ def optimum(
     labels: Labels,
     *,
     loss: str,
+    shape: float = 0.0,
     regularisation: float,
     seed: int,
     tolerance: float = _TOLERANCE,
@@ -85,12 +86,15 @@ def optimum(
 ) -> Optimum:
     """Return the best model of one table, every sample of which has a label.
 
+    `shape` is that of the loss, as `losses.shape_of` gives it.
+
     The result is as good as its gap says, which may be above the tolerance.
     """
     found = sdca.fit(
         block.x,
         targets(block, labels.outputs),
         loss=losses.loss_code(loss),
+        shape=shape,
         regularisation=regularisation,
         tolerance=tolerance,
         epochs=epochs,
@@ -102,7 +106,7 @@ def optimum(
     if found.converged:
         return first
     try:
-        second = _by_newton(block, labels, loss, regularisation, seed, tolerance, told)
+        second = _by_newton(block, labels, loss, shape, regularisation, seed, tolerance, told)
     except ConvergenceError:
         return first
     return min(first, second, key=lambda one: one.gap)
@@ -112,6 +116,7 @@ def _by_newton(
     block: Block,
     labels: Labels,
     loss: str,
+    shape: float,
     regularisation: float,
     seed: int,
     tolerance: float,
@@ -123,7 +128,8 @@ def _by_newton(
     block = replace(block, samples=samples, features=names, groups={}, copies=None)
     # in one place there is nobody to hide from, and two runs are to come to the same bits
     known = {"all": fl.SecretKey(bytes(fl.SecretKey.SIZE))}
-    options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation)
+    shaped = {losses.SHAPES[loss]: shape} if loss in losses.SHAPES else {}
+    options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation, **shaped)
     done = simulate(
         *(HYFDCA, options, {"train": {"all": block}}, labels),
         rounds=_STEPS,
@@ -181,7 +187,7 @@ class _Weights:
 
 
 def graded(
-    engine: Simulation, w: Array, loss: str, part: Part
+    engine: Simulation, w: Array, loss: str, part: Part, *, shape: float = 0.0
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of a given model, over all samples and over each client's own."""
     schema, code = engine.schema("train"), losses.loss_code(loss)
@@ -191,7 +197,8 @@ def graded(
     try:
         with engine.books.unmetered():
             tested = engine.schema(part)
-            return evaluate(engine, tested, _LINEAR.predict, code, part=part, with_figures=True)
+            how: dict[str, Any] = {"part": part, "shape": shape, "with_figures": True}
+            return evaluate(engine, tested, _LINEAR.predict, code, **how)
     finally:
         engine.set_states(kept)
 
@@ -201,21 +208,22 @@ def centralised(
     part: Part,
     *,
     loss: str,
+    shape: float = 0.0,
     regularisation: float,
     seed: int,
     told: Teller = _silent,
 ) -> tuple[Evaluation | None, tuple[str, ...]]:
     """Return the grades of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
-    given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
-    found = optimum(pooled(engine), labels, **given, told=told)
+    given: dict[str, Any] = {"loss": loss, "shape": shape, "regularisation": regularisation}
+    found = optimum(pooled(engine), labels, **given, seed=seed, told=told)
     notes: tuple[str, ...] = ()
     if found.gap > _TOLERANCE:
         notes = (
             f"The centralised baseline did not converge: its relative gap is {found.gap:.1e} "
             f"(aim: {_TOLERANCE:.0e}), so that its scores are approximate.",
         )
-    return graded(engine, found.w, loss, part)[0], notes
+    return graded(engine, found.w, loss, part, shape=shape)[0], notes
 
 
 def alone(
@@ -223,6 +231,7 @@ def alone(
     part: Part,
     *,
     loss: str,
+    shape: float = 0.0,
     regularisation: float,
     seed: int,
     told: Teller = _silent,
@@ -239,12 +248,17 @@ def alone(
         if not known.any():
             continue
         own = own if known.all() else own.take(np.flatnonzero(known))
-        found = optimum(
-            own, labels, loss=loss, regularisation=regularisation, seed=seed, tolerance=_ALONE
-        )
+        how: dict[str, Any] = {
+            "loss": loss,
+            "shape": shape,
+            "regularisation": regularisation,
+            "seed": seed,
+        }
+        found = optimum(own, labels, **how, tolerance=_ALONE)
         if found.gap > _ALONE:
             gaps[name] = found.gap
-        result = grade_scores(tested, scores(tested.x, found.w), losses.loss_code(loss), labels)
+        z, code = scores(tested.x, found.w), losses.loss_code(loss)
+        result = grade_scores(tested, z, code, labels, shape=shape)
         if result is not None:
             grades[name] = result
     if not gaps:
@@ -325,7 +339,10 @@ _ALONE_NOTE = "No federation: each client with labels was trained alone, on its 
 class LinearOptions:
     """Hyperparameters of the linear models of all tables pooled, or of each client alone."""
 
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    # hinge, squared_hinge, logistic; for numbers squared, huber, quantile, poisson, gamma
+    loss: str = "hinge"
+    huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
+    quantile: Between = 0.5  # τ of the quantile loss
     regularisation: Positive = 1e-3  # λ
 
     def __post_init__(self) -> None:
@@ -337,13 +354,19 @@ class LinearOptions:
 class Liblinear:
     """Hyperparameters of scikit-learn's solvers on all tables pooled."""
 
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
-    regularisation: Positive = 1e-3  # λ; C = 1/(λN), and alpha = λN for the squared loss
+    loss: str = "hinge"  # hinge, squared_hinge, logistic; for numbers squared, poisson, gamma
+    # λ; C = 1/(λN), alpha = λN for the squared loss, and alpha = λ for Poisson and Gamma
+    regularisation: Positive = 1e-3
     precision: Annotated[float, Gt(0)] = 1e-6  # the solver's own measure of convergence
     iterations: Count = 10_000  # at most
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
+        if self.loss in losses.SHAPES:
+            raise ExperimentError(
+                f"algorithm.loss is {self.loss!r}, whose regularised problem no solver of "
+                'scikit-learn has; set algorithm.name = "centralised", or loss = "squared".'
+            )
         check_ranges(self)
 
 
@@ -366,14 +389,21 @@ class Baseline:
     federated: ClassVar[Literal[False]] = False
 
 
+def _check_labels(engine: Simulation, loss: str) -> None:
+    for name in engine.schema("train").clients:
+        losses.check_labels(losses.loss_code(loss), engine.block(name).y, f"client {name!r}")
+
+
 def _centralised(
     engine: Simulation, description: Experiment, options: LinearOptions, part: Part
 ) -> Outcome:
+    _check_labels(engine, options.loss)
     table = pooled(engine)
     found = sdca.fit(
         table.x,
         targets(table, engine.schema("train").labels.outputs),
         loss=losses.loss_code(options.loss),
+        shape=losses.shape_of(options),
         regularisation=options.regularisation,
         tolerance=description.tolerance,
         epochs=description.rounds,
@@ -382,7 +412,7 @@ def _centralised(
     )
     del table
     info = fl.RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
-    every, own = graded(engine, found.w, options.loss, part)
+    every, own = graded(engine, found.w, options.loss, part, shape=losses.shape_of(options))
     ended: Finished = "tolerance" if found.converged else "rounds"
     final = fl.FinalResult(info, found.w)
     return Outcome(found.epochs, ended, final, every, own, (_POOLED,), centralised=every)
@@ -391,6 +421,7 @@ def _centralised(
 def _liblinear(
     engine: Simulation, description: Experiment, options: Liblinear, part: Part
 ) -> Outcome:
+    _check_labels(engine, options.loss)
     table = pooled(engine)
     y = targets(table, engine.schema("train").labels.outputs)
     solved = [_solve(table.x, own, table.weights, options, description.seed) for own in y]
@@ -415,13 +446,16 @@ class _Solved:
 
 def _solve(x: Any, y: Array, weights: Array | None, options: Liblinear, seed: int) -> _Solved:
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
     from sklearn.svm import LinearSVC
 
     strength = options.regularisation * len(y)
     known = {"fit_intercept": False, "tol": options.precision, "max_iter": options.iterations}
     if options.loss == "squared":
         solver = Ridge(alpha=strength, **known)
+    elif options.loss in ("poisson", "gamma"):
+        kind = PoissonRegressor if options.loss == "poisson" else GammaRegressor
+        solver = kind(alpha=options.regularisation, **known)
     elif len(np.unique(y)) < 2:
         raise FederationError(
             f"All {len(y)} training labels are of one class (or one of the classes has none); "
@@ -464,6 +498,8 @@ def _standalone(
     engine: Simulation, description: Experiment, options: LinearOptions, part: Part
 ) -> Outcome:
     linear: dict[str, Any] = {"loss": options.loss, "regularisation": options.regularisation}
+    linear["shape"] = losses.shape_of(options)
+    _check_labels(engine, options.loss)
     grades, notes = alone(engine, part, **linear, seed=description.seed)
     final, said = fl.FinalResult(fl.RoundMetrics()), (_ALONE_NOTE, *notes)
     return Outcome(1, "algorithm", final, None, grades, said, standalone=grades)

@@ -10,6 +10,7 @@ from intarsia.core.schema import Schema
 from intarsia.data.labels import check_classes
 from intarsia.errors import ExperimentError, listed
 from intarsia.experiment.config import Experiment, NamedDataset
+from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.training import privacy_guarantee
 from intarsia.training.baselines import Baseline
@@ -131,7 +132,14 @@ def check_task(description: Experiment, schema: Schema, options: Any) -> None:
     """Refuse labels that the loss is not for, and classes that are as many as samples."""
     if not isinstance(description.dataset, NamedDataset):  # whose classes are meant
         check_classes(schema, description.labels)
-    if schema.labels.task == "regression" and options.loss not in ("squared", "cross_entropy"):
+    numbers = [name for name, code in losses.LOSSES.items() if code in losses.NUMBERS]
+    if schema.labels.task != "regression" and options.loss in numbers:
+        raise ExperimentError(
+            f"The labels are {len(schema.labels.classes)} classes but the loss {options.loss!r} is "
+            'for numbers to predict; set labels.task = "regression", or another algorithm.loss.'
+        )
+    known = ("squared", "cross_entropy", *numbers)
+    if schema.labels.task == "regression" and options.loss not in known:
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
             'algorithm.loss = "squared", or labels.task for classes.'

@@ -20,6 +20,7 @@ from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
+from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
@@ -368,7 +369,8 @@ def grade(
     with engine.books.unmetered():
         model = algorithm.model
         if model.additive:
-            return evaluation.evaluate(engine, schema, model.predict, loss, **how)
+            shape = losses.shape_of(task.options)
+            return evaluation.evaluate(engine, schema, model.predict, loss, shape=shape, **how)
         every, own = evaluation.evaluate_own(engine, schema, model.predict, loss, **how)
         server = model.server_model
         if server is None:

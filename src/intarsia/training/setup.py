@@ -21,6 +21,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.errors import KeyMaterialError
 from intarsia.experiment.config import Experiment, Preprocessing
+from intarsia.maths.linear import losses
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
@@ -230,7 +231,11 @@ def declare_exchanges(
     found = [*algorithm.disclosure.needed(options), *preprocessing.sends(schemas)]
     found += differential_privacy.SENDS
     found += evaluation.sends(
-        *(model.predict, loss, schema), part=part, additive=model.additive, least=least_rows
+        *(model.predict, loss, schema),
+        part=part,
+        additive=model.additive,
+        shape=losses.shape_of(options),
+        least=least_rows,
     )
     if model.server_model is not None and blocks is not None:
         found += evaluation.server_sends(

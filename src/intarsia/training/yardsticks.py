@@ -13,6 +13,7 @@ from typing import Any, Final
 from intarsia.core.algorithm import Algorithm
 from intarsia.engines.simulation import Simulation
 from intarsia.experiment.config import Experiment
+from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation
 from intarsia.results import result as results
 from intarsia.results.result import Result, Score, Yardstick
@@ -120,6 +121,7 @@ def _linear(
     told: baselines.Teller,
 ) -> Result:
     given = {"loss": options.loss, "regularisation": options.regularisation, "seed": found.seed}
+    given["shape"] = losses.shape_of(options)
     if name == "centralised":
         grades, notes = baselines.centralised(engine, part, **given, told=told)
         metrics = replace(found.metrics, centralised=Score.of(grades))

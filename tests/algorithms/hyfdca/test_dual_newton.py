@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from federations import BINARY, block, in_order, objective, optimum, rectangles, started, train
+from federations import (
+    BINARY,
+    ON_SIGNS,
+    block,
+    in_order,
+    objective,
+    optimum,
+    rectangles,
+    started,
+    train,
+)
 from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
@@ -15,7 +25,7 @@ from intarsia.core.block import Labels
 from intarsia.engines import codec
 from intarsia.maths.linear import losses
 
-EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 GRIDS = {
     "one client": {"rows": 1, "columns": 1},
     "horizontal": {"rows": 3, "columns": 1},

@@ -8,6 +8,7 @@ from scipy.sparse import csr_array
 
 from federations import (
     BINARY,
+    ON_SIGNS,
     block,
     in_order,
     objective,
@@ -25,7 +26,7 @@ from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
 
-EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 LAYOUTS = pytest.mark.parametrize("layout", [np.ascontiguousarray, csr_array])
 GRIDS = {
     "one client": {"rows": 1, "columns": 1},

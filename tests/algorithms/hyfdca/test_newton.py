@@ -13,6 +13,7 @@ from sklearn.svm import LinearSVC
 
 from federations import (
     BINARY,
+    ON_SIGNS,
     block,
     by_name,
     in_order,
@@ -35,7 +36,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import SealedField, layouts
 from intarsia.maths.linear import losses, sdca
 
-EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 GRIDS = [(2, 2), (4, 4), (8, 2)]
 EVERY_GRID = pytest.mark.parametrize("grid", GRIDS, ids="{0[0]}x{0[1]}".format)
 

@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import federations
+from federations import ON_SIGNS
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
@@ -72,8 +73,8 @@ def optimum(x, y, loss):
 
 @pytest.mark.parametrize(
     ("loss", "layout"),
-    [*((loss, np.ascontiguousarray) for loss in losses.LOSSES), ("hinge", csr_array)],
-    ids=[*losses.LOSSES, "csr"],
+    [*((loss, np.ascontiguousarray) for loss in ON_SIGNS), ("hinge", csr_array)],
+    ids=[*ON_SIGNS, "csr"],
 )
 def test_half_of_the_clients_at_a_time_reach_the_centralised_optimum(loss, layout):
     x, y = table()

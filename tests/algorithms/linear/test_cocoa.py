@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import federations
+from federations import ON_SIGNS
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
@@ -17,7 +18,7 @@ from intarsia.maths.linear.products import row_norms
 SEED = 5
 LABELS = Labels("binary", ("no", "yes"))
 NAMES = tuple(f"f{c}" for c in range(6))
-ALL = pytest.mark.parametrize("loss", losses.LOSSES)
+ALL = pytest.mark.parametrize("loss", ON_SIGNS)
 
 
 def table(samples=90, seed=0):

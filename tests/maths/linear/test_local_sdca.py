@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from federations import ON_SIGNS
 from intarsia.maths.linear import sdca
 from intarsia.maths.linear.local_sdca import ascend_weighted, feature_squares, weighted_norms
-from intarsia.maths.linear.losses import LOSSES
 from intarsia.maths.linear.products import row_norms
 
 LAYOUTS = pytest.mark.parametrize("layout", [np.ascontiguousarray, csr_array], ids=["dense", "csr"])
@@ -21,7 +21,7 @@ def table(samples=40, features=7):
 
 
 @LAYOUTS
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("loss", ON_SIGNS.values(), ids=ON_SIGNS)
 def test_the_steps_are_those_on_rows_scaled_by_the_root_of_the_weights(loss, layout):
     x, y, weights = table()
     rng = np.random.default_rng(4)

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
+from federations import ON_SIGNS
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
-from intarsia.maths.linear.losses import HINGE, LOGISTIC, LOSSES, SQUARED, SQUARED_HINGE
+from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED, SQUARED_HINGE
 
-ALL = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+ALL = pytest.mark.parametrize("loss", ON_SIGNS.values(), ids=ON_SIGNS)
 SMOOTH = pytest.mark.parametrize("loss", [SQUARED_HINGE, LOGISTIC, SQUARED])
 SCORES = np.array([-30.0, -2.5, -1.3, -0.4, 0.1, 0.6, 1.7, 3.1, 25.0])
 

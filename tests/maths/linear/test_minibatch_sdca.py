@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from federations import ON_SIGNS
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import (
     add_at,
@@ -12,7 +13,7 @@ from intarsia.maths.linear.minibatch_sdca import (
     span_products,
 )
 
-EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 
 
 def problem(loss, outputs=1):

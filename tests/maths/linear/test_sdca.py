@@ -7,12 +7,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
+from federations import ON_SIGNS
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import sdca
 from intarsia.maths.linear.losses import (
     HINGE,
     LOGISTIC,
-    LOSSES,
     SQUARED,
     SQUARED_HINGE,
     dual_step,
@@ -21,7 +21,7 @@ from intarsia.maths.linear.losses import (
 )
 from intarsia.maths.linear.products import row_norms
 
-ALL = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+ALL = pytest.mark.parametrize("loss", ON_SIGNS.values(), ids=ON_SIGNS)
 LAYOUTS = pytest.mark.parametrize("layout", [np.ascontiguousarray, csr_array], ids=["dense", "csr"])
 REGULARISATION = 0.01
 

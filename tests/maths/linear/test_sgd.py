@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from federations import ON_SIGNS
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.sgd import descend
 
@@ -18,7 +19,7 @@ def table(samples=30, features=6, outputs=2, seed=0):
 
 @LAYOUTS
 @pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("loss", losses.LOSSES.values(), ids=losses.LOSSES.keys())
+@pytest.mark.parametrize("loss", ON_SIGNS.values(), ids=ON_SIGNS)
 def test_steps_are_those_of_the_formula(layout, batch, loss):
     x, y = table()
     order = np.random.default_rng(1).permutation(30)

@@ -70,6 +70,10 @@ _PHASES: Mapping[type, Any] = MappingProxyType(
 )
 
 
+# Losses for which Newton's method in the dual is not made: one kink off 0, or steep exponentials.
+_PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
+
+
 @dataclass(frozen=True)
 class Enter:
     """What a client needs for proximal rounds."""
@@ -182,7 +186,8 @@ def _finishing_round(
 def _begin(server: Server, clients: fl.Clients) -> Server:
     """Start the next phase: for wide tables ascent in chunks from zero, then Newton in the dual."""
     warm = bool(np.isfinite(server.lowest))
-    if not server.wide or server.options.method == "newton":
+    code = losses.loss_code(server.options.loss)
+    if not server.wide or server.options.method == "newton" or code in _PRIMAL:
         return _begin_newton(server, clients, warm=warm)
     problem = _problem(server)
     if server.phase is None and not warm:
@@ -215,7 +220,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         sparse=server.sparse,
         frame=server.options.frame,
         dealer=server.dealer if shared or clients.sealed else None,
-        told=server.weighted,
+        told=server.weighted or server.options.loss == "poisson",
     )
     return replace(server, phase=phase)
 

@@ -189,10 +189,8 @@ def _conjugates(client: Client, block: Block, change: Array) -> Array:
     y, weights = targets(block, len(change))[:, held], block.weights_of(held)
     share, start, move = client.label_share[held], client.alpha[:, held], change[:, held]
     duals = [start + step * move for step in _STEPS]
-    terms = [
-        losses.minus_conjugate(loss, alpha, y, weights, slack=losses.EDGE) @ share
-        for alpha in duals
-    ]
+    known: dict[str, Any] = {"shape": losses.shape_of(client.options), "slack": losses.EDGE}
+    terms = [losses.minus_conjugate(loss, alpha, y, weights, **known) @ share for alpha in duals]
     return np.array([float(term.sum()) for term in terms])
 
 
@@ -448,7 +446,7 @@ def local_dual_ascent(
     """Take dual steps on the samples that this client is to step on (Algorithms 3 and 5)."""
     options, regularised = client.options, client.options.regularisation * client.samples
     client, z = _find_scores(client, block, message)
-    loss = losses.loss_code(options.loss)
+    loss, shape = losses.loss_code(options.loss), losses.shape_of(options)
     y = targets(block, len(message.alpha))
     mine = find_read(client, message.present)
     generator = rng.generator()
@@ -467,11 +465,12 @@ def local_dual_ascent(
         sigma=options.sigma,
         regularised_samples=regularised,
         loss=loss,
+        shape=shape,
         weights=block.weights,
     )
     if not local:
         # Algorithm 3: no further than c_k = N_k/N of the way to -l'(z)
-        reach = losses.dual_from_scores(loss, z, y, block.weights) - message.alpha
+        reach = losses.dual_from_scores(loss, z, y, block.weights, shape=shape) - message.alpha
         reach = np.nan_to_num(reach) * (block.shape[0] / client.samples)
         steps = np.clip(steps, np.minimum(reach, 0), np.maximum(reach, 0))
     return client, Steps(steps, _at(client, block, message.alpha, z, mine))
@@ -489,10 +488,10 @@ def _find_scores(client: Client, block: Block, message: Ascend | Scores) -> tupl
 def _at(client: Client, block: Block, alpha: Array, z: Array, mine: NDArray[np.int64]) -> Array:
     """Return Σ l(z_i) and Σ -l*(-α_i) of some samples, and the client's share of ‖w‖²."""
     loss, y = losses.loss_code(client.options.loss), targets(block, len(z))[:, mine]
-    weights = block.weights_of(mine)
+    weights, shape = block.weights_of(mine), losses.shape_of(client.options)
     terms = (
-        losses.value(loss, z[:, mine], y, weights),
-        losses.minus_conjugate(loss, alpha[:, mine], y, weights, slack=losses.EDGE),
+        losses.value(loss, z[:, mine], y, weights, shape=shape),
+        losses.minus_conjugate(loss, alpha[:, mine], y, weights, shape=shape, slack=losses.EDGE),
         client.w**2 @ client.feature_share,
     )
     return np.array([float(term.sum()) for term in terms])

@@ -246,7 +246,8 @@ def centre_duals(
         centre, last, reach, slack = system.move_centre(y, z, centre, last, reach, slack, *given)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
     weight = reach if loss == losses.HINGE else message.weight
-    placed = (weight, before.counted, alpha, curvature, block.weights)
+    shape = losses.shape_of(before.options)
+    placed = (weight, before.counted, alpha, curvature, block.weights, shape)
     sums = dual_points(loss, y, z, centre, *placed)
     anchor = fl.evolve(anchor, z=z, centre=centre, last=last, reach=reach, slack=slack)
     return anchor, CentredDuals(alpha, curvature, sums)
@@ -518,7 +519,8 @@ def slope_of_steps(
             y, z, q, centre, anchor.reach, before.counted, steps, block.weights
         )
     else:
-        given = (message.weight, before.counted, steps, block.weights)
+        shape = losses.shape_of(before.options)
+        given = (message.weight, before.counted, steps, block.weights, shape)
         found = slopes(loss, y, z, q, centre, *given)
     return anchor, TriedSlopes(found)
 

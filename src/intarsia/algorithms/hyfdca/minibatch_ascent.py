@@ -247,8 +247,11 @@ def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> t
     mine = before.counted
     if loss == losses.LOGISTIC:
         alpha[:, mine] = _START * y[:, mine] * row_weights(block)[mine]
-    weights = block.weights_of(mine)
-    sums = losses.minus_conjugate(loss, alpha[:, mine], y[:, mine], weights).sum(axis=1)
+    given: dict[str, Any] = {
+        "weights": block.weights_of(mine),
+        "shape": losses.shape_of(before.options),
+    }
+    sums = losses.minus_conjugate(loss, alpha[:, mine], y[:, mine], **given).sum(axis=1)
     return before, RowSum(gather(block.x, np.ones((1, block.shape[0]))), alpha, sums)
 
 
@@ -381,6 +384,7 @@ def find_steps(
         walker.counted,
         walker.counted,
         block.weights,
+        losses.shape_of(before.options),
     )
     steps = np.zeros((len(found), len(rows)))
     steps[:, here] = found
@@ -414,7 +418,11 @@ def settle(
         w[:, start:stop] = walker.w[:, start:stop]
     y, own = targets(block, len(w))[:, mine], walker.alpha[:, mine]
     loss = losses.loss_code(walker.before.options.loss)
-    conjugates = losses.minus_conjugate(loss, own, y, block.weights_of(mine))
+    given: dict[str, Any] = {
+        "weights": block.weights_of(mine),
+        "shape": losses.shape_of(walker.before.options),
+    }
+    conjugates = losses.minus_conjugate(loss, own, y, **given)
     sums = [conjugates.sum(axis=1), span_products(w, w, spans)]
     alpha = np.zeros_like(walker.alpha)
     alpha[:, mine] = own
@@ -436,10 +444,14 @@ def evaluate(
     """Send the losses and the dual terms of the samples whose scores this client reads."""
     assert message.z is not None
     loss, mine = losses.loss_code(walker.before.options.loss), find_read(walker.before)
-    y, weights = targets(block, len(message.z))[:, mine], block.weights_of(mine)
+    y = targets(block, len(message.z))[:, mine]
+    given: dict[str, Any] = {
+        "weights": block.weights_of(mine),
+        "shape": losses.shape_of(walker.before.options),
+    }
     sums = [
-        losses.value(loss, message.z[:, mine], y, weights).sum(),
-        losses.minus_conjugate(loss, walker.alpha[:, mine], y, weights).sum(),
+        losses.value(loss, message.z[:, mine], y, **given).sum(),
+        losses.minus_conjugate(loss, walker.alpha[:, mine], y, **given).sum(),
     ]
     square = span_products(walker.w, walker.w, walker.before.feature_turn).sum()
     return walker, DataTerms(np.array(sums), np.array([square]))

@@ -3,7 +3,8 @@
     F(w) = λ/2 ‖w‖² + 1/N Σ_i φ_i(x_iᵀw)
 
 φ is the loss; the hinge is smoothed around a dual centre that moves (proximal point in the dual,
-Rockafellar 1976), so that its dual point β = clip(c + s(1 - yz), 0, 1) stays in its box. Each dual
+Rockafellar 1976), so that its dual point β = clip(c + s(1 - yz), 0, 1) stays in its box. So is the
+quantile loss, whose s is in units of one over the mean loss, as labels have a unit. Each dual
 point α with the primal point w gives the certificate P(w) - D(α). The two sums that Newton's
 method needs, Xv over the owners of a sample and Xᵀ(h∘Xv) over the owners of a feature, are those
 that the federation has; the split of the data changes nothing in its convergence.
@@ -24,7 +25,8 @@ round is one Newton step:
    losses they tell that samples gain curvature on the way, so that from then on those count that
    had any some steps ago, or at the end of a short step's direction. Products of
    dense rows are in single precision until conjugate gradients end at their limit
-2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search
+2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search; with the
+   log link it looks for steps of any shortness, and clients say which are too far for them
 3. step: new scores, dual points and curvatures at the one client that reads a sample's scores, of
    those that hold its label; its owners get the dual point. The hinge moves its
    centre to the dual point when the inner problem is solved well enough
@@ -129,6 +131,8 @@ class Newton:
     told: bool = False
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
+    # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
+    unit: Array = field(default_factory=lambda: np.ones(1))
 
 
 def begin(
@@ -189,7 +193,11 @@ def begin(
         dealer=dealer,
         told=told,
     )
-    return _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
+    newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
+    if loss == losses.QUANTILE:  # now that the unit is known
+        newton = replace(newton, weight=newton.weight / newton.unit)
+        newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
+    return newton
 
 
 def solves_exactly(frame: bool, features: int) -> bool:
@@ -222,7 +230,10 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
             newton = replace(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
     # step 2: line search
     length, bend = line_search(
-        clients, newton.labelled, products, newton.weight, samples=count, regularisation=weight
+        *(clients, newton.labelled, products, newton.weight),
+        samples=count,
+        regularisation=weight,
+        steep=newton.loss in losses.LOG_LINK,
     )
     newton = replace(
         newton,
@@ -234,8 +245,10 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if newton.dealer is None and missed.any() and newton.curved > newton.budget:
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
-    hinge = newton.loss == losses.HINGE
-    if not hinge and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
+    hinge = newton.loss in losses.SMOOTHED
+    # with the log link each sample has curvature wherever it is
+    loses = not hinge and newton.loss not in losses.LOG_LINK
+    if loses and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
         newton = replace(newton, faded=True)
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & hinge
@@ -283,14 +296,15 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     weight, centred_at = newton.weight, newton.centred_at
     moves = recentre > 0
     # the smoothing fades while the inner problems are easy
-    grown = np.minimum(2 * weight, _HIGHEST)
+    grown = np.minimum(2 * weight, _HIGHEST / newton.unit)
     weight = np.where(moves & (centred_at <= 2), grown, weight)
     weight = np.where(moves & (centred_at >= 6), _fallen(newton), weight)
+    weight = np.where(moves, np.maximum(weight, _least(newton)), weight)
     centred_at = np.where(moves, 0, centred_at)
     move = Move(length, weight, recentre, newton.told)
     point = clients.sum(move_duals, dict.fromkeys(newton.labelled, move))
-    # discloses for each output: losses, dual terms, the proximal term, the number of samples with
-    # curvature
+    # discloses for each output: losses, dual terms, the proximal term (of the Gamma loss Pearson's
+    # χ²), the number of samples with curvature
     sums = clients.reveal(point.sums)
     curved = float(sums[:, 3].max())
     # without curvature, as at zero weights, there is nothing to precondition with
@@ -317,8 +331,12 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     primal = ridge * norms[:, 1] + sums[:, 0] / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
     best = np.maximum(newton.best, dual)
+    unit = newton.unit
+    if newton.loss == losses.QUANTILE:
+        unit = np.maximum(sums[:, 0] / newton.samples, 1e-100)
     return replace(
         newton,
+        unit=unit,
         weight=weight,
         centred_at=centred_at,
         best=best,
@@ -348,7 +366,12 @@ def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> 
 
 def _fallen(newton: Newton, times: float = 2) -> Array:
     """Return a fraction of the weight of the smoothing, or its least, (outputs,)."""
-    return np.maximum(newton.weight / times, _COLD if newton.framed else _LOWEST_CONJUGATE)
+    return np.maximum(newton.weight / times, _least(newton))
+
+
+def _least(newton: Newton) -> Array:
+    """Return the least weight of the smoothing, (outputs,)."""
+    return np.asarray((_COLD if newton.framed else _LOWEST_CONJUGATE) / newton.unit)
 
 
 def _matters(newton: Newton) -> NDArray[np.bool_]:
@@ -412,8 +435,9 @@ def reveal_errors(
 
     is the inverse of the penalised Fisher information λN I + Xᵀ h X: of the posterior with the
     prior N(0, 1/(λN)) on each weight (Wahba 1983, Nychka 1988), without a penalty that of
-    maximum likelihood. σ² is 1 for the logistic loss. For the squared loss it is the residual sum
-    of squares over N - tr((Xᵀ X + λN I)⁻¹ Xᵀ X), the degrees of freedom that are left.
+    maximum likelihood. σ² is 1 for the logistic and the Poisson loss. For the squared loss it is
+    the residual sum of squares over N - tr((Xᵀ h X + λN I)⁻¹ Xᵀ h X), the degrees of freedom that
+    are left; for the Gamma loss Pearson's χ² over these, and the information is the observed one.
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
@@ -426,6 +450,8 @@ def reveal_errors(
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
         variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
+    if newton.loss == losses.GAMMA:
+        variance = np.divide(newton.moved, left, out=np.full(outputs, np.nan), where=left > 0)
     at_zero = None if zero is None else np.sqrt(variance * zero / samples)
     return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
 

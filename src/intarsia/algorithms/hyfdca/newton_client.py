@@ -340,13 +340,12 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     samples, features = block.shape
     outputs = len(message.alpha)
     y = targets(block, outputs)
-    if before.options.loss == "hinge":
+    loss = losses.loss_code(before.options.loss)
+    centre = np.full(y.shape, 0.5 if loss == losses.HINGE else 0.0)
+    if message.warm and loss in losses.SMOOTHED:
         held = ~np.isnan(y)
-        centre = np.full(y.shape, 0.5)
-        if message.warm:
-            centre = np.where(held, y, 0.0) * message.alpha / row_weights(block)
-    else:
-        centre = np.zeros((outputs, samples))
+        signs = y if loss == losses.HINGE else 1.0
+        centre = np.where(held, signs, 0.0) * message.alpha / row_weights(block)
     if message.shared and (before.overlap is None or message.frame != before.overlap.widest):
         raise RefusedError(
             f"A secret basis of {message.frame} rows was asked for where this client's own index "
@@ -362,7 +361,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         before=before,
         regularisation=before.options.regularisation,
         samples=before.samples,
-        loss=losses.loss_code(before.options.loss),
+        loss=loss,
         mine=before.counted,
         sample_cells=before.sample_cells,
         feature_cells=before.feature_cells,
@@ -476,11 +475,13 @@ def move_duals(
 ) -> tuple[Point, DualPoint]:
     """Go to the new scores; find the dual point there."""
     z, centre, y = point.z, point.centre, targets(block, len(point.z))
+    shape = losses.shape_of(point.options)
     if message.step.any() or message.recentre.any():
         z, centre = z.copy(), centre.copy()
-        move_points(y, z, centre, message.step, point.q, message.recentre, point.mine)
+        moves = (message.step, point.q, message.recentre, point.mine, shape)
+        move_points(point.loss, y, z, centre, *moves)
     alpha, curvature = np.zeros_like(z), np.zeros_like(z)
-    given = (message.weight, point.mine, alpha, curvature, block.weights)
+    given = (message.weight, point.mine, alpha, curvature, block.weights, shape)
     sums = dual_points(point.loss, y, z, centre, *given)
     point = fl.evolve(point, z=z, centre=centre)
     return point, DualPoint(alpha, sums, curvature if message.curvature else None)
@@ -506,7 +507,8 @@ def gather_point(
         )
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
     if message.curvature is None:
-        present = curvatures(point.loss, message.alpha, message.weight)
+        shape = losses.shape_of(point.options)
+        present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
     else:  # it came through a sealed sum
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded = np.maximum(present, _FADING * point.faded)

@@ -19,6 +19,7 @@ from intarsia.algorithms.hyfdca.newton_client import BLOCK, Point, counts_by_cel
 from intarsia.algorithms.hyfdca.newton_shares import Sharing
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
+from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
@@ -28,6 +29,8 @@ _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
 _FINE = np.concatenate([[0.0], np.geomspace(1 / 256, 1, 12)])
+_SEARCHES = 8  # finer searches with the log link, at most: each finds a step 256 times as short
+_FAR = 30.0  # how many times its slope at 0 a client's slope may fall below 0
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,9 @@ class Line:
 @fl.describe("terms of the training objective")
 @dataclass(frozen=True)
 class Slopes:
-    """Σ α_i q_i at each step."""
+    """Σ α_i q_i at each step; with the log link also how many clients it is too far for."""
 
-    slopes: Array  # (outputs, steps)
+    slopes: Array  # (outputs, steps), or twice as many
 
 
 @dataclass(frozen=True)
@@ -196,8 +199,11 @@ def line_search(
     *,
     samples: int,
     regularisation: float,
+    steep: bool = False,
 ) -> tuple[Array, Array]:
     """Return the step that minimises F along the direction for each output; 0: no descent.
+
+    With the log link F is `steep`: steps are looked for that may be short by any factor.
 
     Return also how many times what the system says F bends along the direction, by the shortest
     step that is tried.
@@ -209,21 +215,28 @@ def line_search(
     def slope(z: Any, steps: Array) -> Array:
         message = Line(z=z, steps=steps, weight=weight)
         found = clients.sum(slope_along, dict.fromkeys(labelled, message))
-        # discloses the slope of the smoothed losses along the direction at a few steps
+        # discloses the slope of the smoothed losses along the direction at a few steps, and with
+        # the log link how many clients each is too far for
         data: Array = clients.reveal(found.slopes)
-        found_slope: Array = regularisation * (along + steps * square) - data / samples
-        return found_slope
+        tried = steps.shape[1]
+        found_slope = regularisation * (along + steps * square) - data[:, :tried] / samples
+        if steep:
+            found_slope[data[:, tried:] > 0.5] = np.inf
+        return np.asarray(found_slope)
 
     steps = np.tile(_STEPS, (len(line), 1))
     slopes = slope(products.z, steps)
     length, coarse = _root(steps, slopes)
-    if coarse.any():
+    for _ in range(_SEARCHES if steep else 1):
+        if not coarse.any():
+            break
         steps = np.where(coarse[:, None], coarse[:, None] * _FINE, steps)
         slopes = slope(None, steps)
-        finer, _ = _root(steps, slopes)
-        length = np.where(coarse > 0, finer, length)
+        finer, again = _root(steps, slopes)
+        length, coarse = np.where(coarse > 0, finer, length), np.where(coarse > 0, again, 0.0)
     # a solution of the system has as much of it as slope
     bend = (slopes[:, 1] - slopes[:, 0]) / steps[:, 1]
+    bend = np.where(np.isfinite(bend), bend, 0.0)
     return length, np.divide(bend, -slopes[:, 0], out=np.zeros_like(bend), where=slopes[:, 0] < 0)
 
 
@@ -286,13 +299,23 @@ def slope_along(
     """Send the slopes of the losses along the direction."""
     if message.z is not None:
         point = fl.evolve(point, q=message.z)
-    y = targets(block, len(point.z))
-    return point, Slopes(
-        slopes(
-            *(point.loss, y, point.z, point.q, point.centre),
-            *(message.weight, point.mine, message.steps, block.weights),
-        )
+    y, shape = targets(block, len(point.z)), losses.shape_of(point.options)
+    found = slopes(
+        *(point.loss, y, point.z, point.q, point.centre),
+        *(message.weight, point.mine, message.steps, block.weights, shape),
     )
+    if point.loss in losses.LOG_LINK:
+        # an exponential of a step that is too far has no place in a sum
+        far = found < -_FAR * _size_of_slope(point, y, block.weights_of(point.mine))[:, None]
+        found = np.concatenate([np.where(far, 0.0, found), far], axis=1)
+    return point, Slopes(found)
+
+
+def _size_of_slope(point: Point, y: Array, weights: Array | None) -> Array:
+    """Return Σ (1 + |l'| + l'')|q| of the samples that a client reads, (outputs,)."""
+    y, z, q = y[:, point.mine], point.z[:, point.mine], np.abs(point.q[:, point.mine])
+    size = 1 + np.abs(losses.derivative(point.loss, z, y)) + losses.curvature(point.loss, z, y)
+    return np.asarray((q * size * (1.0 if weights is None else weights)).sum(axis=1))
 
 
 @fl.told_the_same

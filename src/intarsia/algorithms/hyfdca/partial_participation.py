@@ -50,7 +50,7 @@ from intarsia.maths.linear.products import gather, scores
 _WORTHWHILE = 0.05  # a dual ascent that gains less than this share of the round's gain is its last
 _RECENT = 4.0  # the average over n rounds gives the last one the weight 4/(n + 3)
 _STEPS = np.array([0.0, 0.5, 1.0])  # where a search knows the conjugates: they are quadratic
-_LOGISTIC_STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
+_CURVED_STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Keep:
 
 def search_points(loss: int) -> Array:
     """Return the steps at which a search knows the dual."""
-    return _LOGISTIC_STEPS if loss == losses.LOGISTIC else _STEPS
+    return _CURVED_STEPS if loss in losses.CURVED else _STEPS
 
 
 def enter(before: Any, block: Block, shares: Array, metric: float) -> Place:
@@ -310,6 +310,7 @@ def ascend_locally(
     order = mine[rng.generator().permutation(len(mine))]
     order = order[: math.ceil(before.options.local_samples * len(order))]
     y, loss = targets(block, len(message.alpha)), losses.loss_code(before.options.loss)
+    shape = losses.shape_of(before.options)
     steps = ascend_weighted(
         block.x,
         y,
@@ -322,12 +323,13 @@ def ascend_locally(
         sigma=before.options.sigma,
         samples=before.samples,
         loss=loss,
+        shape=shape,
         sample_weights=block.weights,
     )
     # every sample is stepped on by one of its owners, so that these sums count each step once
     change = steps[:, order]
     weights = block.weights_of(order)
-    along = _conjugates(loss, message.alpha[:, order], change, y[:, order], weights)
+    along = _conjugates(loss, shape, message.alpha[:, order], change, y[:, order], weights)
     return place, StepsThere(steps, along - search_points(loss) * np.vdot(steps, message.z))
 
 
@@ -349,6 +351,7 @@ def _row_scale(place: Place, present: tuple[ClientId, ...]) -> Array:
 
 def _conjugates(
     loss: int,
+    shape: float,
     start: Array,
     change: Array,
     y: Array,
@@ -357,7 +360,8 @@ def _conjugates(
 ) -> Array:
     """Return Σ -l*(-α_i) along a line of duals, (points,)."""
     duals = [start + step * change for step in search_points(loss)]
-    terms = [losses.minus_conjugate(loss, one, y, weights, slack=losses.EDGE) for one in duals]
+    known: dict[str, Any] = {"weights": weights, "shape": shape, "slack": losses.EDGE}
+    terms = [losses.minus_conjugate(loss, one, y, **known) for one in duals]
     return np.array([float((term * share).sum()) for term in terms])
 
 
@@ -400,8 +404,9 @@ def keep_trial(
 
 
 def _loss(place: Place, block: Block, z: Array, mine: NDArray[np.int64]) -> float:
-    y, code = targets(block, len(z))[:, mine], losses.loss_code(place.before.options.loss)
-    return float(losses.value(code, z[:, mine], y, block.weights_of(mine)).sum())
+    options, y = place.before.options, targets(block, len(z))[:, mine]
+    code, shape = losses.loss_code(options.loss), losses.shape_of(options)
+    return float(losses.value(code, z[:, mine], y, block.weights_of(mine), shape=shape).sum())
 
 
 @fl.client_function
@@ -413,7 +418,8 @@ def part_of_dual(
     held = before.label_share > 0
     y, loss = targets(block, len(alpha))[:, held], losses.loss_code(before.options.loss)
     weights, share = block.weights_of(held), before.label_share[held]
-    conjugates = _conjugates(loss, 0.0 * y, alpha[:, held], y, weights, share)
+    shape = losses.shape_of(before.options)
+    conjugates = _conjugates(loss, shape, 0.0 * y, alpha[:, held], y, weights, share)
     w = gather(block.x, alpha) / _regularised(place)
     return place, Evaluated(w, scores(block.x, message.u), conjugates)
 

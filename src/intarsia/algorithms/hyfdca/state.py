@@ -23,7 +23,7 @@ from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core.algorithm import RandomKey, Release, evolve
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
-from intarsia.core.settings import Count, Positive, PositiveFraction, check_ranges
+from intarsia.core.settings import Between, Count, Positive, PositiveFraction, check_ranges
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 
@@ -32,7 +32,10 @@ from intarsia.maths.linear import losses
 class HyFDCA:
     """Hyperparameters, with the paper's meaning."""
 
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    # hinge, squared_hinge, logistic; for numbers squared, huber, quantile, poisson, gamma
+    loss: str = "hinge"
+    huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
+    quantile: Between = 0.5  # τ of the quantile loss
     regularisation: Positive = 1e-3  # λ
     method: Literal["auto", "newton", "ascent"] = "auto"
     # auto: where all clients are there Newton's method, for sparse tables with more features than
@@ -65,10 +68,11 @@ class HyFDCA:
 
 
 def _check_errors(options: HyFDCA) -> None:
-    if options.loss not in ("logistic", "squared"):
+    if options.loss not in ("logistic", "squared", "poisson", "gamma"):
         raise ExperimentError(
             f"algorithm.errors asks for standard errors of the loss {options.loss!r}, which is no "
-            'likelihood; set algorithm.loss = "logistic" or "squared", or errors = false.'
+            'likelihood; set algorithm.loss = "logistic", "squared", "poisson" or "gamma", or '
+            "errors = false."
         )
     for key, value, needed in (
         ("method", options.method, options.method != "ascent"),
@@ -227,6 +231,7 @@ def init_client(
     outputs = schema.labels.outputs
     duals, weights = np.zeros((outputs, samples)), np.zeros((outputs, features))
     order, stops = schema.score_order(client)
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     made = Client(
         options=options,
         name=client,

@@ -31,7 +31,7 @@ from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Positive, PositiveFraction, check_ranges
+from intarsia.core.settings import Between, Positive, PositiveFraction, check_ranges
 from intarsia.errors import FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
@@ -44,7 +44,10 @@ from intarsia.protocols.differential_privacy import NoisyWeights, ShareOut
 class CoCoA:
     """Hyperparameters, with the paper's meaning."""
 
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    # hinge, squared_hinge, logistic; for numbers squared, huber, quantile, poisson, gamma
+    loss: str = "hinge"
+    huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
+    quantile: Between = 0.5  # τ of the quantile loss
     regularisation: Positive = 1e-3  # λ
     gamma: PositiveFraction = 1.0  # γ, the share of the steps that counts; 1 adds, 1/K averages
     # σ'; None: γK
@@ -110,6 +113,7 @@ def init_client(
     release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: duals and weights of zero."""
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     outputs, (samples, features) = schema.labels.outputs, block.shape
     return Client(
         options,
@@ -142,6 +146,7 @@ def local_dual_ascent(
         sigma=options.gamma * client.clients if options.sigma is None else options.sigma,
         regularised_samples=regularised,
         loss=losses.loss_code(options.loss),
+        shape=losses.shape_of(options),
     )
     client = replace(client, alpha=client.alpha + options.gamma * steps, w=message.w)
     return client, PrimalChange(gather(block.x, steps) / regularised)
@@ -153,10 +158,10 @@ def objectives(
 ) -> tuple[Client, Objectives]:
     """Keep the model; send this client's part of the objectives."""
     loss, w = losses.loss_code(client.options.loss), message.w
-    y = targets(block, len(w))
+    y, shape = targets(block, len(w)), losses.shape_of(client.options)
     at = (
-        losses.value(loss, scores(block.x, w), y).sum(),
-        losses.minus_conjugate(loss, client.alpha, y).sum(),
+        losses.value(loss, scores(block.x, w), y, shape=shape).sum(),
+        losses.minus_conjugate(loss, client.alpha, y, shape=shape).sum(),
         np.vdot(w, w) / client.clients,
     )
     return replace(client, w=w), Objectives(np.array(at, np.float64))

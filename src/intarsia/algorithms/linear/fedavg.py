@@ -40,7 +40,7 @@ from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
+from intarsia.core.settings import Between, Count, NotNegative, Positive, check_ranges
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
@@ -52,7 +52,10 @@ from intarsia.protocols.differential_privacy import clip_change, draw_noise, noi
 class FedAvg:
     """Hyperparameters, with the paper's meaning."""
 
-    loss: str = "hinge"  # hinge, squared_hinge, logistic, squared
+    # hinge, squared_hinge, logistic; for numbers squared, huber, quantile, poisson, gamma
+    loss: str = "hinge"
+    huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
+    quantile: Between = 0.5  # τ of the quantile loss
     regularisation: Positive = 1e-3  # λ
     local_steps: Count = 100  # gradient steps that a client takes in a round
     batch: Count = 1  # samples per step
@@ -132,6 +135,7 @@ def init_client(
     release: fl.Release | None = None,
 ) -> Client:
     """Return a client's state: what the public index sets say, and weights of zero."""
+    losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     features = schema.features
     able = {name for name, holding in schema.holdings.items() if holding.labelled.any()}
     held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
@@ -195,6 +199,7 @@ def _descend(client: Client, block: Block, message: Descend, rng: fl.RandomKey) 
         rate=options.a / (options.b + math.sqrt(message.number)),
         regularisation=options.regularisation,
         loss=losses.loss_code(options.loss),
+        shape=losses.shape_of(options),
         batch=options.batch,
     )
     return w - message.w
@@ -241,7 +246,8 @@ def part_of_objective(
     """Send this client's part of the objective."""
     held = client.label_share > 0
     y = targets(block, len(message.z))[:, held]
-    loss = losses.value(losses.loss_code(client.options.loss), message.z[:, held], y)
+    code, shape = losses.loss_code(client.options.loss), losses.shape_of(client.options)
+    loss = losses.value(code, message.z[:, held], y, shape=shape)
     square = (client.w**2 @ client.feature_share).sum()
     return client, Objective(np.array([(loss @ client.label_share[held]).sum(), square]))
 

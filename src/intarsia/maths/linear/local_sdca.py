@@ -44,6 +44,7 @@ def ascend_weighted(
     sigma: float,
     samples: int,
     loss: int,
+    shape: float = 0.0,
     sample_weights: Array | None = None,
 ) -> Array:
     """Return the steps Δα, (outputs, samples), that one client takes on its slices of the rows.
@@ -62,7 +63,7 @@ def ascend_weighted(
     """
     coupling = sigma / samples
     curvature = coupling * norms * row_scale**2
-    given = (y, alpha, z, curvature, row_scale, order, coupling, loss)
+    given = (y, alpha, z, curvature, row_scale, order, coupling, loss, shape)
     return ascend_on_rows(arrays(x), *given, weights, x.shape[1], sample_weights)
 
 
@@ -105,6 +106,7 @@ def ascend_on_rows(
     order: NDArray[np.int64],
     coupling: float,
     loss: int,
+    shape: float,
     weights: Array | None,
     features: int,
     sample_weights: Array | None,
@@ -122,9 +124,10 @@ def ascend_on_rows(
             score = z[c, i] + coupling * row_scale[i] * own
             now = alpha[c, i] + steps[c, i]
             if sample_weights is None:
-                step = dual_step(loss, now, y[c, i], score, curvature[i])
+                step = dual_step(loss, now, y[c, i], score, curvature[i], shape)
             else:
-                step = weighted_step(loss, now, y[c, i], score, curvature[i], sample_weights[i])
+                weight = sample_weights[i]
+                step = weighted_step(loss, now, y[c, i], score, curvature[i], weight, shape)
             if step != 0.0:
                 steps[c, i] += step
                 if weights is None:

@@ -6,26 +6,40 @@ classification, a real number for the others. The dual variable of a sample is �
 A sample's weight s multiplies its loss: its dual is sα with α in the box, and -(sl)*(-sα) is
 -s l*(-α).
 
-=============  ==============  ====================================  =========
-loss           l(z, y)         -l*(-α)                               box
-=============  ==============  ====================================  =========
-hinge          (1 - yz)₊       β                                     0 ≤ β ≤ 1
-squared hinge  (1 - yz)₊²      β - β²/4                              0 ≤ β
-logistic       log(1 + e⁻ʸᶻ)   -β log β - (1 - β) log(1 - β)         0 ≤ β ≤ 1
-squared        ½(z - y)²       αy - ½α²                              none
-=============  ==============  ====================================  =========
+=============  =====================  ====================================  =============
+loss           l(z, y)                -l*(-α)                               box
+=============  =====================  ====================================  =============
+hinge          (1 - yz)₊              β                                     0 ≤ β ≤ 1
+squared hinge  (1 - yz)₊²             β - β²/4                              0 ≤ β
+logistic       log(1 + e⁻ʸᶻ)          -β log β - (1 - β) log(1 - β)         0 ≤ β ≤ 1
+squared        ½(z - y)²              αy - ½α²                              none
+huber          ½r² or δ|r| - ½δ²      αy - ½α²                              -δ ≤ α ≤ δ
+quantile       τr₊ + (1 - τ)(-r)₊     αy                                    τ - 1 ≤ α ≤ τ
+poisson        eᶻ - yz - y + y log y  -v log v + y log y - α with v = y - α  0 ≤ v
+gamma          ye⁻ᶻ + z - 1 - log y   -v log v + α(1 + log y) with v = 1 + α  0 ≤ v
+=============  =====================  ====================================  =============
+
+For numbers r = y - z. Huber's loss is ½r² up to |r| = δ. Poisson and Gamma have the log link: the
+mean is eᶻ, and the loss half the unit deviance, which is 0 at best. The dual point -l'(z) is
+clip(r, -δ, δ); τ or τ - 1; y - eᶻ; ye⁻ᶻ - 1. `shape` is δ or τ, and 0 for the other losses.
+
+The exact step of Huber and quantile is that of a quadratic, clipped to the box. That of Poisson and
+Gamma has log v + q(v - v₀) = z (and log y - z): v is a Wright omega function.
+
+Sources: Huber, "Robust Estimation of a Location Parameter", 1964; Koenker and Bassett, "Regression
+Quantiles", 1978; McCullagh and Nelder, "Generalized Linear Models", 1989, section 2.3.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, expit
 
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, TableError, nearest
 from intarsia.maths.jit import compiled, inlined
 
 Array = NDArray[np.float64]
@@ -35,13 +49,27 @@ HINGE: Final = 0
 SQUARED_HINGE: Final = 1
 LOGISTIC: Final = 2
 SQUARED: Final = 3
+HUBER: Final = 4
+QUANTILE: Final = 5
+POISSON: Final = 6
+GAMMA: Final = 7
 LOSSES: Final = {
     "hinge": HINGE,
     "squared_hinge": SQUARED_HINGE,
     "logistic": LOGISTIC,
     "squared": SQUARED,
+    "huber": HUBER,
+    "quantile": QUANTILE,
+    "poisson": POISSON,
+    "gamma": GAMMA,
 }
+SHAPES: Final = {"huber": "huber_delta", "quantile": "quantile"}  # by loss: the option of its shape
 CLASSIFICATION: Final = (HINGE, SQUARED_HINGE, LOGISTIC)  # labels -1 and +1
+NUMBERS: Final = (HUBER, QUANTILE, POISSON, GAMMA)  # labels are numbers and nothing else
+LOG_LINK: Final = (POISSON, GAMMA)  # scores are logarithms of means
+CURVED: Final = (LOGISTIC, POISSON, GAMMA)  # whose dual is no quadratic within its box
+SMOOTHED: Final = (HINGE, QUANTILE)  # have a kink: Newton's method smooths them
+_ROUNDED = 1e-12  # how far outside its box a dual may be by rounding, relative to the box
 
 
 def loss_code(name: str) -> int:
@@ -57,17 +85,58 @@ def loss_code(name: str) -> int:
     return LOSSES[name]
 
 
+def shape_of(options: Any) -> float:
+    """Return the shape of the loss in an algorithm's hyperparameters: Huber's δ, or the level τ."""
+    name = SHAPES.get(options.loss)
+    return 0.0 if name is None else float(getattr(options, name))
+
+
+def check_labels(loss: int, y: Array | None, owner: str) -> None:
+    """Refuse labels, (samples,), that the loss has no mean for; NaN is no label.
+
+    Counts need not be whole numbers: rates are the counts of units of exposure, the weights.
+
+    Parameters
+    ----------
+    owner : who has the labels, as the error says it
+
+    Raises
+    ------
+    TableError
+        If a label is below 0 (Poisson), or 0 or below (Gamma).
+    """
+    if y is None or loss not in LOG_LINK:
+        return
+    wrong = int(np.count_nonzero(y < 0 if loss == POISSON else y <= 0))
+    if not wrong:
+        return
+    said = "below 0, and the Poisson loss is for counts, of 0 or more"
+    if loss == GAMMA:
+        said = "0 or below, and the Gamma loss is for amounts above 0"
+    raise TableError(
+        f"{wrong} of {np.count_nonzero(~np.isnan(y))} labels of {owner} are {said}: correct or "
+        'leave out these rows, or set algorithm.loss = "squared".'
+    )
+
+
+def mean_of(loss: int, z: Array) -> Array:
+    """Return what scores predict, in their shape: the mean eᶻ under the log link, else z."""
+    return np.exp(z) if loss in LOG_LINK else z
+
+
 def _unknown(loss: int) -> ExperimentError:
     return ExperimentError(f"The loss code is {loss}; it must be one of {LOSSES}.")
 
 
-def value(loss: int, z: Array, y: Array, weights: Array | None = None) -> Array:
+def value(
+    loss: int, z: Array, y: Array, weights: Array | None = None, *, shape: float = 0.0
+) -> Array:
     """Return l(z, y), elementwise, times the samples' weights, (samples,)."""
-    found = _value(loss, z, y)
+    found = _value(loss, z, y, shape)
     return found if weights is None else found * weights
 
 
-def _value(loss: int, z: Array, y: Array) -> Array:
+def _value(loss: int, z: Array, y: Array, shape: float) -> Array:
     if loss == HINGE:
         return np.maximum(1.0 - y * z, 0.0)
     if loss == SQUARED_HINGE:
@@ -76,11 +145,21 @@ def _value(loss: int, z: Array, y: Array) -> Array:
         return np.logaddexp(0.0, -y * z)
     if loss == SQUARED:
         return 0.5 * (z - y) ** 2
+    if loss == HUBER:
+        size = np.abs(y - z)
+        return np.where(size <= shape, 0.5 * size**2, shape * size - 0.5 * shape**2)
+    if loss == QUANTILE:
+        return np.maximum(shape * (y - z), (shape - 1.0) * (y - z))
+    with np.errstate(over="ignore"):  # scores of a trial may be of any size
+        if loss == POISSON:
+            return cast(Array, np.exp(z) - y * z - y - entr(y))
+        if loss == GAMMA:
+            return y * np.exp(-z) + z - 1.0 - np.log(y)
     raise _unknown(loss)
 
 
-def derivative(loss: int, z: Array, y: Array) -> Array:
-    """Return the derivative of l in z, elementwise; of the hinge at yz = 1 the subgradient 0."""
+def derivative(loss: int, z: Array, y: Array, *, shape: float = 0.0) -> Array:
+    """Return the derivative of l in z, elementwise; the subgradient 0 at a kink."""
     if loss == HINGE:
         return np.where(y * z < 1.0, -y, 0.0)
     if loss == SQUARED_HINGE:
@@ -89,12 +168,20 @@ def derivative(loss: int, z: Array, y: Array) -> Array:
         return cast(Array, -y * expit(-y * z))
     if loss == SQUARED:
         return z - y
+    if loss == HUBER:
+        return np.clip(z - y, -shape, shape)
+    if loss == QUANTILE:
+        return np.where(z < y, -shape, np.where(z > y, 1.0 - shape, 0.0))
+    if loss == POISSON:
+        return np.exp(z) - y
+    if loss == GAMMA:
+        return 1.0 - y * np.exp(-z)
     raise _unknown(loss)
 
 
-def curvature(loss: int, z: Array, y: Array) -> Array:
-    """Return the second derivative of l in z, elementwise; 0 at the kink of the squared hinge."""
-    if loss == HINGE:
+def curvature(loss: int, z: Array, y: Array, *, shape: float = 0.0) -> Array:
+    """Return the second derivative of l in z, elementwise; 0 where the first has a kink."""
+    if loss in SMOOTHED:
         return np.zeros_like(y * z)
     if loss == SQUARED_HINGE:
         return np.where(y * z < 1.0, 2.0, 0.0)
@@ -102,11 +189,23 @@ def curvature(loss: int, z: Array, y: Array) -> Array:
         return cast(Array, expit(z) * expit(-z))
     if loss == SQUARED:
         return np.ones_like(z * y)
+    if loss == HUBER:
+        return np.where(np.abs(y - z) < shape, 1.0, 0.0)
+    if loss == POISSON:
+        return np.exp(z) + 0.0 * y
+    if loss == GAMMA:
+        return y * np.exp(-z)
     raise _unknown(loss)
 
 
 def minus_conjugate(
-    loss: int, alpha: Array, y: Array, weights: Array | None = None, *, slack: float = 0.0
+    loss: int,
+    alpha: Array,
+    y: Array,
+    weights: Array | None = None,
+    *,
+    shape: float = 0.0,
+    slack: float = 0.0,
 ) -> Array:
     """Return -l*(-α), a sample's term of N·D(α), elementwise; -inf outside the box.
 
@@ -114,18 +213,31 @@ def minus_conjugate(
     their mode. `weights`, (samples,), multiply the losses.
     """
     if weights is None:
-        return _minus_conjugate(loss, alpha, y, slack)
+        return _minus_conjugate(loss, alpha, y, slack, shape)
     # steps of a weighted dual are rounded: its edge is met to a few bits
-    return weights * _minus_conjugate(loss, alpha / weights, y, slack / weights + 1e-12)
+    return weights * _minus_conjugate(loss, alpha / weights, y, slack / weights + 1e-12, shape)
 
 
-def _minus_conjugate(loss: int, alpha: Array, y: Array, slack: float | Array) -> Array:
+def _minus_conjugate(
+    loss: int, alpha: Array, y: Array, slack: float | Array, shape: float
+) -> Array:
     if loss == SQUARED:
         return alpha * y - 0.5 * alpha**2
-    beta = y * alpha
+    if loss in NUMBERS:  # whose edges are no small whole numbers: sums meet them to a few bits
+        size = shape if loss == HUBER else 1.0 + np.abs(y)
+        slack = slack + _ROUNDED * size
     if np.any(slack > 0.0):
-        edge = project(loss, alpha, y) * y
-        beta = np.where(np.abs(beta - edge) <= slack, edge, beta)
+        edge = project(loss, alpha, y, shape=shape)
+        alpha = np.where(np.abs(alpha - edge) <= slack, edge, alpha)
+    if loss == HUBER:
+        return np.where(np.abs(alpha) <= shape, alpha * y - 0.5 * alpha**2, -np.inf)
+    if loss == QUANTILE:
+        return np.where((alpha >= shape - 1.0) & (alpha <= shape), alpha * y, -np.inf)
+    if loss == POISSON:
+        return cast(Array, entr(y - alpha) - entr(y) - alpha)
+    if loss == GAMMA:
+        return cast(Array, entr(1.0 + alpha) + alpha * (1.0 + np.log(y)))
+    beta = y * alpha
     if loss == HINGE:
         return np.where((beta >= 0.0) & (beta <= 1.0), beta, -np.inf)
     if loss == SQUARED_HINGE:
@@ -138,10 +250,10 @@ def _minus_conjugate(loss: int, alpha: Array, y: Array, slack: float | Array) ->
 def best_step(loss: int, steps: Array, dual: Array) -> tuple[float, float]:
     """Return the step in [0, 1] that maximises the dual along a line, and what it gains.
 
-    The dual is a quadratic of the step for all losses but the logistic, where the best of the
-    points is taken. `dual` is known at `steps`: the first is 0, the last two are 1/2 and 1.
+    The dual is a quadratic of the step but for the losses of `CURVED`, where the best of the points
+    is taken. `dual` is known at `steps`: the first is 0, the last two are 1/2 and 1.
     """
-    if loss == LOGISTIC:
+    if loss in CURVED:
         best = int(np.argmax(dual))
         return float(steps[best]), float(dual[best] - dual[0])
     start, middle, end = dual[0], dual[-2], dual[-1]
@@ -154,8 +266,16 @@ def best_step(loss: int, steps: Array, dual: Array) -> tuple[float, float]:
     return step, float(slope * step + 0.5 * curvature * step**2)
 
 
-def project(loss: int, alpha: Array, y: Array) -> Array:
+def project(loss: int, alpha: Array, y: Array, *, shape: float = 0.0) -> Array:
     """Return the dual variables moved to the nearest point of their box, elementwise."""
+    if loss == HUBER:
+        return np.clip(alpha, -shape, shape)
+    if loss == QUANTILE:
+        return np.clip(alpha, shape - 1.0, shape)
+    if loss == POISSON:
+        return np.minimum(alpha, y)
+    if loss == GAMMA:
+        return np.maximum(alpha, -1.0)
     if loss == SQUARED:
         return np.array(alpha, np.float64)
     if loss == SQUARED_HINGE:
@@ -165,13 +285,15 @@ def project(loss: int, alpha: Array, y: Array) -> Array:
     raise _unknown(loss)
 
 
-def dual_from_scores(loss: int, z: Array, y: Array, weights: Array | None = None) -> Array:
+def dual_from_scores(
+    loss: int, z: Array, y: Array, weights: Array | None = None, *, shape: float = 0.0
+) -> Array:
     """Return α = -l'(z), the duals that belong to the scores, elementwise.
 
-    At the optimum of a smooth loss they are the optimal duals; for the hinge they are one choice
+    At the optimum of a smooth loss they are the optimal duals; at a kink they are one choice
     among the subgradients. They are in the box for any score. `weights`, (samples,), multiply.
     """
-    found = -derivative(loss, z, y)
+    found = -derivative(loss, z, y, shape=shape)
     return found if weights is None else found * weights
 
 
@@ -215,8 +337,31 @@ def _logistic_root(score: float, q: float, beta: float) -> float:
 _logistic_root = compiled(_logistic_root)
 
 
+def _exponential_root(q: float, target: float) -> float:
+    """Return the v ≥ 0 with log v + qv = target, to a few bits; at most e⁷⁰⁰.
+
+    Newton's iteration on s + eˢ = a, where s is log qv: its function rises and is convex, so that
+    from the right of the root it falls to it.
+    """
+    if q <= 0.0:
+        return math.exp(min(target, 700.0))
+    shift = math.log(q)
+    a = target + shift
+    s = min(a, 0.0) if a <= 1.0 else math.log(a)
+    for _ in range(50):
+        power = math.exp(s)
+        step = (s + power - a) / (1.0 + power)
+        s -= step
+        if abs(step) < 1e-9 * max(abs(s), 1.0):  # the next one is below the square of it
+            break
+    return math.exp(min(s - shift, 700.0))
+
+
+_exponential_root = compiled(_exponential_root)
+
+
 @inlined
-def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
+def dual_step(loss: int, alpha: float, y: float, z: float, q: float, shape: float = 0.0) -> float:
     """Return the Δα that maximises -l*(-(α + Δα)) - zΔα - ½qΔα².
 
     z is the score at the present α and q = σ‖x‖²/(λN) ≥ 0 the curvature of the quadratic part.
@@ -225,16 +370,25 @@ def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
     """
     if loss == SQUARED:
         return (y - alpha - z) / (1.0 + q)
-    beta = y * alpha
-    slack = 1.0 - y * z
-    if loss == HINGE:
+    if loss == HUBER:
+        return min(max(alpha + (y - alpha - z) / (1.0 + q), -shape), shape) - alpha
+    if loss == POISSON:
+        last = y - alpha
+        return last - _exponential_root(q, z + q * last)
+    if loss == GAMMA:
+        last = 1.0 + alpha
+        return _exponential_root(q, math.log(y) - z + q * last) - last
+    beta, slack, sign, low, high = y * alpha, 1.0 - y * z, y, 0.0, 1.0
+    if loss == QUANTILE:
+        beta, slack, sign, low, high = alpha, y - z, 1.0, shape - 1.0, shape
+    if loss in (HINGE, QUANTILE):
         if q > 0.0:
-            new = min(max(beta + slack / q, 0.0), 1.0)
+            new = min(max(beta + slack / q, low), high)
         elif slack == 0.0:
             new = beta
         else:
-            new = 1.0 if slack > 0.0 else 0.0
-        return y * (new - beta)
+            new = high if slack > 0.0 else low
+        return sign * (new - beta)
     if loss == SQUARED_HINGE:
         return y * max(-beta, (slack - 0.5 * beta) / (q + 0.5))
     if loss == LOGISTIC:
@@ -243,6 +397,8 @@ def dual_step(loss: int, alpha: float, y: float, z: float, q: float) -> float:
 
 
 @inlined
-def weighted_step(loss: int, alpha: float, y: float, z: float, q: float, weight: float) -> float:
+def weighted_step(
+    loss: int, alpha: float, y: float, z: float, q: float, weight: float, shape: float = 0.0
+) -> float:
     """Return `dual_step` for a loss that is multiplied by a weight above 0."""
-    return weight * dual_step(loss, alpha / weight, y, z, q * weight)
+    return weight * dual_step(loss, alpha / weight, y, z, q * weight, shape)

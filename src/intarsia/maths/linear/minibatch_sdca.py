@@ -53,6 +53,7 @@ def coupled_steps(
     active: NDArray[np.bool_],
     counted: NDArray[np.bool_],
     weights: Array | None = None,
+    shape: float = 0.0,
 ) -> tuple[Array, Array]:
     """Return the steps Δα, (outputs, rows), and Σ slope and Σ bend of the dual, (outputs, 2).
 
@@ -89,10 +90,10 @@ def coupled_steps(
                 score = z[c, k] + others * run * t
                 weight = 1.0
                 if weights is None:
-                    step = dual_step(loss, alpha[c, i], y, score, q)
+                    step = dual_step(loss, alpha[c, i], y, score, q, shape)
                 else:
                     weight = weights[i]
-                    step = weighted_step(loss, alpha[c, i], y, score, q, weight)
+                    step = weighted_step(loss, alpha[c, i], y, score, q, weight, shape)
                 steps[c, k] = step
                 run += step * scale * t
                 if counted[i] and step != 0.0:

@@ -111,13 +111,14 @@ def primal_objective(
     *,
     regularisation: float,
     loss: int,
+    shape: float = 0.0,
     weights: Array | None = None,
 ) -> float:
     """Return P(w) from the scores z_i = wᵀx_i, (outputs, samples), summed over the outputs.
 
     `weights`, (samples,), multiply the losses.
     """
-    data = float(value(loss, z, y, weights).sum()) / int(y.shape[-1])
+    data = float(value(loss, z, y, weights, shape=shape).sum()) / int(y.shape[-1])
     return data + 0.5 * regularisation * float(np.vdot(w, w))
 
 
@@ -128,13 +129,14 @@ def dual_objective(
     *,
     regularisation: float,
     loss: int,
+    shape: float = 0.0,
     weights: Array | None = None,
 ) -> float:
     """Return D(α), summed over the outputs; `w` must be w(α).
 
     `weights`, (samples,), multiply the losses.
     """
-    data = float(minus_conjugate(loss, alpha, y, weights).sum()) / int(y.shape[-1])
+    data = float(minus_conjugate(loss, alpha, y, weights, shape=shape).sum()) / int(y.shape[-1])
     return data - 0.5 * regularisation * float(np.vdot(w, w))
 
 
@@ -148,6 +150,7 @@ def ascend(
     *,
     regularisation: float,
     loss: int,
+    shape: float = 0.0,
     weights: Array | None = None,
 ) -> None:
     """Take one exact dual step on each row of `order`, updating `alpha` and `w` in place.
@@ -158,7 +161,7 @@ def ascend(
     """
     y, alpha, w = np.atleast_2d(y, alpha, w)
     scale = 1.0 / (regularisation * y.shape[1])
-    _ascend(arrays(x), y, norms, alpha, w, order, scale, loss, weights)
+    _ascend(arrays(x), y, norms, alpha, w, order, scale, loss, shape, weights)
 
 
 def ascend_slice(
@@ -173,6 +176,7 @@ def ascend_slice(
     sigma: float,
     regularised_samples: float,
     loss: int,
+    shape: float = 0.0,
     weights: Array | None = None,
 ) -> Array:
     """Return the steps Δα, (outputs, samples), that one client takes on its slices of the rows.
@@ -195,7 +199,7 @@ def ascend_slice(
     """
     y, alpha, z = np.atleast_2d(y, alpha, z)
     coupling = sigma / regularised_samples
-    given = (y, alpha, z, sigma * curvature, row_scale, order, coupling, loss)
+    given = (y, alpha, z, sigma * curvature, row_scale, order, coupling, loss, shape)
     return ascend_on_rows(arrays(x), *given, None, x.shape[1], weights)
 
 
@@ -204,6 +208,7 @@ def fit(
     y: Array,
     *,
     loss: int,
+    shape: float = 0.0,
     regularisation: float,
     tolerance: float = 1e-6,
     epochs: int = 1000,
@@ -235,7 +240,8 @@ def fit(
     outputs, samples = y.shape
     if samples == 0:
         raise TableError("The table has 0 rows; training needs at least one labelled sample.")
-    problem: dict[str, Any] = {"regularisation": regularisation, "loss": loss, "weights": weights}
+    problem: dict[str, Any] = {"regularisation": regularisation, "loss": loss, "shape": shape}
+    problem["weights"] = weights
     objective = partial(_objectives, problem, x, y)
     norms = row_norms(x)
     alpha, w = np.zeros((outputs, samples)), np.zeros((outputs, x.shape[1]))
@@ -276,6 +282,7 @@ def _ascend(
     order: Order,
     scale: float,
     loss: int,
+    shape: float,
     weights: Array | None,
 ) -> None:
     for turn in range(len(order)):
@@ -284,9 +291,10 @@ def _ascend(
         for c in range(y.shape[0]):
             z = multiply_row(x, i, w[c])
             if weights is None:
-                step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale)
+                step = dual_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale, shape)
             else:
-                step = weighted_step(loss, alpha[c, i], y[c, i], z, norms[i] * scale, weights[i])
+                q, weight = norms[i] * scale, weights[i]
+                step = weighted_step(loss, alpha[c, i], y[c, i], z, q, weight, shape)
             if step != 0.0:
                 alpha[c, i] += step
                 add_row(x, i, step * scale, w[c])

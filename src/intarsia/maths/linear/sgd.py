@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.maths.jit import ask_for_row, compiled, reassociated
-from intarsia.maths.linear.losses import HINGE
+from intarsia.maths.linear.losses import HINGE, QUANTILE
 from intarsia.maths.linear.products import Arrays, add_row, arrays, multiply_row
 from intarsia.maths.linear.sdca import Rows
 from intarsia.maths.linear.smoothed_losses import dual_point
@@ -32,6 +32,7 @@ def descend(
     rate: float,
     regularisation: float,
     loss: int,
+    shape: float = 0.0,
     batch: int = 1,
 ) -> Array:
     """Return the weights after one step w ← (1 - ηλ)w - η/b Σ l'(wᵀx_i, y_i) x_i per batch.
@@ -41,16 +42,18 @@ def descend(
     """
     w = np.array(w, np.float64, order="C")
     shrink = max(1.0 - rate * regularisation, 0.0)  # a step past 0 would change the sign of w
-    _descend(arrays(x), y, w, order, rate, shrink, loss, np.empty((len(w), batch)))
+    _descend(arrays(x), y, w, order, rate, shrink, loss, shape, np.empty((len(w), batch)))
     return w
 
 
 @compiled
-def _slope(loss: int, z: float, y: float) -> float:
+def _slope(loss: int, z: float, y: float, shape: float) -> float:
     """Return l'(z) as `losses.derivative` does."""
     if loss == HINGE:
         return -y if y * z < 1.0 else 0.0
-    return -dual_point(loss, z, y, 0.0, 0.0)[0]
+    if loss == QUANTILE:
+        return -shape if z < y else 1.0 - shape if z > y else 0.0
+    return -dual_point(loss, z, y, 0.0, 0.0, shape)[0]
 
 
 @reassociated
@@ -62,6 +65,7 @@ def _descend(
     rate: float,
     shrink: float,
     loss: int,
+    shape: float,
     slopes: Array,
 ) -> None:
     batch = slopes.shape[1]
@@ -72,7 +76,8 @@ def _descend(
         for b in range(len(rows)):
             ask_for_row(x, order, start + b)
             for c in range(len(w)):
-                slopes[c, b] = _slope(loss, factor * multiply_row(x, rows[b], w[c]), y[c, rows[b]])
+                z = factor * multiply_row(x, rows[b], w[c])
+                slopes[c, b] = _slope(loss, z, y[c, rows[b]], shape)
         if isinstance(x, tuple):
             factor *= shrink
             if factor < _SMALL:

@@ -2,7 +2,8 @@
 
 For Newton's method the hinge is replaced by its proximal smoothing around a dual centre c, of
 weight s: its dual point at the score z is β = clip(c + s(1 - yz), 0, 1), its curvature s where
-0 < β < 1 and 0 elsewhere. The other losses stay as they are: α = -l'(z), curvature l''(z).
+0 < β < 1 and 0 elsewhere. So is the quantile loss, with α = clip(c + s(y - z), τ - 1, τ). The other
+losses stay as they are: α = -l'(z), curvature l''(z).
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, inlined
-from intarsia.maths.linear.losses import HINGE, LOGISTIC, SQUARED_HINGE
+from intarsia.maths.linear.losses import (
+    GAMMA,
+    HINGE,
+    HUBER,
+    LOGISTIC,
+    POISSON,
+    QUANTILE,
+    SQUARED_HINGE,
+)
 
-_EDGE = 1e-6  # of the hinge's box, within which a dual counts as at its bound: it may carry noise
+_EDGE = 1e-6  # of the box, within which a dual counts as at its bound: it may carry noise
 
 
 @compiled
-def dual_point(loss: int, z: float, y: float, centre: float, weight: float) -> tuple[float, float]:
+def dual_point(
+    loss: int, z: float, y: float, centre: float, weight: float, shape: float = 0.0
+) -> tuple[float, float]:
     """Return the dual point α and the curvature at a score."""
     if loss == HINGE:
         beta = centre + weight * (1.0 - y * z)
@@ -40,11 +51,23 @@ def dual_point(loss: int, z: float, y: float, centre: float, weight: float) -> t
         else:
             beta = 1.0 / (1.0 + math.exp(margin))
         return y * beta, beta * (1.0 - beta)
+    if loss == HUBER:
+        alpha = min(max(y - z, -shape), shape)
+        return alpha, 1.0 if abs(alpha) < shape else 0.0
+    if loss == QUANTILE:
+        alpha = min(max(centre + weight * (y - z), shape - 1.0), shape)
+        return alpha, weight if shape - 1.0 < alpha < shape else 0.0
+    if loss == POISSON:
+        mean = math.exp(z)
+        return y - mean, mean
+    if loss == GAMMA:
+        ratio = y * math.exp(-z)
+        return ratio - 1.0, ratio
     return y - z, 1.0
 
 
 @compiled
-def _value(loss: int, z: float, y: float) -> float:
+def _value(loss: int, z: float, y: float, shape: float) -> float:
     """Return l(z, y)."""
     slack = 1.0 - y * z
     if loss == HINGE:
@@ -54,6 +77,15 @@ def _value(loss: int, z: float, y: float) -> float:
     if loss == LOGISTIC:
         margin = y * z
         return math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0)
+    if loss == HUBER:
+        size = abs(y - z)
+        return 0.5 * size * size if size <= shape else shape * (size - 0.5 * shape)
+    if loss == QUANTILE:
+        return max(shape * (y - z), (shape - 1.0) * (y - z))
+    if loss == POISSON:
+        return math.exp(z) - y * z - y + (y * math.log(y) if y > 0.0 else 0.0)
+    if loss == GAMMA:
+        return y * math.exp(-z) + z - 1.0 - math.log(y)
     return 0.5 * (z - y) ** 2
 
 
@@ -72,6 +104,22 @@ def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
         if beta < 1.0:
             total -= (1.0 - beta) * math.log1p(-beta)
         return total
+    if loss == QUANTILE:
+        return alpha * y
+    if loss == POISSON:
+        mean = y - alpha
+        total = -alpha
+        if mean > 0.0:
+            total -= mean * math.log(mean)
+        if y > 0.0:
+            total += y * math.log(y)
+        return total
+    if loss == GAMMA:
+        ratio = 1.0 + alpha
+        total = alpha * (1.0 + math.log(y))
+        if ratio > 0.0:
+            total -= ratio * math.log(ratio)
+        return total
     return alpha * y - 0.5 * alpha * alpha
 
 
@@ -86,11 +134,12 @@ def dual_points(
     alpha: Array,
     curvature: Array,
     weights: Array | None = None,
+    shape: float = 0.0,
 ) -> Array:
     """Fill the dual points and curvatures of some rows; return sums over them, (outputs, 4).
 
-    The sums are Σ l(z), Σ -l*(-α), Σ (β - centre)² (0 but for the hinge) and the number of rows
-    with curvature.
+    The sums are Σ l(z), Σ -l*(-α), Σ (β - centre)² of the hinge and the quantile loss, Σ α² of the
+    Gamma loss (Pearson's χ²) and else 0, and the number of rows with curvature.
 
     Parameters
     ----------
@@ -104,50 +153,60 @@ def dual_points(
     for c in range(y.shape[0]):
         for i in rows:
             s = weight[c] if weight.ndim == 1 else weight[c, i]
-            a, h = dual_point(loss, z[c, i], y[c, i], centre[c, i], s)
+            a, h = dual_point(loss, z[c, i], y[c, i], centre[c, i], s, shape)
             factor = 1.0
             if weights is not None:
                 factor = weights[i]
             alpha[c, i] = factor * a
             curvature[c, i] = factor * h
-            sums[c, 0] += factor * _value(loss, z[c, i], y[c, i])
+            sums[c, 0] += factor * _value(loss, z[c, i], y[c, i], shape)
             sums[c, 1] += factor * _minus_conjugate(loss, a, y[c, i])
             if loss == HINGE:
                 sums[c, 2] += factor * (y[c, i] * a - centre[c, i]) ** 2
+            elif loss in (QUANTILE, GAMMA):  # whose centre is 0
+                sums[c, 2] += factor * (a - centre[c, i]) ** 2
             if h > 0.0:
                 sums[c, 3] += 1.0
     return sums
 
 
-def curvatures(loss: int, alpha: Array, weight: Array) -> Array:
+def curvatures(loss: int, alpha: Array, weight: Array, *, shape: float = 0.0) -> Array:
     """Return the curvatures at dual points (outputs, samples); 0 at samples without a label.
 
-    Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters to the
-    squared loss only: at a score that is exactly the target. `weight` (outputs,) is the
-    smoothing's.
+    Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters at a score
+    that is exactly the target. That of the Poisson loss, eᶻ, does not follow from its dual y - eᶻ.
+    `weight` (outputs,) is the smoothing's.
     """
     found = np.empty(alpha.shape)
-    _fill_curvatures(loss, np.ascontiguousarray(alpha), weight, found)
+    _fill_curvatures(loss, np.ascontiguousarray(alpha), weight, found, shape)
     return found
 
 
 @inlined
-def _curvature(loss: int, alpha: float, weight: float) -> float:
+def _curvature(loss: int, alpha: float, weight: float, shape: float) -> float:
     size = abs(alpha)
     if loss == HINGE:
         return weight if _EDGE < size < 1.0 - _EDGE else 0.0
     if loss == LOGISTIC:
         return max(size * (1.0 - size), 0.0)
+    if loss == HUBER:
+        return 1.0 if 0.0 < size < shape * (1.0 - _EDGE) else 0.0
+    if loss == QUANTILE:
+        return weight if size > 0.0 and shape - 1.0 + _EDGE < alpha < shape - _EDGE else 0.0
+    if loss == GAMMA:
+        return max(1.0 + alpha, 0.0) if size > 0.0 else 0.0
+    if loss == POISSON:
+        return math.nan
     if size > 0.0:
         return 2.0 if loss == SQUARED_HINGE else 1.0
     return 0.0
 
 
 @compiled
-def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array) -> None:
+def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array, shape: float) -> None:
     for c in range(len(alpha)):
         for i in range(alpha.shape[1]):
-            out[c, i] = _curvature(loss, alpha[c, i], weight[c])
+            out[c, i] = _curvature(loss, alpha[c, i], weight[c], shape)
 
 
 @compiled
@@ -264,6 +323,7 @@ def telling_samples(
 
 @compiled
 def move_points(
+    loss: int,
     y: Array,
     z: Array,
     centre: Array,
@@ -271,8 +331,9 @@ def move_points(
     direction: Array,
     recentre: Array,
     rows: NDArray[np.int64],
+    shape: float = 0.0,
 ) -> None:
-    """Move some rows along a direction, and then the centre to the dual point of the hinge there.
+    """Move some rows along a direction, and then the centre to the dual point of the loss there.
 
     z and centre, (outputs, samples), are overwritten at `rows`; a `recentre` of 0 keeps the centre
     of that output, else it is the weight of the smoothing.
@@ -281,8 +342,8 @@ def move_points(
         for i in rows:
             z[c, i] += step[c] * direction[c, i]
             if recentre[c] > 0.0:
-                beta = centre[c, i] + recentre[c] * (1.0 - y[c, i] * z[c, i])
-                centre[c, i] = min(max(beta, 0.0), 1.0)
+                a, _ = dual_point(loss, z[c, i], y[c, i], centre[c, i], recentre[c], shape)
+                centre[c, i] = y[c, i] * a if loss == HINGE else a
 
 
 @compiled
@@ -296,6 +357,7 @@ def slopes(
     rows: NDArray[np.int64],
     steps: Array,
     weights: Array | None = None,
+    shape: float = 0.0,
 ) -> Array:
     """Return Σ α(z + t·direction)·direction over some rows for each step t, (outputs, steps).
 
@@ -310,6 +372,7 @@ def slopes(
             if weights is not None:
                 factor = weights[i] * q
             for k in range(steps.shape[1]):
-                a, _ = dual_point(loss, z[c, i] + steps[c, k] * q, y[c, i], centre[c, i], weight[c])
+                at = z[c, i] + steps[c, k] * q
+                a, _ = dual_point(loss, at, y[c, i], centre[c, i], weight[c], shape)
                 total[c, k] += a * factor
     return total

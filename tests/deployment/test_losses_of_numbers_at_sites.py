@@ -1,0 +1,80 @@
+"""The losses of numbers over sites: as in one place, or refused in a sentence."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+import four_sites
+import sites
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.errors import IntarsiaError
+from intarsia.experiment import config as experiment
+from intarsia.training import run as running
+
+AMOUNTS = {"p": 0.0, "q": 2.0, "r": 5.0}
+
+
+def over_sites(folder, algorithm, mode, least):
+    """Return the experiment over four sites with amounts of `least` or more, and the sites."""
+    described = four_sites.write_tables("hyfdca", folder)
+    for name, table in described.items():
+        path = folder / f"{name}.csv"
+        rows = pd.read_csv(path)
+        amounts = rows["kind"].map(AMOUNTS) + least + 0.25 * (rows["row"] % 7)
+        rows.assign(kind=amounts).to_csv(path, index=False)
+        (folder / name).mkdir()
+        more = "plain = true\n" if mode == "plain" else ""
+        (folder / name / "site.toml").write_text(four_sites.site_toml(name, table, folder, more))
+    tree = four_sites.tree("hyfdca", described, folder, mode=mode, rounds=30, tolerance=1e-7)
+    tree["algorithm"] |= algorithm
+    tree["labels"] = {"task": "regression"}
+    return experiment.from_dict(tree, folder), {name: site_in(folder / name) for name in described}
+
+
+def run_over(description, found, folder):
+    names = four_sites.NAMES
+    return remote_running.run_over(
+        description, sites.Lines(found), names, folder, patience=sites.HASTY
+    )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "mode"),
+    [
+        ({"loss": "poisson"}, "masked"),
+        ({"loss": "gamma"}, "plain"),
+        ({"loss": "huber", "huber_delta": 0.5}, "ckks"),
+        ({"loss": "quantile", "quantile": 0.8}, "masked"),
+    ],
+)
+def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_path):
+    description, found = over_sites(tmp_path, algorithm, mode, 0.5)
+    theirs = run_over(description, found, tmp_path / "sites")
+    ours = running.run(description, out=tmp_path / "one")
+    assert theirs.certificate.gap_relative <= 1e-7
+    assert theirs.certificate.primal == pytest.approx(ours.certificate.primal, rel=1e-6)
+    one, other = (found.metrics.server for found in (ours, theirs))
+    assert other.loss == pytest.approx(one.loss, rel=1e-3)
+    for name in ("deviance", "d2", "coverage"):
+        known = getattr(one.figures, name)
+        assert (known is None) == (getattr(other.figures, name) is None)
+        if known is not None:
+            assert getattr(other.figures, name) == pytest.approx(known, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("loss", "least", "said"),
+    [("poisson", -1.0, "are below 0, and the Poisson"), ("gamma", 0.0, "are 0 or below, and the")],
+)
+def test_a_site_refuses_labels_without_a_mean_and_tells_its_own_people_alone(
+    loss, least, said, tmp_path
+):
+    description, found = over_sites(tmp_path, {"loss": loss}, "masked", least)
+    with pytest.raises(IntarsiaError) as problem:
+        run_over(description, found, tmp_path / "sites")
+    logs = [path.read_text() for path in tmp_path.glob("*/errors.log")]
+    assert any(said in text for text in logs)
+    assert said not in str(problem.value)
+    assert str(problem.value).count(". ") == 0
