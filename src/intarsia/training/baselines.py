@@ -78,6 +78,7 @@ def optimum(
     *,
     loss: str,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     tolerance: float = _TOLERANCE,
     epochs: int = _EPOCHS,
@@ -87,6 +88,9 @@ def optimum(
 
     The result is as good as its gap says, which may be above the tolerance.
     """
+    given = (block, labels, loss, regularisation, l1_ratio, seed, tolerance, told)
+    if l1_ratio:
+        return _by_newton(*given)
     found = sdca.fit(
         block.x,
         targets(block, labels.outputs),
@@ -102,7 +106,7 @@ def optimum(
     if found.converged:
         return first
     try:
-        second = _by_newton(block, labels, loss, regularisation, seed, tolerance, told)
+        second = _by_newton(*given)
     except ConvergenceError:
         return first
     return min(first, second, key=lambda one: one.gap)
@@ -113,6 +117,7 @@ def _by_newton(
     labels: Labels,
     loss: str,
     regularisation: float,
+    l1_ratio: float,
     seed: int,
     tolerance: float,
     told: Teller,
@@ -123,7 +128,8 @@ def _by_newton(
     block = replace(block, samples=samples, features=names, groups={}, copies=None)
     # in one place there is nobody to hide from, and two runs are to come to the same bits
     known = {"all": fl.SecretKey(bytes(fl.SecretKey.SIZE))}
-    options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation)
+    penalty = {"regularisation": regularisation, "l1_ratio": l1_ratio}
+    options = HYFDCA.hyperparameters(loss=loss, **penalty)
     done = simulate(
         *(HYFDCA, options, {"train": {"all": block}}, labels),
         rounds=_STEPS,
@@ -202,13 +208,14 @@ def centralised(
     *,
     loss: str,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     told: Teller = _silent,
 ) -> tuple[Evaluation | None, tuple[str, ...]]:
     """Return the grades of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
     given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
-    found = optimum(pooled(engine), labels, **given, told=told)
+    found = optimum(pooled(engine), labels, **given, l1_ratio=l1_ratio, told=told)
     notes: tuple[str, ...] = ()
     if found.gap > _TOLERANCE:
         notes = (
@@ -224,11 +231,14 @@ def alone(
     *,
     loss: str,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     told: Teller = _silent,
 ) -> tuple[dict[ClientId, Evaluation], tuple[str, ...]]:
     """Return the grades of each labelled client's own model on its own samples, and notes."""
     labels = engine.schema("train").labels
+    given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
+    given["l1_ratio"] = l1_ratio
     grades: dict[ClientId, Evaluation] = {}
     gaps: dict[ClientId, float] = {}
     clients = engine.schema("train").clients
@@ -239,9 +249,7 @@ def alone(
         if not known.any():
             continue
         own = own if known.all() else own.take(np.flatnonzero(known))
-        found = optimum(
-            own, labels, loss=loss, regularisation=regularisation, seed=seed, tolerance=_ALONE
-        )
+        found = optimum(own, labels, **given, tolerance=_ALONE)
         if found.gap > _ALONE:
             gaps[name] = found.gap
         result = grade_scores(tested, scores(tested.x, found.w), losses.loss_code(loss), labels)
