@@ -410,10 +410,11 @@ def _inverse(point: Point, gram: Array) -> Array:
 def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
     point = search.point
     none = point.preconditioner.shape[1] == 0  # where nothing has curvature the Hessian is λI
-    preconditioned = residual / point.regularisation if none else np.empty_like(residual)
+    free = np.where(point.inside, 0.0, residual) if point.threshold else residual
+    preconditioned = free / point.regularisation if none else np.empty_like(residual)
     for start, stop in () if none else point.feature_cells:
         for c in range(len(residual)):
-            inverse, part = point.preconditioner[c], residual[c, start:stop]
+            inverse, part = point.preconditioner[c], free[c, start:stop]
             if stop - start > BLOCK:
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
