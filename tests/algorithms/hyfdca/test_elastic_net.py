@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.linear_model import ElasticNet, LogisticRegression
 
+import intarsia
 from federations import BINARY, in_order, rectangles, secrets_of, started, table, train
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
+from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import elastic_net, losses
@@ -280,3 +283,66 @@ def test_the_smoothed_slope_is_that_of_its_largest_value():
 def test_soft_thresholding_is_the_conjugates_slope():
     v = np.array([-3.0, -0.5, 0.0, 0.5, 2.0])
     assert np.array_equal(elastic_net.soft_threshold(v, 0.5), [-2.5, 0.0, 0.0, 0.0, 1.5])
+
+
+def two_tables(samples=160, features=10):
+    """Return a table's columns at two parties, the first with the labels; and the pooled table."""
+    x, y = sparse_truth(samples, features)
+    labels = np.where(y > 0, "yes", "no")
+    names = [f"c{j}" for j in range(features)]
+    whole = pd.DataFrame(x, columns=names).assign(id=range(samples))
+    first = whole[["id", *names[:4]]].assign(label=labels)
+    return {"first": first, "second": whole[["id", *names[4:]]]}, x, y
+
+
+def test_a_run_lists_the_zeros_and_is_compared_with_models_of_the_same_penalty():
+    tables, x, y = two_tables()
+    known = {"id": "id", "label": "label", "loss": "logistic", "test": 0, "tolerance": 1e-8}
+    result = intarsia.run(tables=tables, regularisation=0.05, l1_ratio=0.8, **known)
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    _, best = least(np.column_stack([z, np.ones(len(z))]), y, "logistic", 0.05, 0.8)
+    assert result.model.coef_[0] == pytest.approx(best[:-1] / x.std(axis=0), abs=1e-3)
+    zeros = int((best[:-1] == 0).sum())
+    assert 0 < zeros < 10
+    assert f"note: {10 - zeros} of 10 coefficients are not 0." in str(result.model.summary())
+    pooled, own = result.metrics.centralised, result.metrics.server
+    assert pooled.loss == pytest.approx(own.loss, rel=1e-3)
+    ridge = intarsia.run(tables=tables, regularisation=0.05, **known)
+    assert abs(ridge.metrics.centralised.loss - own.loss) > 0.005
+
+
+def test_noise_is_refused():
+    tables, _, _ = two_tables()
+    with pytest.raises(ExperimentError, match="noise would move every weight that is 0"):
+        intarsia.run(
+            tables=tables, id="id", label="label", loss="logistic", l1_ratio=0.5,
+            privacy={"mode": "masked", "epsilon": 1.0, "clip": 1.0}, standardise=False,
+            tolerance=1e-8,
+        )  # fmt: skip
+
+
+def test_a_resumed_run_takes_the_same_steps():
+    x, y = sparse_truth(90, 9)
+    options = HyFDCA(loss="hinge", regularisation=0.05, l1_ratio=0.5)
+
+    def rounds(engine, server, numbers):
+        found = []
+        for number in numbers:
+            engine.begin_round(number)
+            server, info = HYFDCA.round(server, engine, engine.key())
+            found.append((info.primal, info.dual))
+        return server, found
+
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2, shared_rows=5))
+    _, whole = rounds(engine, server, range(1, 9))
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2, shared_rows=5))
+    server, _ = rounds(engine, server, range(1, 4))
+
+    def written(state):
+        kinds = (*HYFDCA.states, type(engine.books.seal(server).alpha))
+        return codec.decode(codec.encode(state), *kinds)
+
+    server = engine.books.unseal(written(engine.books.seal(server)))
+    engine.set_states({name: written(state) for name, state in engine.get_states().items()})
+    _, rest = rounds(engine, server, range(4, 9))
+    assert rest == whole[3:]
