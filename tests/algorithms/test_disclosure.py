@@ -95,6 +95,8 @@ RUNS = {
             Run({"frame": False}),
             Run({"system": "shares"}),
             Run({"loss": "logistic", "errors": True}),
+            Run({"l1_ratio": 0.5}),
+            Run({"l1_ratio": 0.5, "frame": False}),
             Run({"system": "shares"}, kind="five"),
             Run({"method": "ascent"}),
             Run({"method": "ascent"}, kind="columns"),

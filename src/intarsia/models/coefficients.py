@@ -161,6 +161,10 @@ def summarise(
     notes = [
         f"estimates are penalised: regularisation {model.regularisation:g} draws them towards 0."
     ]
+    zeros = int((table.coef == 0).sum())
+    if zeros:
+        left = table.coef.size - zeros
+        notes.append(f"{left} of {table.coef.size} coefficients are not 0.")
     if classes and len(classes) == 2:
         notes.append(f"a positive coefficient speaks for {classes[1]!r} against {classes[0]!r}.")
     if table.errors is None:

@@ -79,6 +79,7 @@ def optimum(
     loss: str,
     shape: float = 0.0,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     tolerance: float = _TOLERANCE,
     epochs: int = _EPOCHS,
@@ -90,6 +91,9 @@ def optimum(
 
     The result is as good as its gap says, which may be above the tolerance.
     """
+    given = (block, labels, loss, shape, regularisation, l1_ratio, seed, tolerance, told)
+    if l1_ratio:
+        return _by_newton(*given)
     found = sdca.fit(
         block.x,
         targets(block, labels.outputs),
@@ -106,7 +110,7 @@ def optimum(
     if found.converged:
         return first
     try:
-        second = _by_newton(block, labels, loss, shape, regularisation, seed, tolerance, told)
+        second = _by_newton(*given)
     except ConvergenceError:
         return first
     return min(first, second, key=lambda one: one.gap)
@@ -118,6 +122,7 @@ def _by_newton(
     loss: str,
     shape: float,
     regularisation: float,
+    l1_ratio: float,
     seed: int,
     tolerance: float,
     told: Teller,
@@ -129,7 +134,8 @@ def _by_newton(
     # in one place there is nobody to hide from, and two runs are to come to the same bits
     known = {"all": fl.SecretKey(bytes(fl.SecretKey.SIZE))}
     shaped = {losses.SHAPES[loss]: shape} if loss in losses.SHAPES else {}
-    options = HYFDCA.hyperparameters(loss=loss, regularisation=regularisation, **shaped)
+    penalty = {"regularisation": regularisation, "l1_ratio": l1_ratio}
+    options = HYFDCA.hyperparameters(loss=loss, **penalty, **shaped)
     done = simulate(
         *(HYFDCA, options, {"train": {"all": block}}, labels),
         rounds=_STEPS,
@@ -210,13 +216,15 @@ def centralised(
     loss: str,
     shape: float = 0.0,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     told: Teller = _silent,
 ) -> tuple[Evaluation | None, tuple[str, ...]]:
     """Return the grades of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
-    given: dict[str, Any] = {"loss": loss, "shape": shape, "regularisation": regularisation}
-    found = optimum(pooled(engine), labels, **given, seed=seed, told=told)
+    given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
+    given |= {"shape": shape, "l1_ratio": l1_ratio}
+    found = optimum(pooled(engine), labels, **given, told=told)
     notes: tuple[str, ...] = ()
     if found.gap > _TOLERANCE:
         notes = (
@@ -233,11 +241,14 @@ def alone(
     loss: str,
     shape: float = 0.0,
     regularisation: float,
+    l1_ratio: float = 0.0,
     seed: int,
     told: Teller = _silent,
 ) -> tuple[dict[ClientId, Evaluation], tuple[str, ...]]:
     """Return the grades of each labelled client's own model on its own samples, and notes."""
     labels = engine.schema("train").labels
+    given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
+    given |= {"shape": shape, "l1_ratio": l1_ratio}
     grades: dict[ClientId, Evaluation] = {}
     gaps: dict[ClientId, float] = {}
     clients = engine.schema("train").clients
@@ -248,13 +259,7 @@ def alone(
         if not known.any():
             continue
         own = own if known.all() else own.take(np.flatnonzero(known))
-        how: dict[str, Any] = {
-            "loss": loss,
-            "shape": shape,
-            "regularisation": regularisation,
-            "seed": seed,
-        }
-        found = optimum(own, labels, **how, tolerance=_ALONE)
+        found = optimum(own, labels, **given, tolerance=_ALONE)
         if found.gap > _ALONE:
             gaps[name] = found.gap
         z, code = scores(tested.x, found.w), losses.loss_code(loss)

@@ -61,6 +61,12 @@ def guarantee(
             f"privacy.epsilon is {settings.epsilon:g} and algorithm.errors is true: standard "
             "errors would be released without noise; set errors = false, or epsilon = 0."
         )
+    if getattr(options, "l1_ratio", 0.0):
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} and algorithm.l1_ratio is "
+            f"{options.l1_ratio:g}: noise would move every weight that is 0; set l1_ratio = 0, or "
+            "epsilon = 0."
+        )
     if algorithm.model.kind == "networks" and schema.labels.task == "regression":
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} and the labels are numbers to predict: "

@@ -122,6 +122,7 @@ def _linear(
 ) -> Result:
     given = {"loss": options.loss, "regularisation": options.regularisation, "seed": found.seed}
     given["shape"] = losses.shape_of(options)
+    given["l1_ratio"] = getattr(options, "l1_ratio", 0.0)
     if name == "centralised":
         grades, notes = baselines.centralised(engine, part, **given, told=told)
         metrics = replace(found.metrics, centralised=Score.of(grades))

@@ -38,6 +38,7 @@ from intarsia.algorithms.hyfdca import (
     dual_newton,
     minibatch_ascent,
     newton,
+    newton_client,
     partial_participation,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
@@ -55,6 +56,7 @@ from intarsia.algorithms.hyfdca.state import (
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
 from intarsia.protocols import differential_privacy
@@ -112,11 +114,17 @@ def _problem(server: Server) -> dict[str, Any]:
     """Return what the state of every phase says of P and D."""
     options = server.options
     loss = losses.loss_code(options.loss)
-    return {"loss": loss, "regularisation": options.regularisation, "samples": server.samples}
+    return {"loss": loss, "regularisation": options.ridge, "samples": server.samples}
 
 
 def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial]:
     """Go on with proximal rounds from the present duals, at the clients that are there."""
+    if server.options.l1_ratio:
+        raise ExperimentError(
+            f"algorithm.l1_ratio is {server.options.l1_ratio:g} and only {len(clients.ids)} of "
+            f"{server.clients} clients are there, and weights are set to 0 where all clients are; "
+            "set participation = 1 and wait for all of them, or set l1_ratio = 0."
+        )
     if server.phase is not None:
         server = _leave(server)
     state, options = server.partial, server.options
@@ -206,7 +214,8 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
     """Go on with Newton's method in the primal from the present duals."""
     if warm:
         server = dual_ascent.catch_up(server, clients)
-    shared = server.options.system == "shares" or server.options.errors
+    options = server.options
+    shared = options.system == "shares" or options.errors or options.l1_ratio > 0
     phase = newton.begin(
         clients,
         alpha=server.alpha,
@@ -218,7 +227,8 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         outputs=server.outputs,
         labelled=server.counting,
         sparse=server.sparse,
-        frame=server.options.frame,
+        frame=options.frame,
+        threshold=options.threshold,
         dealer=server.dealer if shared or clients.sealed else None,
         told=server.weighted or server.options.loss == "poisson",
     )
@@ -282,8 +292,11 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
         found = newton.reveal_errors(phase, clients, rng)
         return fl.FinalResult(info, *found)
     server, info = certify(server, clients, rng)
-    if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
-        return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))
+    if isinstance(server.phase, newton.Newton):
+        zeros = server.options.l1_ratio > 0
+        return fl.FinalResult(info, newton.reveal_weights(clients, zeros=zeros))
+    if isinstance(server.phase, dual_newton.DualNewton):
+        return fl.FinalResult(info, dual_newton.reveal_weights(clients))
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
     return fl.FinalResult(info, clients.reveal(w))
@@ -296,7 +309,7 @@ def private(release: fl.Release) -> fl.Algorithm:
 
 def predict(client: Client | InPhase | Place, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
-    return scores(block.x, client.w)
+    return scores(block.x, client.model if isinstance(client, newton_client.Point) else client.w)
 
 
 @fl.client_function
@@ -386,6 +399,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "OwnFrame.frame": "Frame.frame",
     "OwnFrame.squares": "Frame.squares",
     "Gather.curvature": "DualPoint.curvature",
+    "ModelScores.z": "Measured.z",
     "Line.z": "Products.z",
     "Mask.bounds": "Measured.bounds",
     "MeasurePoint.rows": "Gathered.rows",
@@ -406,7 +420,7 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     **dict.fromkeys(
         [
             *("centre_duals", "find_steps", "keep_along", "keep_scores", "move_duals"),
-            *("slope_along", "slope_of_steps"),
+            *("grade_model", "slope_along", "slope_of_steps"),
         ],
         lambda schema, _: find_counting(schema.labelled),
     ),
@@ -420,7 +434,8 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
     *("ascend_locally", "count_trial", "multiply_trial", "part_of_dual", "part_of_objectives"),
     *("evaluate", "find_steps", "score_all", "score_chunk", "take_steps"),
     *("advance_search", "curve", "gather_point", "keep_scores", "mask_rows", "measure_point"),
-    *("move_duals", "multiply_rows", "own_scores", "slope_along"),
+    *("grade_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
+    *("slope_of_penalty",),
     *("centre_duals", "count_duals", "measure_duals", "multiply_sum", "report_scores", "sweep"),
 )
 

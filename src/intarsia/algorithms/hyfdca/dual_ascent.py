@@ -325,7 +325,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
         square=square,
         shares=zeros.shares,
         sizes=zeros.sizes,
-        wide=sparse and server.features > server.samples,
+        wide=sparse and server.features > server.samples and not server.options.l1_ratio,
     )
 
 

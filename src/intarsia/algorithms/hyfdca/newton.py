@@ -50,6 +50,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     SHARED_SAMPLES,
     Gather,
     MeasurePoint,
+    ModelScores,
     Move,
     Overlap,
     OwnFrame,
@@ -59,6 +60,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     Start,
     enter,
     gather_point,
+    grade_model,
     keep_frame,
     keep_scores,
     measure_point,
@@ -79,6 +81,7 @@ from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, reveal_var
 from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
+from intarsia.maths.linear.elastic_net import stiffness
 
 MOST_FEATURES = 512  # most features for the exact solve
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
@@ -129,6 +132,8 @@ class Newton:
     bounds: Any = None  # sealed, of its size at the last point
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
+    threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
+    drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
@@ -152,6 +157,7 @@ def begin(
     frame: bool = True,
     dealer: Dealer | None = None,
     told: bool = False,
+    threshold: float = 0.0,
 ) -> Newton:
     """Start the phase from duals, w(α) and their scores; return the state at that point.
 
@@ -192,6 +198,8 @@ def begin(
         dual_weights=w,
         dealer=dealer,
         told=told,
+        threshold=threshold,
+        drift=np.zeros(outputs),
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     if loss == losses.QUANTILE:  # now that the unit is known
@@ -229,11 +237,13 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         else:
             newton = replace(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
     # step 2: line search
+    elastic = newton.threshold > 0
     length, bend = line_search(
         *(clients, newton.labelled, products, newton.weight),
         samples=count,
         regularisation=weight,
         steep=newton.loss in losses.LOG_LINK,
+        elastic=elastic,
     )
     newton = replace(
         newton,
@@ -250,8 +260,9 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     loses = not hinge and newton.loss not in losses.LOG_LINK
     if loses and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
         newton = replace(newton, faded=True)
+    centred = hinge or elastic
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
-    eager = (full | (length == 0)) & hinge
+    eager = (full | (length == 0)) & centred
     if hinge and not newton.framed:
         # many samples change sides within a short step: a smoother inner problem, the centre stays
         tiny = (length < _TINY) & (newton.curved > 0)
@@ -272,8 +283,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         newton = _grow(newton)
     newton = _check_progress(newton)
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
+    if elastic:
+        stiff = stiffness(newton.threshold, newton.weight)
+        allowed = allowed + newton.inner * newton.regularisation * newton.drift / (2 * stiff)
     good = 0.5 * newton.regularisation * newton.error <= allowed
-    settled = hinge & ~eager & (newton.centred_at >= 1) & good
+    settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
     return newton, info(newton)
@@ -318,6 +332,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         gram=renew,
         faded=newton.faded,
         curvature=point.curvature if newton.told else None,
+        recentre=recentre if newton.threshold else None,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
@@ -325,10 +340,15 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     measured = clients.sum(
         measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
     )
-    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²
+    # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
     ridge = 0.5 * newton.regularisation
-    primal = ridge * norms[:, 1] + sums[:, 0] / newton.samples
+    loss, drift = sums[:, 0], newton.drift
+    if newton.threshold:
+        graded = dict.fromkeys(newton.labelled, ModelScores(z=measured.z))
+        # discloses for each output the losses of the model, whose weights have their zeros
+        loss, drift = clients.reveal(clients.sum(grade_model, graded).sums), norms[:, 3]
+    primal = ridge * norms[:, 1] + loss / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
     best = np.maximum(newton.best, dual)
     unit = newton.unit
@@ -343,6 +363,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         error=norms[:, 0],
         gap=(primal - best) / np.maximum(primal, 1e-300),
         moved=sums[:, 2],
+        drift=drift,
         curved=curved,
         alpha=point.alpha,
         dual_weights=dual_weights,
@@ -456,11 +477,14 @@ def reveal_errors(
     return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
 
 
-def reveal_weights(clients: Clients) -> Array:
-    """Open the primal point to the server, (outputs, features)."""
+def reveal_weights(clients: Clients, *, zeros: bool = False) -> Array:
+    """Open the primal point to the server, (outputs, features); with the `zeros` of it exact."""
     own = clients.sum(share_weights, dict.fromkeys(clients.ids, Refresh(z=None)))
     # discloses the model: the server may predict with it
     weights: Array = clients.reveal(own.w)
+    if zeros:
+        # discloses which weights are 0: sealed sums are as exact as their mode
+        weights = np.where(clients.reveal(own.nonzero) > 0.5, weights, 0.0)
     return weights
 
 

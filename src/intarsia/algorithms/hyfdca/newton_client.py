@@ -23,6 +23,7 @@ from intarsia.core.block import Array, Block, ClientId, Values, row_weights, tar
 from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import losses
+from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
     curvatures,
@@ -169,6 +170,10 @@ class Point:
     measured: int = 0  # how often a point was measured in this phase: it numbers the turns
     system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
+    threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
+    # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
+    pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
+    stiff: Array = field(default_factory=lambda: np.zeros(1))
 
     retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
 
@@ -176,6 +181,16 @@ class Point:
     def options(self) -> Any:
         """Return the hyperparameters."""
         return self.before.options
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
+        return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
+
+    @property
+    def model(self) -> Array:
+        """Return the weights of the certificate, (outputs, features)."""
+        return np.where(self.inside, 0.0, self.w) if self.threshold else self.w
 
     @property
     def overlap(self) -> Overlap:
@@ -261,6 +276,7 @@ class Gather:
     gram: bool  # whether to renew the preconditioner
     faded: bool = False  # whether samples count that had curvature some steps ago
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
+    recentre: Array | None = None  # elastic net: as in Move
 
 
 @fl.describe(
@@ -292,15 +308,18 @@ class MeasurePoint:
     gradient="gradient and curvature of the loss",
     hessian="gradient and curvature of the loss",
     bounds="powers of two above sizes of first and second derivatives",
+    z="each row's model score",
 )
 @dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    norms: Array  # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`
+    norms: Array
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
     bounds: Array | None = None  # (outputs, 2) where the system is shared, see `_bounds`
+    z: fl.PerScore | None = None  # elastic net: scores of the model
 
 
 @dataclass(frozen=True)
@@ -318,12 +337,28 @@ class OwnScores:
     z: fl.PerScore
 
 
-@fl.describe("model weights or their changes")
+@dataclass(frozen=True)
+class ModelScores:
+    """The scores of the model."""
+
+    z: fl.PerScore
+
+
+@fl.describe("terms of the training objective")
+@dataclass(frozen=True)
+class ModelLoss:
+    """The losses of the model at the samples whose label counts at the client."""
+
+    sums: Array  # (outputs,)
+
+
+@fl.describe(w="model weights or their changes", nonzero="which model weights are 0")
 @dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""
 
     w: fl.PerFeature
+    nonzero: fl.PerFeature | None = None  # elastic net: a share of 1 where the weight is not 0
 
 
 @fl.secret_function
@@ -356,10 +391,10 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     if message.frame:
         frame = normal_numbers(rng.stream(8 * frame.size)).reshape(frame.shape)
         frame *= np.sqrt(before.feature_share / message.frame)
-    zeros = np.zeros((outputs, features))
+    zeros, threshold = np.zeros((outputs, features)), before.options.threshold
     point = Point(
         before=before,
-        regularisation=before.options.regularisation,
+        regularisation=before.options.ridge,
         samples=before.samples,
         loss=loss,
         mine=before.counted,
@@ -368,7 +403,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         feature_share=before.feature_share,
         kept_features=before.kept_features,
         kept_samples=before.kept_samples,
-        w=message.w,
+        w=soft_threshold(message.w, threshold) if threshold else message.w,
         direction=zeros,
         alpha=message.alpha,
         z=np.zeros((outputs, samples)),
@@ -385,6 +420,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         framed=np.zeros((0, message.frame)),
         preconditioner=np.zeros((outputs, 0, features)),
         shared=message.shared,
+        threshold=threshold,
     )
     squares = None
     if message.shared:
@@ -532,7 +568,19 @@ def gather_point(
     point = fl.evolve(
         point, w=w, alpha=message.alpha, faded=faded, selected=selected, curvature=curvature
     )
+    if point.threshold:
+        point = _smooth_l1(point, message)
     return point, Gathered(change, gram, rows, counts)
+
+
+def _smooth_l1(point: Point, message: Gather) -> Point:
+    """Return the state with τ|w| smoothed around its new centre."""
+    pull, limit = point.pull, point.threshold
+    if message.recentre is not None and pull.size:
+        stiff = stiffness(limit, message.recentre)
+        moved = np.clip(pull + stiff[:, None] * point.w, -limit, limit)
+        pull = np.where(message.recentre[:, None] > 0, moved, pull)
+    return fl.evolve(point, pull=pull, stiff=stiffness(limit, message.weight))
 
 
 def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.int64], Array]:
@@ -571,15 +619,21 @@ def measure_point(
     point: Point, block: Block, message: MeasurePoint, rng: fl.RandomKey
 ) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
-    away = message.w - point.w
-    norms = np.zeros((len(away), 3))
-    if (kept := point.kept_features).any():
-        norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
+    z = None
+    if point.threshold:
+        point, away, norms = _measure_l1(point, message.w)
+        z = scores(block.x, point.model)
+    else:
+        away = message.w - point.w
+        norms = np.zeros((len(away), 3))
+        if (kept := point.kept_features).any():
+            norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
     size, outputs = len(point.frame), len(away)
     if message.rows is None:
-        return point, Measured(norms, None, None, _bounds(point) if point.shared else None)
+        bounds = _bounds(point) if point.shared else None
+        return point, Measured(norms, None, None, bounds, z)
     point = _remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
     hessian = np.empty((outputs, size, size))
@@ -591,6 +645,38 @@ def measure_point(
     return point, Measured(norms, gradient, hessian)
 
 
+def _measure_l1(point: Point, v: Array) -> tuple[Point, Array, Array]:
+    """Return the state, minus the gradient over κ, and the norms, (outputs, 4).
+
+    With u the model, w with its zeros, the norms are those of this gradient, of u with 2τ‖u‖₁ added
+    (so that κ/2 times it is the penalty of u), of w(α) = S(v), and of how far the slope of τ|w| is
+    from its centre.
+    """
+    if not point.pull.size:
+        point = fl.evolve(point, pull=np.clip(v, -point.threshold, point.threshold))
+    limit, kept, model = point.threshold, point.kept_features, point.model
+    slope = np.clip(point.pull + point.stiff[:, None] * point.w, -limit, limit)
+    away = v - point.w - slope
+    penalty = model**2 + 2 * limit * np.abs(model)
+    squares = (away**2, penalty, soft_threshold(v, limit) ** 2, (slope - point.pull) ** 2)
+    return point, away, np.stack([one @ kept for one in squares], axis=1)
+
+
+def penalty_curvature(point: Point) -> Array:
+    """Return the second derivative of the penalty, (outputs, features), κ where |w| is smooth."""
+    return np.asarray(point.regularisation * (1 + point.stiff[:, None] * point.inside))
+
+
+@fl.client_function
+def grade_model(
+    point: Point, block: Block, message: ModelScores, rng: fl.RandomKey
+) -> tuple[Point, ModelLoss]:
+    """Send the losses of the model at the samples whose scores this client reads."""
+    y, mine = targets(block, len(message.z)), point.mine
+    found = losses.value(point.loss, message.z[:, mine], y[:, mine], block.weights_of(mine))
+    return point, ModelLoss(found.sum(axis=1))
+
+
 def _bounds(point: Point) -> Array:
     """Return this client's part of what bounds gradient and Hessian in the secret basis.
 
@@ -599,7 +685,10 @@ def _bounds(point: Point) -> Array:
     """
     slope = (point.residual / point.scale) ** 2 @ point.kept_features
     trace = point.curvature @ point.reach[point.selected] / point.samples
-    ridge = point.regularisation * _LARGEST**2 * (point.feature_share @ point.scale**-2.0)
+    if point.threshold:
+        ridge = (penalty_curvature(point) * point.feature_share) @ point.scale**-2.0 * _LARGEST**2
+    else:
+        ridge = point.regularisation * _LARGEST**2 * (point.feature_share @ point.scale**-2.0)
     parts = np.stack([slope, trace + ridge], axis=1)
     return np.where(parts > 0, power_above(parts), 0.0)
 
@@ -656,7 +745,10 @@ def share_weights(
     point: Point, block: Block, message: Refresh, rng: fl.RandomKey
 ) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
-    return point, OwnWeights(point.w * point.feature_share)
+    model, nonzero = point.model, None
+    if point.threshold:
+        nonzero = (model != 0) * point.feature_share
+    return point, OwnWeights(model * point.feature_share, nonzero)
 
 
 SENDS = (
@@ -664,5 +756,6 @@ SENDS = (
     *fl.sums(enter, gather_point, own_scores),
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
-    *fl.each(fl.sums(share_weights, reveals=("w",)), model=("w",)),
+    *fl.each(fl.sums(grade_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0),
+    *fl.each(fl.sums(share_weights, reveals=("w", "nonzero")), model=("w", "nonzero")),
 )

@@ -15,11 +15,18 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
-from intarsia.algorithms.hyfdca.newton_client import BLOCK, Point, counts_by_cell, halves
+from intarsia.algorithms.hyfdca.newton_client import (
+    BLOCK,
+    Point,
+    counts_by_cell,
+    halves,
+    penalty_curvature,
+)
 from intarsia.algorithms.hyfdca.newton_shares import Sharing
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.maths.linear import losses
+from intarsia.maths.linear.elastic_net import slopes_along
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
@@ -76,7 +83,8 @@ class Products:
     """Scores of the direction; scalars for the line search."""
 
     z: fl.PerScore
-    line: Array  # (outputs, 2) d·w, ‖d‖²
+    # (outputs, 2) d·w, ‖d‖²; of the elastic net its slopes over κ at the first steps to try
+    line: Array
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,21 @@ class Slopes:
     """Σ α_i q_i at each step; with the log link also how many clients it is too far for."""
 
     slopes: Array  # (outputs, steps), or twice as many
+
+
+@dataclass(frozen=True)
+class TrialSteps:
+    """Steps to try."""
+
+    steps: Array  # (outputs, steps)
+
+
+@fl.describe("terms of the training objective")
+@dataclass(frozen=True)
+class PenaltySlopes:
+    """The slopes of the elastic net over κ at each step."""
+
+    slopes: Array  # (outputs, steps)
 
 
 @dataclass(frozen=True)
@@ -200,6 +223,7 @@ def line_search(
     samples: int,
     regularisation: float,
     steep: bool = False,
+    elastic: bool = False,
 ) -> tuple[Array, Array]:
     """Return the step that minimises F along the direction for each output; 0: no descent.
 
@@ -208,9 +232,17 @@ def line_search(
     Return also how many times what the system says F bends along the direction, by the shortest
     step that is tried.
     """
-    # discloses d·w and ‖d‖²
+    # discloses d·w and ‖d‖²; of the elastic net its slopes along the direction at a few steps
     line = clients.reveal(products.line)
-    along, square = line[:, :1], line[:, 1:]
+
+    def penalty(steps: Array) -> Array:
+        if not elastic:
+            return np.asarray(line[:, :1] + steps * line[:, 1:])
+        if steps is first:
+            return np.asarray(line)
+        trial = dict.fromkeys(clients.ids, TrialSteps(steps))
+        # discloses the same at the steps between
+        return np.asarray(clients.reveal(clients.sum(slope_of_penalty, trial).slopes))
 
     def slope(z: Any, steps: Array) -> Array:
         message = Line(z=z, steps=steps, weight=weight)
@@ -219,12 +251,12 @@ def line_search(
         # the log link how many clients each is too far for
         data: Array = clients.reveal(found.slopes)
         tried = steps.shape[1]
-        found_slope = regularisation * (along + steps * square) - data[:, :tried] / samples
+        found_slope = regularisation * penalty(steps) - data[:, :tried] / samples
         if steep:
             found_slope[data[:, tried:] > 0.5] = np.inf
         return np.asarray(found_slope)
 
-    steps = np.tile(_STEPS, (len(line), 1))
+    steps = first = np.tile(_STEPS, (len(line), 1))
     slopes = slope(products.z, steps)
     length, coarse = _root(steps, slopes)
     for _ in range(_SEARCHES if steep else 1):
@@ -286,9 +318,27 @@ def multiply(
             y = y * (point.system_slope / point.system_scale)[:, None]
         direction = y @ point.frame
     kept, line = point.kept_features, np.zeros((len(direction), 2))
-    if kept.any():
+    if point.threshold:
+        line = _penalty_slopes(point, direction, np.tile(_STEPS, (len(direction), 1)))
+    elif kept.any():
         line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
+
+
+def _penalty_slopes(point: Point, direction: Array, steps: Array) -> Array:
+    """Return this client's part of the slopes of the elastic net over κ, (outputs, steps)."""
+    chosen = np.flatnonzero(point.kept_features)
+    w, d, pull = point.w[:, chosen], direction[:, chosen], point.pull[:, chosen]
+    return np.asarray(slopes_along(w, d, pull, point.stiff, point.threshold, steps).sum(axis=1))
+
+
+@fl.told_the_same
+@fl.client_function
+def slope_of_penalty(
+    point: Point, block: Block, message: TrialSteps, rng: fl.RandomKey
+) -> tuple[Point, PenaltySlopes]:
+    """Send the slopes of the elastic net along the direction."""
+    return point, PenaltySlopes(_penalty_slopes(point, point.direction, message.steps))
 
 
 @fl.told_the_same
@@ -386,14 +436,17 @@ def _inverse(point: Point, gram: Array) -> Array:
 def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
     point = search.point
     none = point.preconditioner.shape[1] == 0  # where nothing has curvature the Hessian is λI
-    preconditioned = residual / point.regularisation if none else np.empty_like(residual)
+    free = np.where(point.inside, 0.0, residual) if point.threshold else residual
+    preconditioned = free / point.regularisation if none else np.empty_like(residual)
     for start, stop in () if none else point.feature_cells:
         for c in range(len(residual)):
-            inverse, part = point.preconditioner[c], residual[c, start:stop]
+            inverse, part = point.preconditioner[c], free[c, start:stop]
             if stop - start > BLOCK:
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
                 np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
+    if point.threshold:
+        preconditioned = _apart(point, preconditioned, residual)
     squares = np.zeros((len(residual), 2))
     if search.keeps_features:
         shared = residual * point.kept_features
@@ -416,6 +469,16 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
     return search, Applied(products, search.counts, squares)
 
 
+def _apart(point: Point, preconditioned: Array, residual: Array) -> Array:
+    """Return the preconditioned residual with the weights at 0 on their own.
+
+    The inverse Gram matrices know nothing of their stiffness, which changes with every step.
+    """
+    inside, bend = point.inside, penalty_curvature(point)
+    apart = residual / np.where(inside, bend, 1.0)
+    return np.where(inside, apart, preconditioned)
+
+
 @fl.told_the_same
 @fl.client_function
 def curve(
@@ -431,6 +494,9 @@ def curve(
         for c in range(len(keep)):
             squares[c, 0] = weighted[c, search.kept] @ products[c, search.kept]
             squares[c, 1] = (conjugate[c] * point.kept_features) @ conjugate[c]
+        if point.threshold:
+            bend = penalty_curvature(point) / point.regularisation
+            squares[:, 1] = (conjugate**2 * bend) @ point.kept_features
     if isinstance(search.values, csr_array):
         product = gather(search.values, weighted)
     else:
@@ -460,7 +526,10 @@ def advance_search(
     step, point = message.step[:, None], search.point
     direction = search.direction + step * search.conjugate
     product = message.product / point.samples
-    product += point.regularisation * search.conjugate
+    if point.threshold:
+        product += penalty_curvature(point) * search.conjugate
+    else:
+        product += point.regularisation * search.conjugate
     return _applied(search, direction, search.residual - step * product)
 
 
@@ -468,5 +537,8 @@ SENDS = (
     *fl.sums(solve),
     *fl.sums(multiply, reveals=("line",)),
     *fl.sums(slope_along, reveals=("slopes",)),
+    *fl.each(
+        fl.sums(slope_of_penalty, reveals=("slopes",)), needed=lambda options: options.l1_ratio > 0
+    ),
     *fl.sums(start_search, curve, advance_search, reveals=("squares",)),
 )

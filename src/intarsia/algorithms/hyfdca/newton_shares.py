@@ -52,6 +52,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     Partner,
     Point,
     counts_by_cell,
+    penalty_curvature,
     power_above,
     turn_basis,
 )
@@ -630,10 +631,14 @@ def _pair_products(
 def _own_part(point: Point, rows: Array) -> NDArray[np.uint64]:
     """Return what a client has of its own: products of its rows, its part of ridge and gradient."""
     gradient = point.residual @ (point.frame * point.feature_share).T
+    curved = penalty_curvature(point) if point.threshold else None
     parts: list[NDArray[np.uint64]] = []
     for c, scale in enumerate(point.system_scale):
         weighted = rows * np.sqrt(point.curvature[c] / (point.samples * scale))[:, None]
-        gram = weighted.T @ weighted + point.ridge / scale
+        ridge = point.ridge
+        if curved is not None:
+            ridge = (point.frame * (curved[c] * point.feature_share)) @ point.frame.T
+        gram = weighted.T @ weighted + ridge / scale
         parts.append(product_words(pack(gram, gradient[c] / point.system_slope[c])))
     return np.stack(parts)
 

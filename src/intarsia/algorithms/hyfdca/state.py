@@ -23,7 +23,14 @@ from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core.algorithm import RandomKey, Release, evolve
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
-from intarsia.core.settings import Between, Count, Positive, PositiveFraction, check_ranges
+from intarsia.core.settings import (
+    Between,
+    Count,
+    NotNegative,
+    Positive,
+    PositiveFraction,
+    check_ranges,
+)
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 
@@ -37,6 +44,7 @@ class HyFDCA:
     huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
     quantile: Between = 0.5  # τ of the quantile loss
     regularisation: Positive = 1e-3  # λ
+    l1_ratio: NotNegative = 0.0  # ρ of the penalty λ((1-ρ)/2 ‖w‖² + ρ‖w‖₁), below 1
     method: Literal["auto", "newton", "ascent"] = "auto"
     # auto: where all clients are there Newton's method, for sparse tables with more features than
     # samples in the dual and after ascent in chunks; else dual ascent
@@ -63,8 +71,39 @@ class HyFDCA:
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
         check_ranges(self)
+        if self.l1_ratio:
+            _check_l1(self)
         if self.errors:
             _check_errors(self)
+
+    @property
+    def ridge(self) -> float:
+        """Return λ(1-ρ), what ½‖w‖² is multiplied by."""
+        return self.regularisation * (1 - self.l1_ratio)
+
+    @property
+    def threshold(self) -> float:
+        """Return ρ/(1-ρ), how far w(α) is from the sum that it is made of."""
+        return self.l1_ratio / (1 - self.l1_ratio)
+
+
+def _check_l1(options: HyFDCA) -> None:
+    if options.l1_ratio >= 1:
+        raise ExperimentError(
+            f"algorithm.l1_ratio is {options.l1_ratio:g}, and without some of ‖w‖² duals imply no "
+            "weights, so that there is no certificate; set it below 1, e.g. 0.99."
+        )
+    for key, value, needed, why in (
+        ("method", options.method, options.method != "ascent", "in Newton's method alone"),
+        ("system", options.system, options.system != "rows", "with Newton's system in shares"),
+        ("errors", options.errors, not options.errors, "without standard errors of the weights"),
+    ):
+        if not needed:
+            raise ExperimentError(
+                f"algorithm.l1_ratio is {options.l1_ratio:g} and algorithm.{key} = "
+                f"{json.dumps(value)}, and weights are set to 0 {why}; remove algorithm.{key}, or "
+                "set l1_ratio = 0."
+            )
 
 
 def _check_errors(options: HyFDCA) -> None:
@@ -115,7 +154,7 @@ class Server:
     # those that read scores where all clients are there: one for most overlap groups
     counting: tuple[ClientId, ...] = ()
     sparse: bool = False
-    wide: bool = False  # sparse with more features than samples
+    wide: bool = False  # sparse with more features than samples, and what is then done is there
     phase: Phase | None = None  # what runs where all clients are there, while it lasts
     square: float = 0.0  # mean ‖x_i‖²
     shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
