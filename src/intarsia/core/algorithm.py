@@ -42,15 +42,9 @@ class Layout(Enum):
     SCORES = "scores"
     SELECTED_SCORES = "selected scores"
 
-    @property
-    def is_selected(self) -> bool:
-        """Return whether it is of some samples only."""
-        return self in (Layout.SELECTED, Layout.SELECTED_SCORES)
-
-    @property
-    def is_scores(self) -> bool:
-        """Return whether one client opens the total of a sample."""
-        return self in (Layout.SCORES, Layout.SELECTED_SCORES)
+    def __init__(self, value: str) -> None:
+        self.is_selected = value.startswith("selected")  # it is of some samples only
+        self.is_scores = value.endswith("scores")  # one client opens the total of a sample
 
 
 PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)

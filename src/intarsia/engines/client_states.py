@@ -63,13 +63,16 @@ class States(Mapping[ClientId, Any]):
 
     def begin(self, states: Iterable[tuple[ClientId, Any]]) -> None:
         """Take the states of some clients, one by one, and decide which stay in memory."""
+        if self._budget is None:
+            self._held.update(states)
+            return
         for client, state in states:
             if client in self._mapped:
                 self._mapped.discard(client)
             else:
                 self._inside -= self._sizes.get(client, 0)
             self._sizes[client] = size = _size(state)
-            if self._budget is not None and self._inside + size > self._budget:
+            if self._inside + size > self._budget:
                 self._rows = self._rows or _Rows(self._folder)
                 self._mapped.add(client)
                 state = self._rows.kept(state)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from intarsia.errors import CodecError
 
 _MAGIC = b"INTA\x01"
+NOTHING = 1  # byte that a None takes, as a truth value does
 _HEADER = len(_MAGIC) + 4
 _LENGTH = struct.Struct("<Q")
 _FLOAT = struct.Struct("<d")
@@ -78,7 +79,7 @@ def decode(data: bytes, *classes: type) -> Any:
 
 def size(value: Any) -> int:
     """Return len(encode(value)) without encoding."""
-    return _HEADER + _size(value)
+    return _HEADER + size_within(value)
 
 
 def replace_within(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
@@ -135,28 +136,29 @@ def _array_overhead(dtype: np.dtype[Any], axes: int) -> int:
     return 1 + 8 + len(dtype.str) + 8 + 8 * axes
 
 
-def _size(value: Any) -> int:
+def size_within(value: Any) -> int:
+    """Return the bytes that a value takes in one that is encoded."""
     kind: Any = type(value)
     if kind is np.ndarray:
         return _array_overhead(value.dtype, value.ndim) + int(value.nbytes)
     if kind is float or kind is int:
         return 9
     if value is None or kind is bool:
-        return 1
+        return NOTHING
     if kind is str:
         return 9 + len(value.encode())
     if hasattr(kind, "__dataclass_fields__"):
         names, total = _fields(kind)
         own = value.__dict__
         for name in names:
-            total += _size(own[name])
+            total += size_within(own[name])
         return total
     if kind is tuple:
-        return 9 + sum(_size(item) for item in value)
+        return 9 + sum(size_within(item) for item in value)
     if isinstance(value, Mapping):
-        return 9 + sum(8 + len(key.encode()) + _size(item) for key, item in value.items())
+        return 9 + sum(8 + len(key.encode()) + size_within(item) for key, item in value.items())
     if isinstance(value, np.generic):
-        return _size(value.item())
+        return size_within(value.item())
     if kind is bytes:
         return 9 + len(value)
     raise _unknown(value)

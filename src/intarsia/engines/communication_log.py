@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from intarsia.core.algorithm import ClientFunction, evolve
@@ -59,7 +60,17 @@ class Split:
 
     sealed: tuple[tuple[str, SealedField], ...]
     plain: dict[str, Any]
-    kind: type
+    message: Any
+
+    @property
+    def kind(self) -> type:
+        """Return the message's class."""
+        return type(self.message)
+
+    @cached_property
+    def size(self) -> int:
+        """Return the bytes of the message with nothing in the place of what is sealed."""
+        return codec.size(evolve(self.message, **{name: None for name, _ in self.sealed}))
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
@@ -72,7 +83,7 @@ def split(message: Any) -> Split:
     own = getattr(message, "__dict__", {}).items()
     sealed = tuple((name, one) for name, one in own if isinstance(one, SealedField))
     plain = {name: one for name, one in own if not isinstance(one, SealedField)}
-    return Split(sealed, plain, type(message))
+    return Split(sealed, plain, message)
 
 
 class CommunicationLog:
@@ -206,7 +217,7 @@ class Exchange:
             books.totals.collector(fn, books.round, self.messages) if kind == "sum" else None
         )
         self._message: Any = self  # which was split last; this is none
-        self._split = Split((), {}, type(None))
+        self._split = Split((), {}, None)
         # what is sealed in messages, and who got these: a field may be None in those of others
         self._named: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
         self._alike: list[ClientId] = []  # who got messages like the one that was split last

@@ -216,13 +216,13 @@ class Simulation:
     def _opened(self, client: ClientId, exchange: Exchange) -> Any:
         """Return a client's message with its totals opened by the client."""
         apart, opened = exchange.split(client), exchange.messages[client]
+        exchange.down += apart.size
         if apart.sealed:
             opened = fl.evolve(opened)
             for field, total in apart.sealed:
-                found = self._totals.own(client, total, exchange.asked)
-                opened.__dict__[field], extra = found
-                exchange.down += extra
-        exchange.down += codec.size(opened)
+                found, extra = self._totals.own(client, total, exchange.asked)
+                opened.__dict__[field] = found
+                exchange.down += extra + codec.size_within(found) - codec.NOTHING
         return opened
 
     def _replies(self, fn: ClientFunction, given: Sequence[tuple[ClientId, Any]]) -> list[Any]:

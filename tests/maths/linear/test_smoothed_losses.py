@@ -134,12 +134,12 @@ def test_extreme_scores_give_finite_numbers(loss):
 def test_a_dual_point_says_what_the_curvature_is(loss):
     y, z, _, centre, weight = drawn()
     alpha, curvature, _ = points(loss, y, z, centre, weight)
-    np.testing.assert_allclose(curvatures(loss, alpha, weight[:, None]), curvature, rtol=1e-9)
+    np.testing.assert_allclose(curvatures(loss, alpha, weight), curvature, rtol=1e-9)
 
 
 def test_noise_at_the_bounds_of_the_hinge_is_no_curvature():
-    alpha = np.array([1e-8, -1e-8, 1 - 1e-8, -1 - 1e-8, 0.5])
-    np.testing.assert_array_equal(curvatures(losses.HINGE, alpha, 2.0), [0, 0, 0, 0, 2.0])
+    alpha, weight = np.array([[1e-8, -1e-8, 1 - 1e-8, -1 - 1e-8, 0.5]]), np.array([2.0])
+    np.testing.assert_array_equal(curvatures(losses.HINGE, alpha, weight), [[0, 0, 0, 0, 2.0]])
 
 
 @CASES
@@ -149,7 +149,7 @@ def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, 
     rng = np.random.default_rng(most)
     alpha = np.where(rng.random((outputs, 90)) < 0.5, rng.random((outputs, 90)), 0.0)
     weight, order = rng.random(outputs) + 0.5, rng.permutation(60)
-    curvature = curvatures(loss, alpha, weight[:, None])
+    curvature = curvatures(loss, alpha, weight)
     samples, found = curved_samples(curvature, 20, 80, order, most)
 
     every = curvature[:, 20:80]
@@ -164,7 +164,7 @@ def test_samples_of_a_cell_with_curvature_are_those_that_come_first(loss, most, 
 def told(most, norms, seed=0, size=4000):
     rng = np.random.default_rng(seed)
     alpha, order = rng.random((1, size)), rng.permutation(size)
-    every = curvatures(losses.LOGISTIC, alpha, 1.0)
+    every = curvatures(losses.LOGISTIC, alpha, np.ones(1))
     return every[0], *telling_samples(every, 0, size, order, most, norms)
 
 

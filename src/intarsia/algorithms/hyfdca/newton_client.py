@@ -504,7 +504,7 @@ def gather_point(
         )
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
     if message.curvature is None:
-        present = curvatures(point.loss, message.alpha, message.weight[:, None])
+        present = curvatures(point.loss, message.alpha, message.weight)
     else:  # it came through a sealed sum
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded = np.maximum(present, _FADING * point.faded)
@@ -525,8 +525,9 @@ def gather_point(
             samples=point.samples,
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
-    point = fl.evolve(point, w=w, alpha=message.alpha, selected=selected, curvature=curvature)
-    point = fl.evolve(point, faded=faded)
+    point = fl.evolve(
+        point, w=w, alpha=message.alpha, faded=faded, selected=selected, curvature=curvature
+    )
     return point, Gathered(change, gram, rows, counts)
 
 

@@ -23,6 +23,7 @@ from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal,
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
 _ALL = ((EVERYONE, 0, 0),)
+_WORD = np.dtype(np.uint32)
 
 
 class Geometry:
@@ -268,15 +269,15 @@ class PlainTotals:
             mine = self._geometry.own_blocks(client, field.part)
             return {name: value[name] for name in mine if name in value}, 0
         geometry, part = self._geometry, field.part
-        read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
         if layout.is_selected:
             # of some cells nobody may have selected any
-            there = [cell for cell in geometry.cells(client, part, layout) if cell in (value or {})]
-            found = [value[one] for one in there if one in read] or [np.zeros(0)]
+            cells = geometry.own_cells(client, part, layout, asked)
+            found = [value[cell] for cell, *_ in cells if cell in (value or {})] or [np.zeros(0)]
             value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
             value = value[..., geometry.positions(client, part, layout)]
             if layout is Layout.SCORES:
+                read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
                 value, order = value.copy(), geometry.order(client, part)
                 for cell, start, stop in geometry.runs(client, part, layout, None):
                     if cell not in read:
@@ -345,7 +346,7 @@ class _PlainCollector:
             value = own[name]
             if value is None:  # nothing from this client
                 continue
-            if isinstance(value, np.ndarray) and value.dtype == np.uint32:
+            if isinstance(value, np.ndarray) and value.dtype == _WORD:
                 value = value.astype(np.float64)
             first = name not in totals
             if layout is None:

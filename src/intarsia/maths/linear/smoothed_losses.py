@@ -119,16 +119,16 @@ def dual_points(
     return sums
 
 
-def curvatures(loss: int, alpha: Array, weight: Array | float) -> Array:
-    """Return the curvatures at dual points, in their shape; 0 at samples without a label.
+def curvatures(loss: int, alpha: Array, weight: Array) -> Array:
+    """Return the curvatures at dual points (outputs, samples); 0 at samples without a label.
 
     Those have the dual 0. A dual of exactly 0 has no curvature in return, which matters to the
-    squared loss only: at a score that is exactly the target.
+    squared loss only: at a score that is exactly the target. `weight` (outputs,) is the
+    smoothing's.
     """
-    weights = np.broadcast_to(np.asarray(weight, np.float64), alpha.shape)
-    found = np.empty(alpha.size)
-    _fill_curvatures(loss, np.ascontiguousarray(alpha).ravel(), weights.ravel(), found)
-    return found.reshape(alpha.shape)
+    found = np.empty(alpha.shape)
+    _fill_curvatures(loss, np.ascontiguousarray(alpha), weight, found)
+    return found
 
 
 @inlined
@@ -145,8 +145,9 @@ def _curvature(loss: int, alpha: float, weight: float) -> float:
 
 @compiled
 def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array) -> None:
-    for i in range(len(alpha)):
-        out[i] = _curvature(loss, alpha[i], weight[i])
+    for c in range(len(alpha)):
+        for i in range(alpha.shape[1]):
+            out[c, i] = _curvature(loss, alpha[c, i], weight[c])
 
 
 @compiled
