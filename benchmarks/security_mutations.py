@@ -59,6 +59,7 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -572,6 +573,20 @@ MUTATIONS = [
     *_of(
         "algorithms/hyfdca/newton_shares.py",
         ("rows masked twice", "if message.part != before:", "if False:", WORDS),
+        ("errors nobody asked for", "if not point.options.errors:", "if False:", SHARES),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_client.py",
+        ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "rounds by what comes again",
+            "again = same and call.function in (firsts if marked else called)",
+            "again = False",
+            "tests/attacks/test_approved_jobs.py",
+        ),
     ),
     *_of(
         "algorithms/hyfdca/algorithm.py",

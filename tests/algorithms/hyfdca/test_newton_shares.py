@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
-from intarsia.algorithms.hyfdca import newton_shares
+from intarsia.algorithms.hyfdca import newton_client, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Point
 from intarsia.algorithms.hyfdca.state import HyFDCA
@@ -389,3 +389,21 @@ def test_a_client_refuses_errors_that_the_experiment_did_not_ask_for():
     }
     with pytest.raises(RefusedError, match=r"algorithm\.errors of this experiment is false"):
         engine.sum(newton_shares.own_variances, messages)
+
+
+def test_a_client_refuses_a_hessian_of_so_few_samples_that_it_tells_of_each():
+    engine = after_a_round("columns", "logistic")[0]
+
+    def gathered(budget):
+        told = {"weight": np.ones(1), "step": np.zeros(1), "budget": budget, "framed": False}
+        return engine.sum(
+            newton_client.gather_point,
+            {
+                name: newton_client.Gather(one.alpha, **told, gram=False, faded=False)
+                for name, one in engine.get_states().items()
+            },
+        )
+
+    with pytest.raises(RefusedError, match="A budget of 239 samples was told for the Hessian"):
+        gathered(239)  # of 240, which are fewer than the least
+    gathered(240)
