@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import minimize
@@ -13,6 +14,7 @@ from sklearn.svm import LinearSVC
 from intarsia.core.algorithm import Algorithm, FinalResult, SecretKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
 
@@ -89,6 +91,29 @@ def initialise(algorithm: Algorithm, options, engine: Simulation, clients=None):
     )
     server = algorithm.init_server(options, schema, engine.key("init"))
     return algorithm.setup(server, clients or engine, engine.key("init"))
+
+
+class ThroughBytes:
+    """The clients of an engine, each message and reply of which becomes bytes and comes back."""
+
+    def __init__(self, engine: Simulation) -> None:
+        self._engine, self.ids, self.reveal = engine, engine.ids, engine.reveal
+        self.called: set[str] = set()  # names of client functions
+
+    def ask(self, fn, messages):
+        return self._engine.ask(self._through(fn), messages)
+
+    def sum(self, fn, messages):
+        return self._engine.sum(self._through(fn), messages)
+
+    def _through(self, fn):
+        def call(state, block, message, rng):
+            self.called.add(fn.name)
+            message = codec.decode(codec.encode(message), type(message))
+            state, reply = fn.call(state, block, message, rng)
+            return state, codec.decode(codec.encode(reply), type(reply))
+
+        return replace(fn, call=call, together=None)
 
 
 def train(

@@ -10,6 +10,7 @@ from scipy.stats import chi2_contingency
 
 pytest.importorskip("torch")
 
+from federations import started
 from intarsia.algorithms.femam import class_priors
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM
@@ -26,10 +27,8 @@ from intarsia.algorithms.femam.class_priors import (
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks.architecture import levels_of
 from intarsia.core.block import Block, Labels
-from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.simulation import Simulation
 from intarsia.errors import SealedError
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -51,28 +50,16 @@ def clients(shares=SHARES, samples=60, seed=0):
     return made
 
 
-def started(options, blocks):
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.make_states(
-        lambda name: FEMAM.init_client(
-            options, schema, name, engine.block(name), engine.client_key(name)
-        )
-    )
-    server = FEMAM.init_server(options, schema, engine.key("init"))
-    return engine, FEMAM.setup(server, engine, engine.key("init"))
-
-
 def run(options, blocks, present=lambda number: None, cut=0):
     """Return the engine after all rounds, the server's state and the conclusion."""
-    engine, server = started(options, blocks)
+    engine, server = started(FEMAM, options, blocks, LABELS)
     for number in range(1, 100):
         engine.begin_round(number, present(number))
         server, info = FEMAM.round(server, engine, engine.key())
         if number == cut:
             written = codec.encode((engine.books.seal(server), engine.get_states()))
             sealed, states = codec.decode(written, *FEMAM.states, *RECORDS)
-            engine, _ = started(options, blocks)
+            engine, _ = started(FEMAM, options, blocks, LABELS)
             engine.set_states(states)
             server = engine.books.unseal(sealed)
         if info.finished:
@@ -271,7 +258,7 @@ def test_an_evaluation_before_the_level_changes_nothing(start):
     late = ("c0", "c1", "c2")
     found = []
     for graded in (False, True):
-        engine, server = started(options, clients())
+        engine, server = started(FEMAM, options, clients(), LABELS)
         for number in range(1, options.first_rounds + 1):
             engine.begin_round(number)
             server, _ = FEMAM.round(server, engine, engine.key())
@@ -292,7 +279,7 @@ def test_an_evaluation_before_the_level_changes_nothing(start):
 
 
 def test_the_result_says_what_was_chosen_and_which_levels_never_began():
-    engine, server = started(OPTIONS, clients())
+    engine, server = started(FEMAM, OPTIONS, clients(), LABELS)
     engine.begin_round(1)
     server, _ = FEMAM.round(server, engine, engine.key())
     [note] = FEMAM.conclude(server, engine, engine.key()).notes

@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.femam.fesem import FESEM, IFCA, FeSEM, Ifca  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
@@ -53,16 +54,7 @@ def rows():
 
 
 def started(algorithm, options):
-    blocks = clients()
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, SEED)
-    engine.make_states(
-        lambda name: algorithm.init_client(
-            options, schema, name, engine.block(name), engine.client_key(name)
-        )
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return engine, algorithm.setup(server, engine, engine.key("init"))
+    return federations.started(algorithm, options, clients(), LABELS, SEED)
 
 
 def run(algorithm, options, rounds=ROUNDS):

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.femam import client as femam_client  # noqa: E402
 from intarsia.algorithms.femam import validation  # noqa: E402
@@ -19,10 +20,8 @@ from intarsia.algorithms.networks.targets import odds  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import FEDAVG_FT, FedAvgFT  # noqa: E402
 from intarsia.core.algorithm import RoundMetrics  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
-from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, SealedError  # noqa: E402
 from plain_descent import forward, mean, split, stepped, tensors  # noqa: E402
 
@@ -50,15 +49,7 @@ def clients(count=4, samples=20, permuted=lambda number: (0, 1, 2), spread=1.0):
 
 
 def started(algorithm, options, blocks, seed=0):
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, seed)
-    engine.make_states(
-        lambda name: algorithm.init_client(
-            options, schema, name, engine.block(name), engine.client_key(name)
-        )
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return engine, algorithm.setup(server, engine, engine.key("init"))
+    return federations.started(algorithm, options, blocks, LABELS, seed)
 
 
 def run(algorithm, options, blocks=None, rounds=4, present=lambda number: None, seed=0):
@@ -514,33 +505,12 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
 def functions_called(options):
     """Return which client functions a run calls, every message of which goes through bytes."""
     engine, server = started(FEMAM, options, clients())
-    seen = set()
-
-    class Watched:
-        ids = engine.ids
-        reveal = engine.reveal
-
-        def ask(self, fn, messages):
-            return engine.ask(self.through(fn), messages)
-
-        def sum(self, fn, messages):
-            return engine.sum(self.through(fn), messages)
-
-        def through(self, fn):
-            def call(state, block, message, rng):
-                seen.add(fn.name)
-                message = codec.decode(codec.encode(message), type(message))
-                state, reply = fn.call(state, block, message, rng)
-                return state, codec.decode(codec.encode(reply), type(reply))
-
-            return dataclasses.replace(fn, call=call, together=None)
-
-    watched, info = Watched(), RoundMetrics()
+    watched, info = federations.ThroughBytes(engine), RoundMetrics()
     while not info.finished:
         engine.begin_round(server.rounds + 1)
         server, info = FEMAM.round(server, watched, engine.key())
     FEMAM.conclude(server, watched, engine.key())
-    return seen
+    return watched.called
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.femam.class_priors import offsets  # noqa: E402
 from intarsia.algorithms.femam.femam_flic import FEMAM_FLIC, FeMAMFlic  # noqa: E402
@@ -23,7 +24,6 @@ from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.core.settings import hyperparameters  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError, SealedError  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -54,15 +54,7 @@ def clients(samples=24, permuted=lambda number: (0, 1, 2), seed=0):
 
 def started(algorithm, options, blocks=None, labels=LABELS, seed=0):
     blocks = clients() if blocks is None else blocks
-    schema = Schema.of(blocks, labels)
-    engine = Simulation({"train": (schema, blocks)}, seed)
-    engine.make_states(
-        lambda name: algorithm.init_client(
-            options, schema, name, engine.block(name), engine.client_key(name)
-        )
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return engine, algorithm.setup(server, engine, engine.key("init"))
+    return federations.started(algorithm, options, blocks, labels, seed)
 
 
 def run(algorithm, options, blocks=None, rounds=20, present=lambda number: None):

@@ -10,6 +10,7 @@ from scipy.special import softmax
 torch = pytest.importorskip("torch")
 
 import intarsia  # noqa: E402  after the skip where torch is missing
+from federations import started  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.flic.initial_anchors import meta_of  # noqa: E402
@@ -17,7 +18,6 @@ from intarsia.algorithms.networks import client_network  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.matching import distribution_distances  # noqa: E402
 
@@ -49,19 +49,7 @@ def clients(count=40, shift=2.0):
 
 
 def trained(rounds=2, **given):
-    options, blocks = Flic(**{**SMALL, **given}), clients()
-    schema = Schema.of(blocks, KINDS)
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.set_states(
-        {
-            name: FLIC.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
-    server = FLIC.init_server(options, schema, engine.key("init"))
-    server = FLIC.setup(server, engine, engine.key("init"))
+    engine, server = started(FLIC, Flic(**{**SMALL, **given}), clients(), KINDS)
     for number in range(1, rounds + 1):
         engine.begin_round(number)
         server, _ = FLIC.round(server, engine, engine.key())

@@ -9,13 +9,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from federations import started
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.validation import FACTORS, best_factor, losses_by_factor
 from intarsia.core.block import Block, Labels
-from intarsia.core.schema import Schema
-from intarsia.engines.simulation import Simulation
 
 OPTIONS = FeMAM(
     levels=("global", "personal"), first_rounds=20, level_rounds=2, local_epochs=5, window=0,
@@ -36,15 +35,7 @@ def clients(seed=0):
 
 def run(options, blocks, present=lambda number: None):
     """Return the engine and the server's state once level 2 has begun at all clients."""
-    schema = Schema.of(blocks, Labels("multiclass", ("0", "1")))
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.make_states(
-        lambda name: FEMAM.init_client(
-            options, schema, name, engine.block(name), engine.client_key(name)
-        )
-    )
-    server = FEMAM.init_server(options, schema, engine.key("init"))
-    server = FEMAM.setup(server, engine, engine.key("init"))
+    engine, server = started(FEMAM, options, blocks, Labels("multiclass", ("0", "1")))
     for number in range(1, options.first_rounds + options.level_rounds + 1):
         engine.begin_round(number, present(number))
         server, _ = FEMAM.round(server, engine, engine.key())

@@ -8,6 +8,7 @@ from scipy.linalg import sqrtm
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
@@ -15,7 +16,6 @@ from intarsia.algorithms.networks.client_network import with_parts  # noqa: E402
 from intarsia.core.algorithm import RandomKey, Release, evolve  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ConvergenceError, ExperimentError, SealedError  # noqa: E402
 
 LABELS = Labels("binary", ("no", "yes"))
@@ -48,19 +48,7 @@ def clients():
 
 
 def started(**given):
-    options, blocks = Flic(**{**OPTIONS, **given}), clients()
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.set_states(
-        {
-            name: FLIC.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
-    server = FLIC.init_server(options, schema, engine.key("init"))
-    return engine, FLIC.setup(server, engine, engine.key("init"))
+    return federations.started(FLIC, Flic(**{**OPTIONS, **given}), clients(), LABELS)
 
 
 def shared(engine, server):

@@ -11,6 +11,7 @@ from scipy.special import log_softmax, softmax
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 from intarsia.algorithms.flic import algorithm as flic  # noqa: E402
 from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402  after the skip
@@ -56,18 +57,7 @@ def clients(samples=30, seed=0, shift=2.0):
 
 def started(algorithm, options, blocks=None, labels=LABELS, seed=0):
     blocks = clients() if blocks is None else blocks
-    schema = Schema.of(blocks, labels)
-    engine = Simulation({"train": (schema, blocks)}, seed)
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return engine, algorithm.setup(server, engine, engine.key("init"))
+    return federations.started(algorithm, options, blocks, labels, seed)
 
 
 def rounds(algorithm, engine, server, first=1, last=2):
@@ -608,30 +598,9 @@ def test_messages_and_replies_come_back_from_bytes(algorithm, labels):
             given = {**given, "anchor_covariance": "learned", "anchor_average": "barycentre"}
     options = algorithm.hyperparameters(**given, **DOUBLE)
     engine, server = started(algorithm, options, labels=labels)
-    seen = set()
-
-    class Watched:
-        ids = engine.ids
-        reveal = engine.reveal
-
-        def ask(self, fn, messages):
-            return engine.ask(self.through(fn), messages)
-
-        def sum(self, fn, messages):
-            return engine.sum(self.through(fn), messages)
-
-        def through(self, fn):
-            def call(state, block, message, rng):
-                seen.add(fn.name)
-                message = codec.decode(codec.encode(message), type(message))
-                state, reply = fn.call(state, block, message, rng)
-                return state, codec.decode(codec.encode(reply), type(reply))
-
-            return dataclasses.replace(fn, call=call, together=None)
-
-    watched = Watched()
+    watched = federations.ThroughBytes(engine)
     server = algorithm.setup(server, watched, engine.key())
     server, _ = algorithm.round(server, watched, engine.key())
     algorithm.conclude(server, watched, engine.key())
     every = {fn.name for fn in algorithm.disclosure.functions}
-    assert seen == every - {one.function.name for one in unused}
+    assert watched.called == every - {one.function.name for one in unused}

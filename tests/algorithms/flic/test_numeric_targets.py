@@ -18,6 +18,7 @@ from sklearn.metrics import r2_score  # noqa: E402  after the skip where torch i
 
 import intarsia  # noqa: E402
 from command_line import one_error, said  # noqa: E402
+from federations import started  # noqa: E402
 from intarsia.algorithms.flic import objective as flic_trainings  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
@@ -26,7 +27,6 @@ from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.table import split  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.training.local_training import objective  # noqa: E402
 
@@ -68,18 +68,7 @@ def clients(**given):
 def trained(algorithm, options, blocks=None, rounds=2):
     """Return the engine and the conclusion of some rounds."""
     blocks = clients() if blocks is None else blocks
-    schema = Schema.of(blocks, NUMBERS)
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    server = algorithm.setup(server, engine, engine.key("init"))
+    engine, server = started(algorithm, options, blocks, NUMBERS)
     for number in range(1, rounds + 1):
         engine.begin_round(number, ("a", "c") if number == 1 else None)
         server, _ = algorithm.round(server, engine, engine.key())

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import federations
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
-from intarsia.core.schema import Schema
-from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.maths.linear import losses, sdca
 
@@ -36,19 +35,8 @@ def split(x, y, rows, columns, layout=np.ascontiguousarray, shared=0):
 
 
 def started(options, blocks, labels=LABELS):
-    schema = Schema.of(blocks, labels)
-    engine = Simulation({"train": (schema, blocks)}, SEED)
-    engine.transform(lambda name, part, own: own.counted_once())
-    engine.set_states(
-        {
-            name: HYFDCA.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in blocks
-        }
-    )
-    server = HYFDCA.setup(HYFDCA.init_server(options, schema, engine.key()), engine, engine.key())
-    return schema, engine, server
+    engine, server = federations.started(HYFDCA, options, blocks, labels, SEED)
+    return engine.schema("train"), engine, server
 
 
 def train(options, blocks, rounds, present, labels=LABELS):

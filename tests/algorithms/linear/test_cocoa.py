@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import federations
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
-from intarsia.core.schema import Schema
-from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
@@ -33,18 +32,7 @@ def horizontal(x, y, clients=3, layout=np.ascontiguousarray):
 
 
 def started(algorithm, options, blocks):
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, SEED)
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in blocks
-        }
-    )
-    server = algorithm.init_server(options, schema, engine.key())
-    return engine, algorithm.setup(server, engine, engine.key())
+    return federations.started(algorithm, options, blocks, LABELS, SEED)
 
 
 def iterates(algorithm, options, blocks, rounds, present=None):

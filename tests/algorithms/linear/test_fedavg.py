@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import federations
 from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 
@@ -43,19 +43,8 @@ def overlapping(x, y, layout=np.ascontiguousarray):
 
 
 def started(options, blocks, labels=LABELS):
-    schema = Schema.of(blocks, labels)
-    engine = Simulation({"train": (schema, blocks)}, SEED)
-    engine.transform(lambda name, part, own: own.counted_once())
-    engine.set_states(
-        {
-            name: FEDAVG.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in blocks
-        }
-    )
-    server = FEDAVG.setup(FEDAVG.init_server(options, schema, engine.key()), engine, engine.key())
-    return schema, engine, server
+    engine, server = federations.started(FEDAVG, options, blocks, labels, SEED)
+    return engine.schema("train"), engine, server
 
 
 def train(engine, server, rounds, present=None):

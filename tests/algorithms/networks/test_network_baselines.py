@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import federations  # noqa: E402
 import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.networks import (  # noqa: E402
     client_network,
@@ -36,7 +37,6 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import (  # noqa: E402
     ConvergenceError,
     ExperimentError,
@@ -80,18 +80,7 @@ def clients(widths=(3, 3, 3, 3), samples=30):
 
 def started(algorithm, options, blocks=None):
     blocks = clients() if blocks is None else blocks
-    schema = Schema.of(blocks, LABELS)
-    engine = Simulation({"train": (schema, blocks)}, 0)
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in engine.ids
-        }
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return engine, algorithm.setup(server, engine, engine.key("init"))
+    return federations.started(algorithm, options, blocks, LABELS)
 
 
 def run(algorithm, options, blocks=None, last=2, present=PRESENT):
@@ -361,35 +350,16 @@ def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(name):
 def test_messages_come_back_from_bytes_and_all_functions_are_named(name):
     algorithm, options = EVERY[name]
     engine, _ = started(algorithm, options)
-    seen = set()
-
-    class Watched:
-        ids = engine.ids
-        reveal = engine.reveal
-
-        def ask(self, fn, messages):
-            return engine.ask(self.through(fn), messages)
-
-        def sum(self, fn, messages):
-            return engine.sum(self.through(fn), messages)
-
-        def through(self, fn):
-            def call(state, block, message, rng):
-                seen.add(fn.name)
-                message = codec.decode(codec.encode(message), type(message))
-                state, reply = fn.call(state, block, message, rng)
-                return state, codec.decode(codec.encode(reply), type(reply))
-
-            return dataclasses.replace(fn, call=call, together=None)
-
-    watched = Watched()
+    watched = federations.ThroughBytes(engine)
     server = algorithm.init_server(options, engine.schema("train"), engine.key())
     server = algorithm.setup(server, watched, engine.key())
     server, _ = algorithm.round(server, watched, engine.key())
     algorithm.conclude(server, watched, engine.key())
     numbers_only = {one.function.name for one in label_scaling.SENDS}
     alone = {"train_alone"} if name == "fedrep" else set()  # is asked where nothing is shared
-    assert seen == {fn.name for fn in algorithm.disclosure.functions} - numbers_only - alone
+    assert (
+        watched.called == {fn.name for fn in algorithm.disclosure.functions} - numbers_only - alone
+    )
 
 
 def test_the_server_cannot_read_what_is_shared():
