@@ -235,7 +235,8 @@ def least_squares_attack_on_newton(server: Server, client: str) -> np.ndarray:
         crossed, given = (one.kind, one.function, one.client), one.fields
         if crossed == ("message", "gather_point", ""):
             before, alpha = alpha, server.read(given["alpha"], index)[0, own]
-            curvature = curvatures(losses.LOGISTIC, alpha, 1.0)  # the loss of these runs
+            # the loss of these runs has no smoothing
+            curvature = curvatures(losses.LOGISTIC, alpha[None], np.ones(1))[0]
             duals.append(alpha - before)
         elif crossed == ("sum", "gather_point", client):
             weights.append(server.read(given["w"], server.schema.features)[0] * server.scale)
