@@ -169,7 +169,7 @@ def predict(
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
         if isinstance(model, LinearRegressor):
-            values = model.decision_function(block)
+            values = model.linear_predictor(block)
         return _scored(made, truth, settings, model, block, np.atleast_2d(values))
     scores = np.atleast_2d(model.decision_function(block).T)
     return _scored(from_scores(model, scores, ids, notes), truth, settings, model, block, scores)

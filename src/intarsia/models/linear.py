@@ -280,9 +280,9 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
 
     def predict(self, X: Table) -> Array:
         """Return the prediction for each sample, (samples,): with the log link its mean."""
-        return mean_of(self._loss_code(), self.decision_function(X))
+        return mean_of(self._loss_code(), self.linear_predictor(X))
 
-    def decision_function(self, X: Table) -> Array:
+    def linear_predictor(self, X: Table) -> Array:
         """Return the scores, (samples,): with the log link the logarithms of the predictions."""
         return _scores(self, X).ravel()
 

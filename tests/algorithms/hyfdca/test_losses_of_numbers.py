@@ -27,6 +27,7 @@ from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.block import Labels
 from intarsia.errors import ExperimentError, TableError
+from intarsia.inference.predict import predict
 from intarsia.maths.linear import losses
 from intarsia.models.serialization import read_model, write_model
 
@@ -446,3 +447,23 @@ def test_steps_that_are_too_far_put_no_exponential_into_a_sealed_sum(scale):
     )
     z = np.column_stack([(x - x.mean(axis=0))[:, :4] / x.std(axis=0)[:4], np.ones(len(y))])
     assert result.certificate.primal == pytest.approx(best_objective("poisson", 0, z, y), rel=1e-6)
+
+
+def test_a_table_is_predicted_and_scored_on_the_scale_of_the_means(tmp_path):
+    x, y = table("poisson", seed=12)
+    data = pd.DataFrame(x[:, :4], columns=list("abcd")).assign(id=range(len(y)), y=y)
+    path = tmp_path / "all.csv"
+    data.to_csv(path, index=False)
+    given = {"regularisation": RIDGE, "task": "regression", "test": 0, "yardsticks": False}
+    run = {"tables": frames(x[:, :4], y), "id": "id", "label": "y", "out": tmp_path / "out"}
+    result = intarsia.run(**run, loss="poisson", tolerance=1e-7, **given)
+    found = predict(tmp_path / "out", path, "id")
+    assert found.scores == pytest.approx(result.model.predict(data), rel=1e-9)
+    assert found.score.figures.mae == pytest.approx(mean_absolute_error(y, found.scores))
+    assert found.score.figures.deviance == pytest.approx(
+        mean_tweedie_deviance(y, found.scores, power=1)
+    )
+    data.assign(y=-1.0).to_csv(path, index=False)
+    found = predict(tmp_path / "out", path, "id")
+    assert found.score is None
+    assert any("60 of 60 labels of the evaluated rows are below 0" in note for note in found.notes)
