@@ -304,7 +304,7 @@ def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Fina
 
 def private(release: fl.Release) -> fl.Algorithm:
     """Return HyFDCA with noise in the model that it releases."""
-    return differential_privacy.private(HYFDCA, release, add_noise, weights=("w", "u"))
+    return differential_privacy.private(HYFDCA, release, add_noise, weights=("w", "u", "nonzero"))
 
 
 def predict(client: Client | InPhase | Place, block: Block) -> Array:

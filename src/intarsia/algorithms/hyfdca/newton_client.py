@@ -352,7 +352,7 @@ class ModelLoss:
     sums: Array  # (outputs,)
 
 
-@fl.describe(w="model weights or their changes", nonzero="which model weights are 0")
+@fl.describe(w="model weights or their changes", nonzero="which model weights are zero")
 @dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""
