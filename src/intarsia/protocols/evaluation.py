@@ -91,7 +91,7 @@ class Totals:
     label="sums of labels and of their squares in regression",
     square="sums of labels and of their squares in regression",
     absolute="mean errors of evaluated rows in regression",
-    term="sums of logarithms of labels or counts of labels below the score in regression",
+    term="sums of label terms that the loss needs in regression",
 )
 @dataclass(frozen=True)
 class Sums:

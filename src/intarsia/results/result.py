@@ -16,7 +16,13 @@ from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
 from intarsia.errors import CheckpointError
-from intarsia.maths.figures import CalibrationBin, Figures, figures_from, reduced
+from intarsia.maths.figures import (
+    CalibrationBin,
+    Figures,
+    PredictionBin,
+    figures_from,
+    reduced,
+)
 from intarsia.partition.client_clusters import Structure, Structures
 
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
@@ -323,7 +329,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Figures):  # of another task is left out
         found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         return {key: _plain(own) for key, own in found.items() if own is not None and own != {}}
-    if isinstance(value, Score | Metrics | Certificate | Guarantee | CalibrationBin):
+    if isinstance(
+        value, Score | Metrics | Certificate | Guarantee | CalibrationBin | PredictionBin
+    ):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -13,7 +13,7 @@ from scipy.special import expit
 from sklearn.linear_model import ElasticNet, LogisticRegression
 
 import intarsia
-from federations import BINARY, in_order, rectangles, secrets_of, started, table, train
+from federations import BINARY, ON_SIGNS, in_order, rectangles, secrets_of, started, table, train
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
@@ -25,7 +25,7 @@ from intarsia.maths.linear import elastic_net, losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
-EVERY_LOSS = pytest.mark.parametrize("loss", losses.LOSSES)
+EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 CLASSES = Labels("multiclass", ("a", "b", "c"))
 
 
@@ -128,7 +128,7 @@ def check(x, y, w, info, loss, weight, ratio, *, weights=1.0, close=1e-6):
 
 # as weak as the other solvers go: the hinge's dual is too steep for L-BFGS-B below 0.01
 STRENGTHS = [(0.1, 0.95), (0.01, 0.5), (0.01, 0.1), (1e-4, 0.5)]
-PROBLEMS = [(loss, *one) for loss in losses.LOSSES for one in STRENGTHS[: 3 + (loss != "hinge")]]
+PROBLEMS = [(loss, *one) for loss in ON_SIGNS for one in STRENGTHS[: 3 + (loss != "hinge")]]
 
 
 @pytest.mark.parametrize(("loss", "weight", "ratio"), PROBLEMS)
@@ -139,6 +139,49 @@ def test_the_optimum_is_certified(loss, weight, ratio):
     conclusion, w, rounds = fitted(x, y, options, blocks, tolerance=1e-6)
     check(x, y, w[0], conclusion.info, loss, weight, ratio)
     assert rounds <= 60
+
+
+@pytest.mark.parametrize("loss", ["huber", "quantile", "poisson", "gamma"])
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_losses_of_numbers_have_it_too(loss, mode):
+    x, _ = sparse_truth(120, 12)
+    rng = np.random.default_rng(2)
+    level = np.exp(np.clip(x[:, 0] - 0.5 * x[:, 4], -2, 2))
+    y = {
+        "poisson": lambda: rng.poisson(level) * 1.0,
+        "gamma": lambda: level * rng.gamma(3.0, 1 / 3, 120),
+    }.get(loss, lambda: x[:, 0] - 0.5 * x[:, 4] + rng.standard_t(2, 120))()
+    weight, ratio = 0.05, 0.6
+    options = HyFDCA(loss=loss, regularisation=weight, l1_ratio=ratio, quantile=0.7)
+    given = rectangles(x, y, 2, 2, shared_rows=7, shared_columns=3)
+    labels = Labels("regression", ())
+    conclusion, w, _ = fitted(x, y, options, given, labels, mode=mode, tolerance=1e-6)
+    code, shape = losses.loss_code(loss), losses.shape_of(options)
+    ridge, pull = weight * (1 - ratio), weight * ratio
+
+    def whole(parts):  # w = p - q, neither below 0
+        w = parts[:12] - parts[12:]
+        slope = x.T @ losses.derivative(code, x @ w, y, shape=shape) / 120 + ridge * w
+        value = losses.value(code, x @ w, y, shape=shape).mean() + ridge / 2 * w @ w
+        return value + pull * parts.sum(), np.concatenate([slope + pull, pull - slope])
+
+    def dual(alpha):
+        u = x.T @ alpha / 120
+        kept = np.sign(u) * np.maximum(np.abs(u) - pull, 0)
+        return kept @ kept / (2 * ridge) - (alpha * y).mean(), (x @ kept / ridge - y) / 120
+
+    goal = {"ftol": 1e-15, "gtol": 1e-10, "maxiter": 10**5, "maxfun": 10**6}
+    if loss == "quantile":
+        how = {"bounds": [(-0.3, 0.7)] * 120, "options": goal}
+        best = -minimize(dual, np.zeros(120), jac=True, method="L-BFGS-B", **how).fun
+    else:
+        how = {"bounds": [(0, None)] * 24, "options": goal}
+        best = minimize(whole, np.zeros(24), jac=True, method="L-BFGS-B", **how).fun
+    found = whole(np.concatenate([np.maximum(w[0], 0), np.maximum(-w[0], 0)]))[0]
+    assert conclusion.info.primal == pytest.approx(found, rel=1e-9)
+    assert found == pytest.approx(best, rel=2e-6)
+    assert conclusion.info.gap_relative <= 1e-6
+    assert 0 < (w[0] == 0).sum() < 12
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 3)])

@@ -673,7 +673,8 @@ def grade_model(
 ) -> tuple[Point, ModelLoss]:
     """Send the losses of the model at the samples whose scores this client reads."""
     y, mine = targets(block, len(message.z)), point.mine
-    found = losses.value(point.loss, message.z[:, mine], y[:, mine], block.weights_of(mine))
+    shape, weights = losses.shape_of(point.options), block.weights_of(mine)
+    found = losses.value(point.loss, message.z[:, mine], y[:, mine], weights, shape=shape)
     return point, ModelLoss(found.sum(axis=1))
 
 
