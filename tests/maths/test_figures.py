@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from scipy.special import expit
-from scipy.stats import ks_2samp
+from scipy.stats import binomtest, ks_2samp
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
@@ -18,6 +18,7 @@ from sklearn.metrics import (
     f1_score,
     r2_score,
     roc_auc_score,
+    roc_curve,
 )
 
 from intarsia.maths import figures
@@ -84,7 +85,7 @@ def test_bins_that_no_two_classes_share_are_exact():
 
 def test_the_line_of_calibration_is_scikit_learns_logistic_regression():
     y, z = scored(2000, lean=0.7)
-    slope, intercept = figures.calibration_line(ranked(y, z))
+    (slope, intercept), _ = figures.calibration_line(ranked(y, z))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(z[:, None], y)
     assert slope == pytest.approx(model.coef_[0, 0], abs=1e-6)
     assert intercept == pytest.approx(model.intercept_[0], abs=1e-6)
@@ -107,7 +108,7 @@ def test_calibration_bins_are_those_of_scikit_learn():
     counts = np.array([one.samples for one in bins])
     assert counts.sum() == 900
     assert error == pytest.approx(counts @ np.abs(share - mean) / 900, abs=1e-12)
-    brier = figures.brier_sum(p[None], y[None] * 1.0, np.ones(900)) / 900
+    brier = figures.brier_sums(p[None], y[None] * 1.0, np.ones(900))[0] / 900
     assert brier == pytest.approx(brier_score_loss(y, p), abs=1e-12)
 
 
@@ -156,7 +157,7 @@ def test_intervals_of_errors_are_as_wide_as_their_standard_errors_say():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=4000)
     said = truth + rng.normal(size=4000)
-    found = figures.error_intervals(truth, said)
+    found = figures.error_intervals(figures.error_products(truth, said, np.ones(4000)))
     for name, each in (("mae", np.abs(truth - said)), ("rmse", (truth - said) ** 2)):
         low, high = found[name]
         middle, deviation = each.mean(), each.std() / np.sqrt(4000)
@@ -174,3 +175,96 @@ def test_figures_are_read_as_they_were_written():
         auc=0.75, confusion=((1.0, 2.0), (3.0, 4.0)), calibration=bins, intervals={"auc": (0.5, 1)}
     )
     assert figures.figures_from(json.loads(json.dumps(asdict(made)))) == made
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize(
+    ("name", "figure"), [("auc", roc_auc_score), ("average_precision", average_precision_score)]
+)
+def test_influence_is_the_derivative_of_scikit_learns_figure_by_a_samples_weight(
+    ties, name, figure
+):
+    y, z = scored(60, ties=ties)
+    own = ranked(y, z)
+    of_class, of_others = figures.influence(own)[name]
+    place = np.searchsorted(-own.scores, -z)
+    found = np.where(y, of_class[place], of_others[place])
+    for sample in range(60):
+        more, less = np.ones(60), np.ones(60)
+        more[sample], less[sample] = 1 + 1e-5, 1 - 1e-5
+        slope = (figure(y, z, sample_weight=more) - figure(y, z, sample_weight=less)) / 2e-5
+        assert found[sample] == pytest.approx(slope, abs=1e-8)
+    assert found.sum() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_standard_error_of_auc_is_delongs():
+    y, z = scored(200, ties=True)
+    pairs = np.sign(z[y][:, None] - z[~y]) / 2 + 0.5
+    p, n = pairs.shape
+    variance = pairs.mean(axis=1).var() / p + pairs.mean(axis=0).var() / n
+    for found in (
+        figures.errors_of_samples(z[None], y[None]),
+        figures.errors_of_counts([ranked(y, z)]),
+    ):
+        assert found["auc"] == pytest.approx(np.sqrt(variance), rel=1e-9)
+
+
+def resampled(figure, count, seed=11, times=500):
+    """Return the interval of `figure(rows)` by a bootstrap of its own."""
+    rng = np.random.default_rng(seed)
+    found = [figure(rng.integers(0, count, count)) for _ in range(times)]
+    return np.quantile(found, (0.025, 0.975))
+
+
+def near(found, truth, share=0.15):
+    """Return whether both ends are as near as a share of the width of the truth."""
+    return np.abs(np.subtract(found, truth)).max() < share * (truth[1] - truth[0])
+
+
+def test_intervals_of_ks_and_calibration_are_those_of_a_bootstrap():
+    y, z = scored(500, lean=0.4)
+    sums = figures.calibration_sums(expit(z), y, np.ones(500))
+
+    def error(rows):
+        share, mean = calibration_curve(y[rows], expit(z[rows]), n_bins=10)
+        counts = np.histogram(expit(z[rows]), 10, (0, 1))[0]
+        return counts[counts > 0] @ np.abs(share - mean) / 500
+
+    assert near(figures.calibration_interval(sums), resampled(error, 500))
+    found = figures.intervals(ranked(y, z), figures.ranking([ranked(y, z)]), chances=True)
+    truth = resampled(lambda rows: ks_2samp(z[rows][y[rows]], z[rows][~y[rows]]).statistic, 500)
+    assert near(found["ks"], truth)
+
+
+def test_errors_of_the_line_of_calibration_are_those_of_its_fisher_information():
+    y, z = scored(800, lean=0.5)
+    line, errors = figures.calibration_line(ranked(y, z))
+    design = np.column_stack([z, np.ones(800)])
+    p = expit(design @ line)
+    information = design.T @ ((p * (1 - p))[:, None] * design)
+    np.testing.assert_allclose(errors, np.sqrt(np.diag(np.linalg.inv(information))), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 7), (0.3, 10), (0.9, 200), (1.0, 5)])
+def test_the_interval_of_a_share_is_wilsons(share, count):
+    truth = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    assert figures.share_interval(share, count) == pytest.approx((truth.low, truth.high), abs=1e-12)
+
+
+def test_points_of_a_curve_are_those_of_scikit_learn_with_enough_samples_between():
+    y, z = scored(400, ties=True)
+    counts = np.array(figures.curve(ranked(y, z), 5))
+    assert counts.sum(axis=1).min() >= 5
+    assert counts.sum() == 400
+    above = np.cumsum(counts, axis=0)
+    assert len(above) <= figures.CURVE_POINTS
+    false, true, _ = roc_curve(y, z, drop_intermediate=False)
+    known = {(round(p * y.sum()), round(n * (~y).sum())) for p, n in zip(true, false, strict=True)}
+    assert {(int(p), int(n)) for p, n in above} <= known
+
+
+def test_numbers_that_are_said_right_have_intervals_without_width():
+    y = np.arange(10.0)
+    found = figures.error_intervals(figures.error_products(y - 4.5, y - 4.5, np.ones(10)))
+    assert found["mae"] == (0.0, 0.0)
+    assert found["r2"] == (1.0, 1.0)

@@ -520,7 +520,7 @@ FIGURES = {
     "ClassCounts.counts": 4,
     "ScoreCounts.counts": 65536,
     "ScoreCounts.places": 65536,
-    "ScoreSums.brier": 1,
+    "ScoreSums.brier": 2,
     "ScoreSums.calibration": 30,
     "ScoreSums.count": 1,
     "ScoreSums.score": 1,

@@ -16,6 +16,7 @@ from sklearn.metrics import (
     confusion_matrix,
     f1_score,
     mean_absolute_error,
+    r2_score,
     roc_auc_score,
     root_mean_squared_error,
 )
@@ -208,6 +209,82 @@ def test_errors_of_numbers_are_those_of_the_joined_table(mode):
     assert found.mae == pytest.approx(mean_absolute_error(y[rows], z[rows]), abs=1e-12)
     assert set(found.intervals) == {"mae", "rmse", "r2"}
     assert all(low < high for low, high in found.intervals.values())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_intervals_of_numbers_over_all_samples_are_those_of_a_bootstrap_of_the_joined_table(mode):
+    noise = np.random.default_rng(0).standard_t(5, size=300)
+    y = 50_000 + 2_000 * (X @ np.arange(6.0) + noise)  # as prices are
+    fit = np.linalg.lstsq(np.column_stack([X, np.ones(300)]), y, rcond=None)[0]
+    x = np.column_stack([X, np.full(300, fit[-1])])
+    w = np.append(0.9 * fit[:-1], 1.0)[None]
+    every, _ = graded(hospitals(y, x), Labels("regression"), mode, w, losses.SQUARED)
+    z = (w @ x.T)[0]
+    rng = np.random.default_rng(5)
+    drawn = {"mae": [], "rmse": [], "r2": []}
+    for _ in range(1000):
+        rows = rng.integers(0, 300, 300)
+        drawn["mae"].append(mean_absolute_error(y[rows], z[rows]))
+        drawn["rmse"].append(root_mean_squared_error(y[rows], z[rows]))
+        drawn["r2"].append(r2_score(y[rows], z[rows]))
+    for name, some in drawn.items():
+        low, high = np.quantile(some, (0.025, 0.975))
+        found = every.figures.intervals[name]
+        assert found == pytest.approx((low, high), abs=0.15 * (high - low)), name
+    order = np.argsort(z)
+    counts = [round(one.samples) for one in every.figures.predictions]
+    assert sum(counts) == 300
+    assert min(counts) >= evaluation.LEAST_ROWS
+    for one, rows in zip(
+        every.figures.predictions, np.split(order, np.cumsum(counts)[:-1]), strict=True
+    ):
+        assert one.predicted == pytest.approx(z[rows].mean(), rel=1e-6)
+        assert one.actual == pytest.approx(y[rows].mean(), rel=1e-6)
+        assert one.deviation == pytest.approx(y[rows].std(), rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_intervals_of_several_classes_hold_those_of_a_bootstrap_of_the_joined_table(mode):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 3)), rng.integers(0, 3, 300) * 1.0
+    x[np.arange(300), y.astype(int)] += 1.0
+    every, own = graded(hospitals(y, x), THREE, w=np.eye(3), loss=CROSS_ENTROPY, mode=mode)
+
+    def bootstrap(rows):
+        held = y[rows] == np.arange(3)[:, None]
+        drawn = {"auc": [], "average_precision": [], "brier": []}
+        for _ in range(400):
+            some = rng.integers(0, len(rows), len(rows))
+            z, truth = x[rows][some].T, held[:, some]
+            drawn["auc"].append(
+                np.mean([roc_auc_score(*one) for one in zip(truth, z, strict=True)])
+            )
+            precise = [average_precision_score(*one) for one in zip(truth, z, strict=True)]
+            drawn["average_precision"].append(np.mean(precise))
+            drawn["brier"].append(((expit(z) - truth) ** 2).sum(0).mean())
+        return {name: np.quantile(some, (0.025, 0.975)) for name, some in drawn.items()}
+
+    for name, (low, high) in bootstrap(np.arange(300)).items():
+        found, slack = every.figures.intervals[name], 0.15 * (high - low)
+        assert found[0] < low + slack, name
+        assert found[1] > high - slack, name
+        assert found[1] - found[0] < 2.5 * (high - low), name
+    for name, (low, high) in bootstrap(hospitals()["r1c0"].samples).items():
+        found = own["r1c0"].figures.intervals[name]
+        # of 75 samples the bootstrap is not symmetric
+        assert found == pytest.approx((low, high), abs=0.25 * (high - low)), name
+    assert np.subtract(*every.figures.intervals["gini"]) == pytest.approx(
+        2 * np.subtract(*every.figures.intervals["auc"])
+    )
+
+
+def test_every_figure_over_all_samples_has_an_interval():
+    every, own = graded(hospitals())
+    wanted = {"auc", "gini", "average_precision", "ks", "brier", "calibration_error"}
+    wanted |= {"calibration_slope", "calibration_intercept", "accuracy", "macro_f1"}
+    assert set(every.figures.intervals) == wanted | {"sensitivity", "specificity"}
+    for one in own.values():
+        assert set(one.figures.intervals) == wanted
 
 
 def test_figures_of_own_models_are_of_what_each_says():

@@ -8,11 +8,15 @@ which values the exact figure lies.
 A sample is taken for the second of two classes where its score is above `THRESHOLD`, for which the
 probability is 1/2, and for the class with the largest score where there are more than two.
 
-Intervals are of 95 %, from the percentiles of a Poisson bootstrap over samples (Hanley and
-MacGibbon 2006, "Creating non-parametric bootstrap samples using Poisson frequencies") with a fixed
-public seed, so that a run that is repeated has the same. Of more than `GROUPS` scores neighbours
-are taken together for it, and the interval is moved to the exact figure. Kolmogorov-Smirnov, AUC of
-several classes and what calibration says have none.
+Intervals are of 95 %. Those of two classes are percentiles of a Poisson bootstrap over samples
+(Hanley and MacGibbon 2006, "Creating non-parametric bootstrap samples using Poisson frequencies")
+with a fixed public seed, so that a run that is repeated has the same. Of more than `GROUPS` scores
+neighbours are taken together for it, and the interval is moved to the exact figure.
+
+Where a sample counts in several sums, of one class against each of the others or of numbers, they
+are normal with the standard error of the infinitesimal jackknife, √Σ ψ² over the samples with ψ
+what a figure changes by for one more of that sample (Jaeckel 1972; of AUC the method of DeLong,
+DeLong and Clarke-Pearson 1988). Those of the line of calibration are of its Fisher information.
 """
 
 from __future__ import annotations
@@ -32,12 +36,15 @@ Range = tuple[float, float]
 
 THRESHOLD: Final = 0.0  # of the score; a probability of 1/2
 CALIBRATION_BINS: Final = 10  # of equal width in the probability
+CURVE_POINTS: Final = 50  # of thresholds of a curve, at most
+PREDICTION_BINS: Final = 10  # of numbers, at most
 GROUPS: Final = 1000  # of scores, for intervals
 REPLICATES: Final = 500
 # of networks, whose scores are log-odds of the classes
 CROSS_ENTROPY: Final = len(losses.LOSSES)
 _SEED = 20060101
 _TAIL = (0.025, 0.975)
+_NORMAL = 1.959963984540054  # of the normal distribution, at the upper tail
 
 # which way is better; of the others neither
 BETTER: Final[Mapping[str, int]] = {
@@ -64,6 +71,20 @@ class CalibrationBin:
 
 
 @dataclass(frozen=True)
+class PredictionBin:
+    """The samples for which the model says numbers in one range, in the labels' unit."""
+
+    samples: float
+    predicted: float  # mean of what the model says
+    actual: float  # mean of their labels
+    deviation: float  # of their labels
+
+
+# samples of the class, and of the others, with a score in each range, the largest scores first
+Curve = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class Figures:
     """How good a model's scores of some samples are (docs/figures.md).
 
@@ -87,6 +108,8 @@ class Figures:
     rmse: float | None = None  # root of the mean squared error, in the labels' unit
     confusion: tuple[tuple[float, ...], ...] | None = None  # by true (rows) and predicted class
     calibration: tuple[CalibrationBin, ...] | None = None  # of several classes of the one it says
+    curves: tuple[Curve, ...] | None = None  # of each class against the rest; of two, the second
+    predictions: tuple[PredictionBin, ...] | None = None  # of numbers, by what is predicted
     intervals: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of 95 %, by name
     bounds: Mapping[str, Range] = field(default_factory=dict[str, Range])  # where scores have bins
 
@@ -105,6 +128,10 @@ def figures_from(found: Mapping[str, Any]) -> Figures:
         given[name] = {key: (low, high) for key, (low, high) in given.get(name, {}).items()}
     if given.get("confusion") is not None:
         given["confusion"] = tuple(tuple(row) for row in given["confusion"])
+    if given.get("curves") is not None:
+        given["curves"] = tuple(tuple((p, n) for p, n in one) for one in given["curves"])
+    if given.get("predictions") is not None:
+        given["predictions"] = tuple(PredictionBin(**one) for one in given["predictions"])
     if given.get("calibration") is not None:
         given["calibration"] = tuple(CalibrationBin(**one) for one in given["calibration"])
     return Figures(**given)
@@ -265,10 +292,11 @@ def bounds_of_bins(ranked: Ranked) -> dict[str, Range]:
     }
 
 
-def calibration_line(ranked: Ranked) -> tuple[float, float] | None:
-    """Return slope and intercept of the logistic regression of the labels on the scores.
+def calibration_line(ranked: Ranked) -> tuple[Array, Array] | None:
+    """Return the logistic regression of the labels on the scores, and its standard errors.
 
-    None where there is none: the scores separate the classes, or are all the same.
+    Slope and intercept, (2,) each. None where there is none: the scores separate the classes, or
+    are all the same.
     """
     held = (ranked.positive + ranked.negative) > 0
     z, p, n = ranked.scores[held], ranked.positive[held], ranked.negative[held]
@@ -297,8 +325,12 @@ def calibration_line(ranked: Ranked) -> tuple[float, float] | None:
         theta = theta - share * step
         if np.abs(step).max() < 1e-12 * (1 + np.abs(theta).max()):
             break
-    slope = float(theta[0] / scale)
-    return slope, float(theta[1] - slope * middle)
+    chance = expit(theta @ rows)
+    curvature = (rows * ((p + n) * chance * (1 - chance))) @ rows.T
+    if not np.linalg.det(curvature) > 0:
+        return None
+    own = np.array([[1 / scale, 0.0], [-middle / scale, 1.0]])  # of the scores as they are
+    return own @ theta, np.sqrt(np.diag(own @ np.linalg.inv(curvature) @ own.T))
 
 
 def calibration_sums(chance: Array, right: NDArray[np.bool_], weights: Array) -> Array:
@@ -336,9 +368,45 @@ def calibration_table(sums: Array) -> tuple[tuple[CalibrationBin, ...], float]:
     return bins, float(error)
 
 
-def brier_sum(chance: Array, classes: Array, weights: Array) -> float:
-    """Return Σ weight (p - y)², summed over the outputs; `classes` (outputs, samples) is 0 or 1."""
-    return float((((chance - classes) ** 2).sum(axis=0)) @ weights)
+def calibration_interval(sums: Array) -> Range:
+    """Return the interval of the calibration error, from the sums of its bins.
+
+    The mean probability of a bin stands for that of each of its samples.
+    """
+    rng = np.random.Generator(np.random.Philox(key=_SEED))
+    count, chance, right = sums
+    shape = (REPLICATES, len(count))
+    drawn, others = _poisson(rng, right, shape), _poisson(rng, count - right, shape)
+    every = drawn + others
+    mean = np.divide(chance, count, out=np.zeros_like(chance), where=count > 0)
+    total = every.sum(axis=1)
+    return _range((np.abs(drawn - every * mean).sum(axis=1) / np.maximum(total, 1))[total > 0])
+
+
+def prediction_table(
+    sums: Array, centre: float = 0.0, scale: float = 1.0
+) -> tuple[PredictionBin, ...]:
+    """Return the ranges of predictions that have samples.
+
+    Of Σ 1, Σ prediction, Σ label and Σ label² by range, (4, ranges), less a centre and in a scale.
+    """
+    found = []
+    for count, said, truth, square in sums.T:
+        if count > 1e-9:
+            mean = truth / count
+            spread = float(np.sqrt(max(square / count - mean**2, 0.0)))
+            where = (float(centre + scale * said / count), float(centre + scale * mean))
+            found.append(PredictionBin(float(count), *where, scale * spread))
+    return tuple(found)
+
+
+def brier_sums(chance: Array, classes: Array, weights: Array) -> Array:
+    """Return Σ weight b and Σ weight b², (2,), of each sample's b = Σ (p - y)² over the outputs.
+
+    `classes`, (outputs, samples), is 0 or 1.
+    """
+    each = ((chance - classes) ** 2).sum(axis=0)
+    return np.array([each @ weights, each**2 @ weights])
 
 
 def of_confusion(counts: Array) -> dict[str, Any]:
@@ -386,6 +454,94 @@ def ranking(tables: Sequence[Ranked]) -> dict[str, float]:
     return found
 
 
+def normal_interval(
+    value: float, error: float, least: float = -np.inf, most: float = np.inf
+) -> Range:
+    """Return the interval of a figure between `least` and `most` by its standard error."""
+    return max(value - _NORMAL * error, least), min(value + _NORMAL * error, most)
+
+
+def share_interval(share: float, count: float) -> Range:
+    """Return the interval of a share of so many samples (Wilson 1927); (0, 1) of none."""
+    if not count > 0:
+        return 0.0, 1.0
+    square = _NORMAL**2 / count
+    middle = (share + square / 2) / (1 + square)
+    reach = np.sqrt(square * max(share * (1 - share), 0.0) + square**2 / 4) / (1 + square)
+    return max(float(middle - reach), 0.0), min(float(middle + reach), 1.0)
+
+
+def curve(ranked: Ranked, least: float) -> Curve:
+    """Return the counts above thresholds, with `least` samples or more between two of them."""
+    held = (ranked.positive + ranked.negative) > 0
+    p, n = ranked.positive[held], ranked.negative[held]
+    each = merged_bins(np.stack([p + n, p, n]), max(least, (p + n).sum() / CURVE_POINTS))
+    return tuple((float(true), float(false)) for k, true, false in each.T if k > 0)
+
+
+def mean_interval(count: float, total: float, square: float) -> Range:
+    """Return the interval of a mean by Σ 1, Σ b and Σ b² over the samples."""
+    mean = total / count
+    return normal_interval(mean, float(np.sqrt(max(square / count - mean**2, 0.0) / count)))
+
+
+def influence(ranked: Ranked) -> dict[str, tuple[Array, Array]]:
+    """Return what AUC and average precision change by for one more sample of each score.
+
+    Of the class and of the others, (scores,) each. Over the samples they add up to 0.
+    """
+    p, n = ranked.positive, ranked.negative
+    every, others = p.sum(), n.sum()
+    area, precise = float(auc(ranked)), float(average_precision(ranked))
+    below = (others - np.cumsum(n) + n / 2) / others  # of the others
+    above = (np.cumsum(p) - p / 2) / every  # of the class
+    true = np.cumsum(p)
+    all_above = np.maximum(true + np.cumsum(n), 1e-300)
+    precision = true / all_above
+    # a sample counts in the precision at its own score and at each that is lower
+    gained = np.cumsum((p / all_above)[::-1])[::-1]
+    lost = np.cumsum((p * precision / all_above)[::-1])[::-1]
+    return {
+        "auc": ((below - area) / every, (above - area) / others),
+        "average_precision": ((precision + gained - lost - precise) / every, -lost / every),
+    }
+
+
+def errors_of_samples(scores: Array, sides: NDArray[np.bool_]) -> dict[str, float]:
+    """Return the standard errors of the means over the classes of one against the rest.
+
+    Of the samples' scores and whether they are of the class, each (classes, samples).
+    """
+    changes = {"auc": 0.0 * scores[0], "average_precision": 0.0 * scores[0]}
+    for z, side in zip(scores, sides, strict=True):
+        ranked = Ranked.of(z, side, np.ones(len(z)))
+        place = np.searchsorted(-ranked.scores, -z)
+        for name, (own, other) in influence(ranked).items():
+            changes[name] += np.where(side, own[place], other[place]) / len(scores)
+    return {name: float(np.sqrt((each**2).sum())) for name, each in changes.items()}
+
+
+def errors_of_counts(tables: Sequence[Ranked]) -> dict[str, float]:
+    """Return the largest standard errors of those means that counts by class allow.
+
+    Which of the counts are of one sample they do not tell. The deviation of a sum is at most the
+    sum of deviations: of those of the classes, or of what the samples of each class come to, which
+    are independent as a sample is of one class, and what all others do.
+    """
+    squares: dict[str, list[tuple[float, float]]] = {}
+    for one in tables:
+        for name, (own, other) in influence(one).items():
+            parts = (float(one.positive @ own**2), float(one.negative @ other**2))
+            squares.setdefault(name, []).append(parts)
+    found = {}
+    for name, some in squares.items():
+        each = np.array(some)  # (classes, 2)
+        by_class = np.sqrt(each.sum(axis=1)).sum()
+        by_side = np.sqrt(each[:, 0].sum()) + np.sqrt(each[:, 1]).sum()
+        found[name] = float(min(by_class, by_side)) / len(tables)
+    return found
+
+
 def intervals(ranked: Ranked, figures: Mapping[str, Any], *, chances: bool) -> dict[str, Range]:
     """Return the intervals of two classes' figures, around those that are given.
 
@@ -421,6 +577,7 @@ def _pair_figures(ranked: Ranked, chances: bool) -> dict[str, Array]:
         "auc": area,
         "gini": 2 * area - 1,
         "average_precision": average_precision(ranked),
+        "ks": kolmogorov_smirnov(ranked),
         "sensitivity": p[..., said].sum(axis=-1) / every,
         "specificity": n[..., ~said].sum(axis=-1) / others,
     }
@@ -449,25 +606,38 @@ def confusion_intervals(counts: Array) -> dict[str, Range]:
     return found
 
 
-def error_intervals(truth: Array, said: Array) -> dict[str, Range]:
-    """Return the intervals of R², MAE and RMSE of predicted numbers, each array (samples,)."""
-    count = len(truth)
-    rng = np.random.Generator(np.random.Philox(key=_SEED))
-    error, middle = truth - said, truth - truth.mean()
-    terms = np.stack([np.ones(count), error**2, np.abs(error), middle, middle**2])  # (5, samples)
-    rows = max(1, 4_000_000 // count)
-    sums = np.concatenate(
-        [
-            rng.poisson(1.0, (min(rows, REPLICATES - done), count)) @ terms.T
-            for done in range(0, REPLICATES, rows)
-        ]
-    )
-    sums = sums[sums[:, 0] > 0]
-    weight, squares, absolute, label, square = sums.T
-    found = {"mae": _range(absolute / weight), "rmse": _range(np.sqrt(squares / weight))}
-    spread = square - label**2 / weight
-    if (spread > 0).all():
-        found["r2"] = _range(1 - squares / spread)
+def error_products(truth: Array, said: Array, weights: Array) -> Array:
+    """Return Σ weight t tᵀ, (5, 5), that errors of predicted numbers and their intervals are of.
+
+    t = (1, e², |e|, y, y²) of each sample, with the error e of what is said and the label y.
+    """
+    error = truth - said
+    terms = np.stack([np.ones(len(truth)), error**2, np.abs(error), truth, truth**2])
+    found: Array = (terms * weights) @ terms.T
+    return found
+
+
+def error_intervals(products: Array) -> dict[str, Range]:
+    """Return the intervals of R², MAE and RMSE from `error_products`, in the unit of these.
+
+    They are functions g of the sums T = Σ weight t, and what a sample changes them by is ∇g(T)ᵀ t.
+    """
+    weight, squares, absolute, label, square = products[0]
+    mae, rmse = absolute / weight, np.sqrt(squares / weight)
+    slopes = {"mae": (mae, [-mae, 0.0, 1.0, 0.0, 0.0])}
+    if rmse > 0:
+        slopes["rmse"] = (rmse, [-rmse / 2, 1 / (2 * rmse), 0.0, 0.0, 0.0])
+    mean, spread = label / weight, (square - label**2 / weight) / weight
+    if spread > 1e-12 * square / weight:
+        ratio = squares / weight / spread
+        by_label = np.array([mean**2, 0.0, 0.0, -2 * mean, 1.0]) * ratio / spread
+        slopes["r2"] = (1 - ratio, by_label - np.array([0.0, 1.0, 0.0, 0.0, 0.0]) / spread)
+    found = {}
+    for name, (value, own) in slopes.items():
+        slope = np.asarray(own) / weight
+        error = float(np.sqrt(max(slope @ products @ slope, 0.0)))
+        least, most = (-np.inf, 1.0) if name == "r2" else (0.0, np.inf)
+        found[name] = normal_interval(float(value), error, least, most)
     return found
 
 

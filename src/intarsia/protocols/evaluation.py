@@ -9,8 +9,8 @@
    that the server chooses, would tell their labels.
 3. `count_classes`, of networks: how many samples of each class are said to be of each, over all
    clients.
-4. Where figures are asked for, once at the end of a run: `measure`, `count_classes`, `sum_scores`
-   and `count_scores`, see `protocols.figures`.
+4. Where figures are asked for, once at the end of a run: `measure`, `count_classes`, `sum_scores`,
+   `count_scores` and `sum_errors`, see `protocols.figures`.
 
 `evaluate_own`: clients' own models, which nothing is added to. `grade_own` and the others of that
 ending are steps 2 to 4, each client's with the scores of its own model.
@@ -48,7 +48,15 @@ from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
-from intarsia.protocols.figures import Binned, ClientFigures, Graded, ScoreCounts, ScoreSums
+from intarsia.protocols.figures import (
+    Binned,
+    ClientFigures,
+    ErrorSums,
+    Graded,
+    Ranges,
+    ScoreCounts,
+    ScoreSums,
+)
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]
@@ -198,9 +206,9 @@ def sends(
 def _grades_sent(
     functions: _Functions, schema: Schema, blocks: Sequence[str] | None = None
 ) -> tuple[fl.Sends, ...]:
-    totals = [functions.count_classes]
+    totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
-        totals += [functions.sum_scores, functions.count_scores]
+        totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
     found = [*fl.asks(functions.grade, functions.measure)]
     for one in totals:
         names = tuple(field.name for field in fields(one.reply))
@@ -210,7 +218,8 @@ def _grades_sent(
         )
     if functions.grade.name == "grade_own":
         return tuple(found)
-    return fl.opening(dict.fromkeys(("Totals.z", "Binned.z"), "PartialScores.z"), found)
+    taken = ("Totals.z", "Binned.z", "Ranges.z")
+    return fl.opening(dict.fromkeys(taken, "PartialScores.z"), found)
 
 
 def _given_scores(state: Any, block: Block, z: Array) -> Array:
@@ -267,6 +276,22 @@ def _graded(
             rmse=math.sqrt(every.error[1] / every.count[1]),
             intervals={} if several else next(iter(each.values())).intervals,
         )
+        label = (float(one[1]) for one in (every.label, every.square, every.error))
+        lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
+        edges = np.zeros(0)
+        if several:
+            # discloses how many samples of all clients together have a prediction in each bin
+            total = clients.reveal(
+                clients.sum(
+                    functions.count_scores, dict.fromkeys(messages, Binned(message.z, *lie))
+                )
+            )
+            edges = exchanged.ranges_of_predictions(total, LEAST_ROWS)
+        ranges = Ranges(message.z, *lie, float(every.count[1]), edges)
+        # discloses how far predictions of all samples together are off, and mean and deviation of
+        # the labels in up to ten ranges of the prediction, with LEAST_ROWS samples or more in each
+        wrong = clients.reveal(clients.sum(functions.sum_errors, dict.fromkeys(messages, ranges)))
+        figures = exchanged.errors_of_all(figures, ranges, wrong)
     else:
         # discloses the mean and the deviation of all scores together, and how many samples there
         # are, and how many the model is right of, in ten ranges of the probability
@@ -279,7 +304,7 @@ def _graded(
             by_score = ScoreCounts(
                 *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
             )
-            figures = exchanged.figures_of_all(counts, sums, by_score)
+            figures = exchanged.figures_of_all(counts, sums, by_score, LEAST_ROWS)
         else:
             figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
     return replace(grades, figures=figures), own
@@ -442,7 +467,12 @@ def _grading(
         found = graded(state, block, message.z)
         return state, exchanged.counted(found, message.centre, message.scale)
 
-    calls = (grade, count_classes, measure, sum_scores, count_scores)
+    def sum_errors(
+        state: Any, block: Block, message: Ranges, rng: fl.RandomKey
+    ) -> tuple[Any, ErrorSums]:
+        return state, exchanged.errors_summed(graded(state, block, message.z), message)
+
+    calls = (grade, count_classes, measure, sum_scores, count_scores, sum_errors)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins of one client's own would tell its scores
     return _Functions(*(fl.told_the_same(fn) for fn in named))
@@ -457,6 +487,7 @@ class _Functions:
     measure: fl.ClientFunction
     sum_scores: fl.ClientFunction
     count_scores: fl.ClientFunction
+    sum_errors: fl.ClientFunction
 
 
 def _sums(block: Block, scores: Array, share: Array, loss: int, labels: Labels) -> Sums:

@@ -35,6 +35,8 @@ MEASURES: Final = (
     *("auc", "gini", "average_precision", "ks", "brier", "calibration_error"),
     *("calibration_slope", "calibration_intercept", "mae", "rmse", "accuracy", "macro_f1", "r2"),
 )
+_LINE: Final = ("calibration_slope", "calibration_intercept")
+_OF_COUNTS: Final = ("sensitivity", "specificity", "threshold", "base_rate", "majority")
 _SCORED: Final = ("accuracy", "macro_f1", "r2")  # which grades tell: here with their intervals
 
 
@@ -65,7 +67,12 @@ class Graded:
 
     @property
     def sides(self) -> Array:
-        """Return `held` by output, (outputs, samples): of two classes that of the second."""
+        """Return `held` by output, (outputs, samples): of two classes that of the second.
+
+        Numbers are of no class.
+        """
+        if self.labels.task == "regression":
+            return np.zeros_like(self.scores)
         return self.held if self.labels.task == "multiclass" else self.held[1:]
 
     @property
@@ -94,15 +101,15 @@ class Graded:
         there = count[count > 0]
         return len(there) < 2 or int(there.min()) < self.least
 
-    def calibration(self) -> tuple[Array, float]:
-        """Return the sums of the calibration bins, (3, bins), and that of the Brier score.
+    def calibration(self) -> tuple[Array, Array]:
+        """Return the sums of the calibration bins, (3, bins), and those of the Brier score, (2,).
 
         All are 0 where scores are no log-odds.
         """
         chance = figures.probabilities(self.scores, self.loss)
         if chance is None or self.labels.task == "regression":
-            return np.zeros((3, figures.CALIBRATION_BINS)), 0.0
-        brier = figures.brier_sum(chance, self.sides, self.weights)
+            return np.zeros((3, figures.CALIBRATION_BINS)), np.zeros(2)
+        brier = figures.brier_sums(chance, self.sides, self.weights)
         if len(chance) == 1:
             return figures.calibration_sums(chance[0], self.truth > 0, self.weights), brier
         right = self.said == self.truth
@@ -125,7 +132,7 @@ class ScoreSums:
     count: Array  # (1,)
     score: Array  # (outputs,) Σ score
     square: Array  # (outputs,) Σ score²
-    brier: Array  # (1,)
+    brier: Array  # (2,) Σ of each sample's, and of its square
     calibration: Array  # (3, bins) samples, Σ probability, samples that it is right of
 
 
@@ -138,6 +145,26 @@ class ScoreCounts:
     places: (
         Array  # (outputs, 2, bins) where in the bin the sample is, of a client that has one there
     )
+
+
+@fl.describe("sums of predictions, labels and errors of evaluated rows by ranges of predictions")
+@dataclass(frozen=True)
+class ErrorSums:
+    """How predicted numbers of all samples come true, in units of the labels' deviation."""
+
+    products: Array  # (5, 5) Σ t tᵀ over the number of samples, `maths.figures.error_products`
+    bins: Array  # (4, PREDICTION_BINS) Σ 1, Σ prediction, Σ label, Σ label² over that number
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The scores over all owners, where labels lie, and ranges of predictions."""
+
+    z: fl.PerSample | None  # None: the client's own
+    centre: Array  # (1,)
+    scale: Array  # (1,)
+    count: float  # of all samples
+    edges: Array  # (ranges - 1,) in bins of ScoreCounts
 
 
 @dataclass(frozen=True)
@@ -165,58 +192,103 @@ def measured(graded: Graded) -> ClientFigures:
 def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
     """Return the exact figures of samples that are in one place; each counts once.
 
-    `counts`: with class counts and the table of calibration.
+    `counts`: with class counts, curves and the tables of calibration and of predictions.
     """
     graded = replace(graded, weights=np.ones(len(graded.truth)))
     if graded.labels.task == "regression":
-        error = graded.truth - graded.scores[0]
-        return Figures(
-            mae=float(np.abs(error).mean()),
-            rmse=float(np.sqrt((error**2).mean())),
-            intervals=figures.error_intervals(graded.truth, graded.scores[0]),
-        )
+        return _own_errors(graded, counts=counts)
     sides, order = graded.sides > 0, graded.ranked
-    tables = [
-        Ranked.of(z, side, graded.weights)
-        for z, side in zip(order, sides, strict=True)
-        if graded.least <= side.sum() <= len(side) - graded.least
-    ]
-    found: dict[str, Any] = {} if not tables else figures.ranking(tables)
-    if len(order) > 1:
+    held = sides.sum(axis=1)
+    known = (held >= graded.least) & (held <= sides.shape[1] - graded.least)
+    sides, order = sides[known], order[known]
+    tables = [Ranked.of(*one, graded.weights) for one in zip(order, sides, strict=True)]
+    several = len(graded.scores) > 1
+    found = figures.ranking(tables)
+    if several:
         found.pop("ks", None)  # of one class of several
+    errors = figures.errors_of_samples(order, sides) if several and tables else {}
     sums, brier = graded.calibration()
-    confusion = graded.confusion
-    chances = bool(sums.any())
-    found |= _calibrated(sums, brier, len(graded.truth))
-    told = _with_intervals(found, confusion, tables if len(order) == 1 else [], chances)
+    told = _judged(found, tables, graded.confusion, sums, brier, errors)
     if not counts:
         told["intervals"].pop("sensitivity", None)
         told["intervals"].pop("specificity", None)
-        return Figures(**{**told, "calibration": None})
-    return Figures(**{**figures.of_confusion(confusion), **told})
+        names = ("confusion", *_OF_COUNTS, "calibration")
+        return Figures(**{name: one for name, one in told.items() if name not in names})
+    return Figures(**told, curves=tuple(figures.curve(one, graded.least) for one in tables) or None)
 
 
-def _calibrated(sums: Array, brier: float, count: float) -> dict[str, Any]:
-    if not sums[0].sum() > 0:
-        return {}
-    bins, error = figures.calibration_table(sums)
-    return {"brier": brier / count, "calibration": bins, "calibration_error": error}
+def _own_errors(graded: Graded, *, counts: bool) -> Figures:
+    truth, said = graded.truth, graded.scores[0]
+    middle, error = truth.mean(), truth - said
+    products = figures.error_products(truth - middle, said - middle, graded.weights)
+    bins = None
+    if counts:
+        edges = _quantiles(np.sort(said), graded.least)
+        bins = figures.prediction_table(_by_prediction(truth, said, graded.weights, edges))
+    return Figures(
+        mae=float(np.abs(error).mean()),
+        rmse=float(np.sqrt((error**2).mean())),
+        intervals=figures.error_intervals(products),
+        predictions=bins,
+    )
 
 
-def _with_intervals(
-    found: Mapping[str, Any], confusion: Array | None, tables: list[Ranked], chances: bool
+def _judged(
+    found: Mapping[str, Any],
+    tables: list[Ranked],
+    confusion: Array,
+    sums: Array,
+    brier: Array,
+    errors: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the figures with intervals, and of two classes with the line of calibration."""
-    told, known = dict(found), {}
-    if confusion is not None and confusion.sum() > 0:
+    """Return the figures of classes with their intervals.
+
+    `found` are those of the ranking; `errors` the standard errors where there are several classes.
+    """
+    told, known = {**figures.of_confusion(confusion), **found}, {}
+    if confusion.sum() > 0:
         known = figures.confusion_intervals(confusion)
+    count, chances = float(sums[0].sum()), bool(sums[0].sum() > 0)
+    if chances:
+        told["brier"] = float(brier[0]) / count
+        told["calibration"], told["calibration_error"] = figures.calibration_table(sums)
+    if chances and tables:
+        known["calibration_error"] = figures.calibration_interval(sums)
+        known["brier"] = figures.mean_interval(count, *brier)
+    if errors:
+        known |= {
+            name: figures.normal_interval(told[name], own, 0.0, 1.0) for name, own in errors.items()
+        }
+        low, high = known["auc"]
+        known["gini"] = (2 * low - 1, 2 * high - 1)
+        return {**told, "intervals": known}
     for ranked in tables:  # of two classes
-        exact = dict(found) if confusion is None else {**found, **figures.of_confusion(confusion)}
-        known |= figures.intervals(ranked, exact, chances=chances)
+        known |= figures.intervals(ranked, told, chances=chances)
         line = figures.calibration_line(ranked) if chances else None
-        if line is not None:
-            told["calibration_slope"], told["calibration_intercept"] = line
+        for name, value, error in () if line is None else zip(_LINE, *line, strict=True):
+            told[name] = float(value)
+            known[name] = figures.normal_interval(told[name], float(error))
     return {**told, "intervals": known}
+
+
+def _by_prediction(
+    truth: Array, said: Array, weights: Array, edges: Array, at: Array | None = None
+) -> Array:
+    """Return Σ weight, Σ said, Σ label and Σ label² of each range, (4, PREDICTION_BINS).
+
+    Edges are of `at`, by default of what is said.
+    """
+    place = np.searchsorted(edges, said if at is None else at, side="right")
+    terms = np.stack([np.ones(len(said)), said, truth, truth**2]) * weights
+    return np.stack([np.bincount(place, one, figures.PREDICTION_BINS) for one in terms])
+
+
+def _quantiles(ordered: Array, least: float) -> Array:
+    """Return edges between which so many ascending values lie, and about as many in each range."""
+    size = max(least, len(ordered) / figures.PREDICTION_BINS)
+    places = np.arange(size, len(ordered) - size + 1e-9, size).astype(np.intp)
+    found: Array = np.unique(ordered[places])
+    return found
 
 
 def summed(graded: Graded) -> ScoreSums:
@@ -228,7 +300,7 @@ def summed(graded: Graded) -> ScoreSums:
         sums = np.zeros_like(sums) if few else figures.merged_bins(sums, graded.least)
     return ScoreSums(
         *(np.array([weights.sum()]), order @ weights, order**2 @ weights),
-        *(np.array([brier]), sums),
+        *(brier, sums),
     )
 
 
@@ -249,8 +321,7 @@ def counted(graded: Graded, centre: Array, scale: Array) -> ScoreCounts:
     if graded.alone:
         return ScoreCounts(found, places)
     for k, (z, side) in enumerate(zip(order, sides, strict=True)):
-        far = (z - centre[k]) / scale[k]
-        at = np.clip((1 + far / np.sqrt(2 + far**2)) / 2 * bins, 0, bins - 1e-9)
+        at = np.clip(_unit((z - centre[k]) / scale[k]) * bins, 0, bins - 1e-9)
         place = at.astype(np.intp)
         within = np.floor((at - place) * _PLACES)
         for which in (0, 1):
@@ -259,6 +330,12 @@ def counted(graded: Graded, centre: Array, scale: Array) -> ScoreCounts:
             single = np.bincount(place, side == bool(which), bins) == 1
             places[k, which] = np.bincount(place, weights * within, bins) * single
     return ScoreCounts(found, places)
+
+
+def _unit(far: Array) -> Array:
+    """Return Student's t distribution with two degrees of freedom at deviations from the mean."""
+    found: Array = (1 + far / np.sqrt(2 + far**2)) / 2
+    return found
 
 
 def number_of_bins(outputs: int) -> int:
@@ -304,25 +381,28 @@ def figures_of_one(told: ClientFigures) -> Figures:
     return Figures(**values, intervals=ranges)  # type: ignore[arg-type]
 
 
-def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts) -> Figures:
-    """Return the figures over all samples of several clients, from totals in whole counts."""
+def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least: int) -> Figures:
+    """Return the figures over all samples of several clients, from totals in whole counts.
+
+    The curves have `least` samples or more between two thresholds.
+    """
     centre, scale = bins_of(sums)
     found = zip(np.asarray(counts.counts), np.asarray(counts.places), centre, scale, strict=True)
     tables = [_ranked_bins(*one) for one in found]
-    told: dict[str, Any] = figures.ranking(tables)
-    told |= _calibrated(np.asarray(sums.calibration), float(sums.brier[0]), float(sums.count[0]))
-    single = [one for one in tables if len(tables) == 1 and one.there]
-    chances = "brier" in told
-    whole = _with_intervals(told, confusion, single, chances)
-    limits = [figures.bounds_of_bins(one) for one in tables if one.there]
-    if len(tables) > 1:
-        for one in limits:
-            one.pop("ks")
-    bounds = {
-        name: tuple(float(np.mean([one[name][end] for one in limits])) for end in (0, 1))
-        for name in (limits[0] if limits else ())
-    }
-    return Figures(**{**figures.of_confusion(confusion), **whole, "bounds": bounds})
+    known = [one for one in tables if one.there]
+    several = len(tables) > 1
+    errors = figures.errors_of_counts(known) if several else {}
+    bins, brier = np.asarray(sums.calibration), np.asarray(sums.brier)
+    told = _judged(figures.ranking(tables), known, confusion, bins, brier, errors)
+    limits = [figures.bounds_of_bins(one) for one in known]
+    for one in limits if several else ():
+        one.pop("ks")
+    bounds: dict[str, figures.Range] = {}
+    for name in limits[0] if limits else ():
+        low, high = np.mean([one[name] for one in limits], axis=0)
+        bounds[name] = float(low), float(high)
+    curves = tuple(figures.curve(one, least) for one in known) or None
+    return Figures(**told, bounds=bounds, curves=curves)
 
 
 def figures_of_the_one(own: Figures, confusion: Array, sums: ScoreSums) -> Figures:
@@ -330,7 +410,71 @@ def figures_of_the_one(own: Figures, confusion: Array, sums: ScoreSums) -> Figur
     if not confusion.sum() > 0.5:
         return own
     told = figures.of_confusion(confusion)
-    if np.asarray(sums.calibration)[0].sum() > 0.5:
-        told["calibration"] = figures.calibration_table(np.asarray(sums.calibration))[0]
+    bins = np.asarray(sums.calibration)
+    if bins[0].sum() > 0.5:
+        told["calibration"] = figures.calibration_table(bins)[0]
+    if bins[0].sum() > 0.5 and len(confusion) == 2:  # by ranges of the probability
+        count, _, right = bins[:, ::-1]
+        ranked = Ranked(-np.arange(len(count), dtype=float), right, count - right)
+        told["curves"] = (figures.curve(ranked, 0.0),)
     ranges = {**figures.confusion_intervals(confusion), **own.intervals}
     return replace(own, **told, intervals=ranges)
+
+
+def where_numbers_lie(
+    count: float, label: float, square: float, error: float
+) -> tuple[Array, Array]:
+    """Return the labels' mean and what they and the errors are as large as, (1,) each.
+
+    By Σ 1, Σ y, Σ y² and Σ e² over the samples.
+    """
+    mean = label / count
+    size = np.sqrt(max(square / count - mean**2, error / count))
+    return np.array([mean]), np.array([size if size > 0 else 1.0])
+
+
+def ranges_of_predictions(counts: ScoreCounts, least: int) -> Array:
+    """Return the edges of ranges of numbers with `least` predictions or more in each, as bins.
+
+    A bin lies in one range; edges are numbers of bins.
+    """
+    each = np.asarray(counts.counts)[0].sum(axis=0)
+    size = max(least, each.sum() / figures.PREDICTION_BINS)
+    above = np.cumsum(each)
+    edges: list[int] = []
+    taken = 0.0
+    while above[-1] - taken >= 2 * size:
+        edge = int(np.searchsorted(above, taken + size - 1e-6)) + 1
+        if edge >= len(each) or above[-1] - above[edge - 1] < size - 1e-6:
+            break
+        edges.append(edge)
+        taken = above[edge - 1]
+    return np.array(edges, np.float64)
+
+
+def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
+    """Return a client's part of the sums over all samples of predicted numbers."""
+    centre, scale = message.centre[0], message.scale[0]
+    truth, said = (graded.truth - centre) / scale, (graded.scores[0] - centre) / scale
+    share = graded.weights / message.count
+    products = figures.error_products(truth, said, share)
+    if graded.alone:  # its own ranges, of enough rows; its intervals are told with its figures
+        bins = _by_prediction(truth, said, share, _quantiles(np.sort(said), graded.least))
+        return ErrorSums(np.zeros_like(products), bins)
+    at = _unit(said) * number_of_bins(1)
+    return ErrorSums(products, _by_prediction(truth, said, share, message.edges, at))
+
+
+def errors_of_all(figures_known: Figures, message: Ranges, sums: ErrorSums) -> Figures:
+    """Return the figures of predicted numbers over all samples, with intervals and table."""
+    centre, scale = float(message.centre[0]), float(message.scale[0])
+    products, bins = np.asarray(sums.products), np.asarray(sums.bins) * message.count
+    ranges = dict(figures_known.intervals)
+    if products[0, 0] > 0:
+        found = figures.error_intervals(products * message.count)
+        ranges = {
+            name: ends if name == "r2" else (ends[0] * scale, ends[1] * scale)
+            for name, ends in found.items()
+        }
+    table = figures.prediction_table(bins, centre, scale)
+    return replace(figures_known, intervals=ranges, predictions=table)
