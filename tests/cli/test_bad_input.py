@@ -375,7 +375,8 @@ REFUSED: dict[str, Case] = {
     ),
     "a label that is not in the map": Case(
         "Label column 'default' has numbers (such as '0' at 'bank') and text (such as 'yse' at "
-        "'bank'); add 'yse' to missing, correct it, or list all classes in [labels].",
+        "'bank'); say at 'bank' by label_map which class 'yse' is, add it to missing, correct it, "
+        "or list all classes in [labels].",
         bank={"default": lambda i, old: "yse" if i == 9 else ("no", "yes")[i % 2]},
         bank_keys="label_map = { no = 0, yes = 1 }",
     ),
