@@ -116,6 +116,8 @@ def test_the_best_trial_is_chosen_and_the_file_is_the_first(whole):
 
 def test_the_best_values_are_a_file_that_runs(folder, whole):
     best = config.load(whole.folder / "best.toml")
+    for name in ("best.toml", "study.db"):  # a URL in them may have a password
+        assert (whole.folder / name).stat().st_mode & 0o077 == 0
     assert best.hyperparameters["regularisation"] == whole.chosen.values["algorithm.regularisation"]
     own = config.load(folder / "two.toml")
     kept = replace(own, hyperparameters=best.hyperparameters, out=best.out, tune=None)

@@ -236,6 +236,7 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     known = search.to_table(how)
     del known["trials"]  # there may be more of them later
     own = {"experiment": tree, "tune": known, "tables": tables}
+    (folder / _STUDY).touch(mode=0o600)  # the experiment in it may hold the URLs of databases
     study = optuna.create_study(
         study_name="tuning",
         storage=f"sqlite:///{folder / _STUDY}",
@@ -410,7 +411,8 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     )
     tuning_picture(tuned, folder / "tuning.png")
     if work.tables is None:
-        write_atomically(folder / "best.toml", _best_toml(described, tuned).encode())
+        best_toml = _best_toml(described, tuned).encode()  # may hold the URLs of databases
+        write_atomically(folder / "best.toml", best_toml, private=True)
     text = json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(folder / "tuning.json", f"{text}\n".encode())
     return tuned
