@@ -182,6 +182,17 @@ def test_several_objectives_end_in_a_choice_among_the_front(folder):
     assert (found.folder / "tuning.png").is_file()
 
 
+def test_the_auc_is_that_of_the_held_out_samples(folder):
+    found = tune(folder / "two.toml", objective=["auc"], trials=1, out=folder / "auc")
+    total = rows = 0.0
+    for fold in range(found.folds):
+        described = config.load(folder / "two.toml", ["experiment.yardsticks=false"])
+        split = replace(described.split, folds=found.folds, fold=fold)
+        score = running.run(replace(described, split=split, tune=None), out=None).metrics.server
+        total, rows = total + score.samples * score.figures.auc, rows + score.samples
+    assert found.chosen.scores["auc"] == pytest.approx(total / rows, abs=1e-12)
+
+
 def test_trials_that_diverge_are_told_and_left_out(folder, monkeypatch):
     begun = running.run
 

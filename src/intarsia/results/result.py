@@ -105,6 +105,7 @@ class _Loss:
     figure: str
     alone: float
     joined: float
+    other_way: str = ""  # the AUC, where that is better
 
 
 def _losing(metrics: Metrics) -> list[_Loss]:
@@ -121,7 +122,10 @@ def _losing(metrics: Metrics) -> list[_Loss]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            found.append(_Loss(client, name, other, mine))
+            areas = [one.figures.auc for one in (alone, own) if one.figures is not None]
+            better = len(areas) == 2 and None not in areas and areas[1] > areas[0]  # type: ignore[operator]
+            ranked = "; AUC {:.4g} alone, {:.4g} federated".format(*areas) if better else ""
+            found.append(_Loss(client, name, other, mine, ranked))
     return found
 
 
@@ -139,7 +143,10 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     found = _losing(metrics)
     if not found:
         return ()
-    named = [f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated)" for one in found]
+    named = [
+        f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated{one.other_way})"
+        for one in found
+    ]
     count = len([one for one in metrics.standalone if one in metrics.clients])
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients, by "

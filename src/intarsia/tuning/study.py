@@ -364,9 +364,9 @@ def _figures(result: Result, how: Search) -> dict[str, float]:
 
 def _figure(result: Result, score: Score, objective: str) -> float:
     if objective in SCORES:
-        value = getattr(score, objective)
+        value = _score(score, objective)
         if value is None:
-            known = [one for one in SCORES if getattr(score, one) is not None]
+            known = [one for one in SCORES if _score(score, one) is not None]
             raise ExperimentError(
                 f"[tune] objective is {objective!r}, which this experiment's scores lack; choose "
                 f"from {', '.join(known)}."
@@ -377,6 +377,13 @@ def _figure(result: Result, score: Score, objective: str) -> float:
     if objective == "bytes":
         return float(result.bytes["up"] + result.bytes["down"])
     return float(getattr(result, objective))
+
+
+def _score(score: Score, objective: str) -> float | None:
+    if objective == "auc":
+        return None if score.figures is None else score.figures.auc
+    value: float | None = getattr(score, objective)
+    return value
 
 
 def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
