@@ -423,11 +423,12 @@ def _shared(**given: Any) -> dict[str, Any]:
     """
     for key in ("id", "label"):
         if not isinstance(given[key], str | None):
-            own = {"id": "customer", "label": "default"}[key]
+            told = given[key] if isinstance(given[key], Mapping) and given[key] else {}
+            name, own = next(iter(told.items()), ("bank", {"id": "customer"}.get(key, "default")))
             raise ExperimentError(
                 f"{key} is {given[key]!r}; expected the name of one column: where tables have "
                 "different ones, set it for each in table_settings, as in "
-                f'table_settings={{"bank": {{"{key}": "{own}"}}}}.'
+                f'table_settings={{"{name}": {{"{key}": "{own}"}}}}.'
             )
     return {
         key: value

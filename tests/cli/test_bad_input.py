@@ -625,6 +625,8 @@ def test_a_label_for_each_table_is_set_in_its_settings() -> None:
         "different ones, set it for each in table_settings, as in "
         'table_settings={"bank": {"label": "balance"}}.'
     )
+    with pytest.raises(ExperimentError, match=r'table_settings=\{"shop": \{"id": "no"\}\}\.$'):
+        intarsia.run(tables=frames(), id={"shop": "no"}, label="default")  # type: ignore[arg-type]
 
 
 def test_frames_are_read_by_the_same_keys() -> None:

@@ -115,9 +115,26 @@ def test_classes_that_are_listed_or_that_a_client_has_more_of_are_not_noted() ->
 
 @pytest.mark.parametrize("weight", [1e306, 1e101, 1e-101])
 def test_a_weight_of_a_class_whose_products_are_no_numbers_is_refused(weight) -> None:
-    with pytest.raises(ExperimentError, match="class_weight of '0' is .* from 1e-100 to 1e.100"):
+    with pytest.raises(ExperimentError, match=r"class_weight of '0' is .* from 1e-100 to 1e\+100"):
         LabelSettings(class_weight={"0": weight, "1": 1.0})
     table = coded(np.arange(40), 0).assign(w=weight)
     about = {"id": "id", "label": "ill", "weights": "w", "algorithm": "hyfdca"}
-    with pytest.raises(TableError, match="in row 1.* from 1e-100 to 1e.100"):
+    with pytest.raises(TableError, match=r"in row 1.* from 1e-100 to 1e\+100"):
         intarsia.run(tables={"east": table}, **about)
+
+
+def test_a_class_that_is_a_number_has_its_weight_in_python_as_in_a_file() -> None:
+    about = {"id": "id", "label": "ill", "algorithm": "hyfdca", "loss": "logistic", "rounds": 3}
+    tables = {"east": coded(np.arange(40), 0)}
+    one, other = (
+        intarsia.run(tables=tables, class_weight=given, yardsticks=False, **about).model.coef_
+        for given in ({1: 3.0}, {"1": 3.0})
+    )
+    np.testing.assert_array_equal(one, other)
+
+
+def test_dates_with_years_of_five_digits_are_refused_and_are_no_categories() -> None:
+    table = coded(np.arange(40), 0).assign(due=["12026-01-31"] * 40)
+    with pytest.raises(TableError, match="has '12026-01-31' in row 1, which is no date"):
+        own = {"east": {"dates": "days"}}
+        intarsia.inspect(tables={"east": table}, id="id", label="ill", table_settings=own)
