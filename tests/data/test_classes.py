@@ -135,6 +135,6 @@ def test_a_class_that_is_a_number_has_its_weight_in_python_as_in_a_file() -> Non
 
 def test_dates_with_years_of_five_digits_are_refused_and_are_no_categories() -> None:
     table = coded(np.arange(40), 0).assign(due=["12026-01-31"] * 40)
+    own = {"east": {"dates": "days"}}
     with pytest.raises(TableError, match="has '12026-01-31' in row 1, which is no date"):
-        own = {"east": {"dates": "days"}}
         intarsia.inspect(tables={"east": table}, id="id", label="ill", table_settings=own)

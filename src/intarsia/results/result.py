@@ -122,9 +122,9 @@ def _losing(metrics: Metrics) -> list[_Loss]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            areas = [one.figures.auc for one in (alone, own) if one.figures is not None]
-            better = len(areas) == 2 and None not in areas and areas[1] > areas[0]  # type: ignore[operator]
-            ranked = "; AUC {:.4g} alone, {:.4g} federated".format(*areas) if better else ""
+            before, after = (one.figures and one.figures.auc for one in (alone, own))
+            rises = before is not None and after is not None and after > before
+            ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
             found.append(_Loss(client, name, other, mine, ranked))
     return found
 
