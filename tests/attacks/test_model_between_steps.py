@@ -3,8 +3,8 @@
 Newton's system comes to the server in a secret basis. A step along one coefficient changes the
 weights by one row of that basis, and so do the variances of a matrix that the server made up. With
 the basis the server has Xᵀ h X in the columns' own terms; where it drives the scores so far that
-two rows are left with curvature, it has these rows. So a site trains no more once the model was opened,
-and answers about the variances once.
+two rows are left with curvature, it has these rows. So a site trains no more once the model was
+opened, and answers about the variances once.
 """
 
 from __future__ import annotations
