@@ -122,7 +122,9 @@ def _losing(metrics: Metrics) -> list[_Loss]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            before, after = (one.figures and one.figures.auc for one in (alone, own))
+            before, after = (
+                None if one.figures is None else one.figures.auc for one in (alone, own)
+            )
             rises = before is not None and after is not None and after > before
             ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
             found.append(_Loss(client, name, other, mine, ranked))
