@@ -110,6 +110,21 @@ def test_sites_of_which_one_shares_no_row_and_lacks_values_come_to_one_optimum(t
     assert one["primal"] - one["dual"] < 1e-5
 
 
+def test_sites_that_write_classes_in_two_codes_are_noted_as_clients_in_one_place_are(tmp_path):
+    found = set_up(tmp_path)
+    lines = [f"{k},{k % 7},{('no', 'maybe')[k % 2]}" for k in range(100, 140)]
+    (tmp_path / "retailer.csv").write_text("\n".join(["id,x3,label", *lines]) + "\n")
+    found["retailer"] = site_in(tmp_path / "retailer")
+    description = described(tmp_path, rounds=1)
+    one = running.run(description, out=tmp_path / "one")
+    over = remote_running.run_over(
+        description, sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+    )
+    (note,) = (text for text in one.notes if "different classes" in text)
+    assert "'no', 'yes' at 'bank' but 'maybe', 'no' at 'retailer', which count as 3" in note
+    assert note in over.notes
+
+
 @pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_weights_of_rows_come_over_sites_to_the_optimum_of_one_process(tmp_path, mode):
     found = set_up(tmp_path, plain=mode == "plain")
