@@ -591,6 +591,12 @@ MUTATIONS = [
             FIGURES,
         ),
         (
+            "macro-F1 of few rows of one of two classes",
+            'return self.labels.task == "binary" and self.few',
+            "return False",
+            FIGURES,
+        ),
+        (
             "figures of few rows of a class",
             "known = (held >= graded.least) & (held <= sides.shape[1] - graded.least)",
             "known = (held > 0) & (held < sides.shape[1])",

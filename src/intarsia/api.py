@@ -11,6 +11,7 @@ from typing import Any, Literal
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.data import dataframe
+from intarsia.data.labels import classes_at, notes_on_codes
 from intarsia.errors import ExperimentError, UserError, nearest
 from intarsia.experiment import config as description
 from intarsia.experiment import federation
@@ -306,6 +307,9 @@ def inspect(
     schema = Schema.of(blocks, labels)
     chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
+    coded: tuple[str, ...] = ()
+    if tables is not None or described.dataset is None:
+        coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None
     if picture is not None:
@@ -317,7 +321,7 @@ def inspect(
         schema,
         tuple(overlap.holdings_table(blocks)),
         overlap.overlap_counts(blocks),
-        dataclasses.replace(advice, obstacle=obstacle),
+        dataclasses.replace(advice, obstacle=obstacle, remarks=(*coded, *advice.remarks)),
         drawn,
         held,
         beside,
@@ -419,10 +423,12 @@ def _shared(**given: Any) -> dict[str, Any]:
     """
     for key in ("id", "label"):
         if not isinstance(given[key], str | None):
+            told = given[key] if isinstance(given[key], Mapping) and given[key] else {}
+            name, own = next(iter(told.items()), ("bank", {"id": "customer"}.get(key, "default")))
             raise ExperimentError(
                 f"{key} is {given[key]!r}; expected the name of one column: where tables have "
                 "different ones, set it for each in table_settings, as in "
-                f'table_settings={{"bank": {{"{key}": "balance"}}}}.'
+                f'table_settings={{"{name}": {{"{key}": "{own}"}}}}.'
             )
     return {
         key: value
@@ -491,6 +497,8 @@ def _changed(
                 )
             tree[key] = {**tree[key], **table} if isinstance(table, Mapping) else table
         else:
+            if key == "class_weight" and isinstance(value, Mapping):
+                value = {str(name): one for name, one in value.items()}  # a class may be a number
             home = _TABLE_OF.get(key, "algorithm")
             tree[home] = {**tree[home], key: value}
     changed = description.from_dict(tree, ".", experiment.name)

@@ -220,6 +220,9 @@ def test_a_deep_settings_file_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "a.toml").write_text(f"a = {'[' * 100_000}")
     with pytest.raises(ExperimentError, match="not valid TOML"):
         read_toml(tmp_path / "a.toml", "the file", ("a",))
+    (tmp_path / "b.toml").write_text(f"a = {'9' * 5_000}")
+    with pytest.raises(ExperimentError, match="more than 4,300 digits"):
+        read_toml(tmp_path / "b.toml", "the file", ("a",))
 
 
 @pytest.fixture(scope="module")

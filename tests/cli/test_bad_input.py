@@ -375,7 +375,8 @@ REFUSED: dict[str, Case] = {
     ),
     "a label that is not in the map": Case(
         "Label column 'default' has numbers (such as '0' at 'bank') and text (such as 'yse' at "
-        "'bank'); add 'yse' to missing, correct it, or list all classes in [labels].",
+        "'bank'); say at 'bank' by label_map which class 'yse' is, add it to missing, correct it, "
+        "or list all classes in [labels].",
         bank={"default": lambda i, old: "yse" if i == 9 else ("no", "yes")[i % 2]},
         bank_keys="label_map = { no = 0, yes = 1 }",
     ),
@@ -624,6 +625,8 @@ def test_a_label_for_each_table_is_set_in_its_settings() -> None:
         "different ones, set it for each in table_settings, as in "
         'table_settings={"bank": {"label": "balance"}}.'
     )
+    with pytest.raises(ExperimentError, match=r'table_settings=\{"shop": \{"id": "no"\}\}\.$'):
+        intarsia.run(tables=frames(), id={"shop": "no"}, label="default")  # type: ignore[arg-type]
 
 
 def test_frames_are_read_by_the_same_keys() -> None:

@@ -112,6 +112,10 @@ def test_a_wrong_call_is_one_sentence(arguments, expected, capfd, tmp_path, monk
         ("rounds=3", "table.key=value"),
         ("experiment.rounds=many", "many"),
         ("client.bnak.path=x.csv", "'bank'"),
+        ("experiment.rounds=" + "[" * 20_000, "too deep"),
+        ("experiment.rounds=" + "9" * 5_000, "too long a number"),
+        ('experiment.name="../../x"', "a name without slashes"),
+        ('experiment.name=".."', "a name without slashes"),
     ],
 )
 def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd):

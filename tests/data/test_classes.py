@@ -11,8 +11,8 @@ from command_line import said
 from intarsia.cli.main import main
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.data.labels import LabelSettings, check_classes, notes_on_labels
-from intarsia.errors import FederationError
+from intarsia.data.labels import LabelSettings, check_classes, notes_on_codes, notes_on_labels
+from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.inspection.overlap import class_counts
 
 
@@ -85,3 +85,56 @@ def test_a_run_refuses_a_column_in_which_every_row_is_a_class_of_its_own() -> No
     table = pd.DataFrame({"x": np.arange(30.0), "ill": MANY})
     with pytest.raises(FederationError, match="nothing can be learned from a class of one sample"):
         intarsia.run(tables={"a": table}, label="ill")
+
+
+def coded(ids, first):
+    return pd.DataFrame({"id": ids, f"x{first}": ids % 7, "x": ids % 5, "ill": first + ids % 2})
+
+
+def test_classes_in_two_codes_are_noted_with_the_remedy() -> None:
+    tables = {"east": coded(np.arange(40), 0), "west": coded(np.arange(100, 140), 1)}
+    note = intarsia.inspect(tables=tables, id="id", label="ill").advice.remarks[0]
+    assert "the classes '0', '1' at 'east' but '1', '2' at 'west', which count as 3" in note
+    assert 'label_map = { "1" = "0", "2" = "1" }' in note
+    about = {"id": "id", "label": "ill", "algorithm": "hyfdca", "yardsticks": False}
+    assert note in intarsia.run(tables=tables, rounds=1, **about).notes
+    own = {"west": {"label_map": {"1": "0", "2": "1"}}}
+    mended = intarsia.run(tables=tables, table_settings=own, rounds=1, **about)
+    assert mended.model.classes_.tolist() == [0, 1]
+    assert not any("classes" in one for one in mended.notes)
+
+
+def test_classes_that_are_listed_or_that_a_client_has_more_of_are_not_noted() -> None:
+    labels = Labels("multiclass", ("0", "1", "2"))
+    apart = {"east": {"0", "1"}, "west": {"1", "2"}}
+    assert notes_on_codes(apart, labels, LabelSettings())
+    assert not notes_on_codes(apart, labels, LabelSettings(classes=(0, 1, 2)))
+    more = {"east": {"0", "1"}, "west": {"0", "1", "2"}, "south": {"2"}}
+    assert not notes_on_codes(more, labels, LabelSettings())
+
+
+@pytest.mark.parametrize("weight", [1e306, 1e101, 1e-101])
+def test_a_weight_of_a_class_whose_products_are_no_numbers_is_refused(weight) -> None:
+    with pytest.raises(ExperimentError, match=r"class_weight of '0' is .* from 1e-100 to 1e\+100"):
+        LabelSettings(class_weight={"0": weight, "1": 1.0})
+    table = coded(np.arange(40), 0).assign(w=weight)
+    about = {"id": "id", "label": "ill", "weights": "w", "algorithm": "hyfdca"}
+    with pytest.raises(TableError, match=r"in row 1.* from 1e-100 to 1e\+100"):
+        intarsia.run(tables={"east": table}, **about)
+
+
+def test_a_class_that_is_a_number_has_its_weight_in_python_as_in_a_file() -> None:
+    about = {"id": "id", "label": "ill", "algorithm": "hyfdca", "loss": "logistic", "rounds": 3}
+    tables = {"east": coded(np.arange(40), 0)}
+    one, other = (
+        intarsia.run(tables=tables, class_weight=given, yardsticks=False, **about).model.coef_
+        for given in ({1: 3.0}, {"1": 3.0})
+    )
+    np.testing.assert_array_equal(one, other)
+
+
+def test_dates_with_years_of_five_digits_are_refused_and_are_no_categories() -> None:
+    table = coded(np.arange(40), 0).assign(due=["12026-01-31"] * 40)
+    own = {"east": {"dates": "days"}}
+    with pytest.raises(TableError, match="has '12026-01-31' in row 1, which is no date"):
+        intarsia.inspect(tables={"east": table}, id="id", label="ill", table_settings=own)

@@ -89,6 +89,43 @@ def test_a_feature_that_is_sparse_at_one_site_and_dense_at_another_is_refused(tm
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_sites_of_which_one_shares_no_row_and_lacks_values_come_to_one_optimum(tmp_path, mode):
+    found = set_up(tmp_path, plain=mode == "plain")
+    for name, rows in (("telecom", range(20, 50)), ("retailer", range(100, 140))):
+        values = [f"{k},{k * 7 % 11},{'' if k % 9 == 0 else k * 3 % 13}" for k in rows]
+        lines = [f"{line},{'yes' if k % 3 else 'no'}" for k, line in zip(rows, values, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,x1,x2,label", *lines]) + "\n")
+    lines = (tmp_path / "bank.csv").read_text().splitlines()[1:]
+    lines = [f"{k},{k * 7 % 11},{k * 3 % 13},{'yes' if k % 3 else 'no'}" for k in range(len(lines))]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,x1,x2,label", *lines]) + "\n")
+    for name in ("bank", "telecom", "retailer"):
+        found[name] = site_in(tmp_path / name)
+    description = described(tmp_path, mode)
+    running.run(description, out=tmp_path / "one")
+    remote_running.run_over(
+        description, sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+    )
+    one, over = (history(tmp_path / folder)[-1] for folder in ("one", "sites"))
+    assert over["primal"] == pytest.approx(one["primal"], rel=1e-9)
+    assert one["primal"] - one["dual"] < 1e-5
+
+
+def test_sites_that_write_classes_in_two_codes_are_noted_as_clients_in_one_place_are(tmp_path):
+    found = set_up(tmp_path)
+    lines = [f"{k},{k % 7},{('no', 'maybe')[k % 2]}" for k in range(100, 140)]
+    (tmp_path / "retailer.csv").write_text("\n".join(["id,x3,label", *lines]) + "\n")
+    found["retailer"] = site_in(tmp_path / "retailer")
+    description = described(tmp_path, rounds=1)
+    one = running.run(description, out=tmp_path / "one")
+    over = remote_running.run_over(
+        description, sites.Lines(found), NAMES, tmp_path / "sites", patience=HASTY
+    )
+    (note,) = (text for text in one.notes if "different classes" in text)
+    assert "'no', 'yes' at 'bank' but 'maybe', 'no' at 'retailer', which count as 3" in note
+    assert note in over.notes
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_weights_of_rows_come_over_sites_to_the_optimum_of_one_process(tmp_path, mode):
     found = set_up(tmp_path, plain=mode == "plain")
     description = described(tmp_path, mode)

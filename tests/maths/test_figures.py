@@ -251,6 +251,21 @@ def test_the_interval_of_a_share_is_wilsons(share, count):
     assert figures.share_interval(share, count) == pytest.approx((truth.low, truth.high), abs=1e-12)
 
 
+@pytest.mark.parametrize("counts", [[[50, 12], [7, 31]], [[90, 0], [9, 0]], [[0, 3], [0, 4]]])
+def test_intervals_of_shares_are_wilsons_also_where_a_model_says_one_class(counts):
+    found = figures.confusion_intervals(np.array(counts, np.float64))
+    (tn, fp), (fn, tp) = counts
+    truths = {
+        "accuracy": (tn + tp, tn + fp + fn + tp),
+        "specificity": (tn, tn + fp),
+        "sensitivity": (tp, fn + tp),
+    }
+    for name, (right, every) in truths.items():
+        truth = binomtest(right, every).proportion_ci(method="wilson")
+        assert found[name] == pytest.approx((truth.low, truth.high), abs=1e-12), name
+        assert found[name][1] - found[name][0] > 0.03
+
+
 def test_points_of_a_curve_are_those_of_scikit_learn_with_enough_samples_between():
     y, z = scored(400, ties=True)
     counts = np.array(figures.curve(ranked(y, z), 5))

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from intarsia.cli.main import main
 from intarsia.errors import ExperimentError
-from intarsia.models.coefficients import Scorecard
+from intarsia.models.coefficients import Coefficient, Scorecard, Summary
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model, write_model
 
@@ -181,6 +181,17 @@ def test_a_model_that_is_written_and_read_has_the_same_table(tmp_path):
     assert row.high == pytest.approx(0.1 + 2.306004 * 0.05, rel=1e-6)
     assert again.summary().rows[3].error is None
     assert text.getvalue().startswith("feature,estimate,error,low,high,p\nintercept,-2.0,2.5,")
+
+
+def test_a_spreadsheet_takes_no_name_of_a_column_for_a_formula(tmp_path):
+    names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "age"]
+    rows = tuple(Coefficient(name, None, None, -1.5) for name in names)
+    with (tmp_path / "c.csv").open("w+", newline="") as file:
+        Summary(rows, "logistic", 1.0).write(file)
+        file.seek(0)
+        _, *written = csv.reader(file)
+    assert [row[0] for row in written] == [*(f"'{name}" for name in names[:4]), "age"]
+    assert {row[1] for row in written} == {"-1.5"}  # a number is none
 
 
 def test_a_scorecard_of_no_log_odds_is_refused():

@@ -335,6 +335,22 @@ def test_figures_of_a_class_with_few_rows_are_not_told(positives):
     assert own["r1c0"].figures.auc is not None
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("positives", [0, evaluation.LEAST_ROWS - 1, evaluation.LEAST_ROWS])
+def test_a_client_with_few_rows_of_a_class_tells_no_macro_f1(positives, mode):
+    _, own = graded(hospitals(with_positives(positives)), mode=mode)
+    few, enough = own["r0c0"], own["r1c0"]
+    told = positives == evaluation.LEAST_ROWS
+    assert (few.macro_f1 is not None) is told
+    assert ("macro_f1" in few.figures.intervals) is told
+    assert enough.macro_f1 is not None
+    assert "macro_f1" in enough.figures.intervals
+    # of accuracy the interval is a function of what is told beside it
+    assert few.figures.intervals["accuracy"] == pytest.approx(
+        figures.share_interval(few.accuracy, few.samples), abs=1e-9
+    )
+
+
 def test_no_client_tells_how_many_rows_of_a_class_it_has():
     _, own = graded(hospitals())
     for one in own.values():

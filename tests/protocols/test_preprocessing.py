@@ -10,16 +10,18 @@ from federations import BINARY, block, names, rectangles, table
 from intarsia.core.block import INTERCEPT, Block
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
 from intarsia.protocols.preprocessing import add_intercept
 
 
-def prepared(blocks, test=None, *, standardise=True):
+def prepared(blocks, test=None, *, standardise=True, sealing=None):
     """Return the engine over the prepared blocks, and the notes."""
     parts = {"train": (Schema.of(blocks, BINARY), blocks)}
     if test is not None:
         parts["test"] = (Schema.of(test, BINARY), test)
-    engine = Simulation(parts, 0)
+    engine = Simulation(parts, 0, sealing)
     engine.set_states(
         {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
@@ -85,6 +87,24 @@ def test_a_value_that_one_of_two_holders_lacks_counts_once():
     expected[:6, 1] = standardised(known[:6, 1:2])[:, 0]
     expected[6:, 1] = 0.0
     np.testing.assert_allclose(pooled(engine), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_a_client_that_shares_no_row_may_lack_values_of_a_shared_column(mode):
+    x, y = skewed(60, 3)
+    x[[3, 25, 50], [0, 1, 1]] = np.nan  # of a alone, of a and b, of c
+    rows = {"a": range(30), "b": range(20, 40), "c": range(40, 60)}
+    blocks = {name: block(x, y, own, range(3)) for name, own in rows.items()}
+    schema, sealing = Schema.of(blocks, BINARY), None
+    if mode != "plain":
+        settings = Privacy(mode=mode)
+        sealing = modes.sealing(
+            settings, schema.clients, modes.keys(settings, schema.clients, None, "copies")
+        )
+    engine, notes = prepared(blocks, sealing=sealing)
+    assert notes == ()
+    error = 1e-12 if mode == "plain" else 1e-5
+    np.testing.assert_allclose(pooled(engine), standardised(x), rtol=0, atol=error)
 
 
 def test_every_part_is_prepared_with_the_moments_of_training():

@@ -208,6 +208,20 @@ def test_clients_that_the_federation_makes_worse_are_named():
     assert worse_by_joining(Metrics()) == ()
 
 
+@pytest.mark.parametrize(("federated", "told"), [(0.69, True), (0.6, False), (None, False)])
+def test_a_client_that_is_worse_by_accuracy_and_better_by_auc_is_told_both(federated, told):
+    scores = {"clients": (0.7, federated), "standalone": (0.75, 0.65)}
+    metrics = Metrics(
+        **{
+            name: {"north": Score(0.4, a, figures=Figures(auc=b))}
+            for name, (a, b) in scores.items()
+        }
+    )
+    (note,) = worse_by_joining(metrics)
+    assert ("federated; AUC 0.65 alone, 0.69 federated)" in note) is told
+    assert "north (0.75 alone, 0.7 federated" in note
+
+
 def test_figures_come_back_from_the_file(tmp_path):
     made = Figures(auc=0.75, confusion=((3.0, 1.0), (2.0, 4.0)), intervals={"auc": (0.5, 0.875)})
     result = example()

@@ -116,6 +116,8 @@ def test_the_best_trial_is_chosen_and_the_file_is_the_first(whole):
 
 def test_the_best_values_are_a_file_that_runs(folder, whole):
     best = config.load(whole.folder / "best.toml")
+    for name in ("best.toml", "study.db"):  # a URL in them may have a password
+        assert (whole.folder / name).stat().st_mode & 0o077 == 0
     assert best.hyperparameters["regularisation"] == whole.chosen.values["algorithm.regularisation"]
     own = config.load(folder / "two.toml")
     kept = replace(own, hyperparameters=best.hyperparameters, out=best.out, tune=None)
@@ -178,6 +180,17 @@ def test_several_objectives_end_in_a_choice_among_the_front(folder):
     assert set(found.chosen.scores) == {"accuracy", "rounds", "bytes"}
     assert found.best in found.front
     assert (found.folder / "tuning.png").is_file()
+
+
+def test_the_auc_is_that_of_the_held_out_samples(folder):
+    found = tune(folder / "two.toml", objective=["auc"], trials=1, out=folder / "auc")
+    total = rows = 0.0
+    for fold in range(found.folds):
+        described = config.load(folder / "two.toml", ["experiment.yardsticks=false"])
+        split = replace(described.split, folds=found.folds, fold=fold)
+        score = running.run(replace(described, split=split, tune=None), out=None).metrics.server
+        total, rows = total + score.samples * score.figures.auc, rows + score.samples
+    assert found.chosen.scores["auc"] == pytest.approx(total / rows, abs=1e-12)
 
 
 def test_trials_that_diverge_are_told_and_left_out(folder, monkeypatch):

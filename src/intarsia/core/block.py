@@ -23,6 +23,7 @@ ClientId = str
 INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
 Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
 Task = Literal["binary", "multiclass", "regression"]
+LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100  # of a row or a class: sums of products are finite
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,8 @@ class Schema:
                 f"Client {number!r} has whole numbers as sample ids "
                 f"(first: {blocks[number].samples[0]}) but client {text!r} has text (first: "
                 f"{str(blocks[text].samples[0])!r})",
-                'ids must have one type: set id_type = "text" or "integer" for both',
+                'ids must have one type: set id_type = "text" or "integer" for both if the same '
+                "id then reads the same, and else write the ids alike",
                 without_settings="ids must have one type: write them alike in all tables",
             )
         return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)

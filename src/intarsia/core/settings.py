@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import sys
 import tomllib
 import types
 import typing
@@ -231,6 +232,11 @@ def toml_tree(text: str, path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ExperimentError(
             f"{path}: not valid TOML: its values lie too deep in each other; write them flat."
+        ) from None
+    except ValueError:  # int() reads no longer ones
+        raise ExperimentError(
+            f"{path}: a whole number has more than {sys.get_int_max_str_digits():,} digits; write "
+            "a shorter one."
         ) from None
 
 

@@ -25,7 +25,7 @@ import pyarrow.compute as arrow
 from numpy.typing import NDArray
 from pyarrow import types
 
-from intarsia.core.block import Array
+from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import canonical, day, number, spellings_of, unit_of
 from intarsia.data.source import Source
@@ -50,7 +50,7 @@ _AROUND_DIGITS = r"^\+?(-?)0*([0-9]+)(\.0+)?$"
 _SHORTENED = r"^[0-9](\.[0-9]+)?[eE][+-]?[0-9]+$"  # as spreadsheets show long numbers
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
-    r"\d{4}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-./]\d\d?[-./]\d{2}(\d{2}.*)?"
+    r"\d{4,5}[-/.]\d\d?[-/.]\d\d?([T ].*)?|\d\d?[-./]\d\d?[-./]\d{2}(\d{2}.*)?"
     rf"|\d\d?[-. ]*{_MONTH}[-, ]*\d{{2,4}}.*|{_MONTH}[- ]*\d\d?,? +\d{{4}}.*",
     re.IGNORECASE,
 )
@@ -603,13 +603,16 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
         raise source.error(
             f"{own.name} is set but no label", "weights are of labelled rows: set label too"
         )
-    advice = "a weight is a finite number above 0: correct it, or leave the row out"
+    advice = (
+        f"a weight is a number above 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}: correct it, or "
+        "leave the row out"
+    )
     values = own.numbers(("text",), advice)
     if values is None:
         raise source.error(f"{own.name} has text", advice)
     given = labels.values
     known = ~np.isnan(given) if given.dtype.kind == "f" else given != ""
-    wrong = np.flatnonzero(known & ~(values > 0))
+    wrong = np.flatnonzero(known & ~((values >= LEAST_WEIGHT) & (values <= MOST_WEIGHT)))
     if len(wrong):
         row = wrong[0]
         said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"

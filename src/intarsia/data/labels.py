@@ -7,15 +7,14 @@ task, anything else regression. Binary classes are -1 and +1 in ascending order,
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, ClientId, Labels, Task
+from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, Block, ClientId, Labels, Task
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
@@ -79,9 +78,10 @@ class LabelSettings:
             )
         if isinstance(self.class_weight, Mapping):
             for name, one in self.class_weight.items():
-                if not (one > 0 and math.isfinite(one)):
+                if not LEAST_WEIGHT <= one <= MOST_WEIGHT:
                     raise ExperimentError(
-                        f"[labels] class_weight of {name!r} is {one:g}; set a number above 0."
+                        f"[labels] class_weight of {name!r} is {one:g}; set a number above 0, from "
+                        f"{LEAST_WEIGHT:g} to {MOST_WEIGHT:g}."
                     )
         wrong = [one for one in self.positives if self.named and one not in self.named]
         if wrong:
@@ -256,8 +256,9 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     if text and figures:
         raise FederationError(
             f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
-            f"and text (such as {text[0][0]!r} at {text[0][1]!r}); add {text[0][0]!r} to missing, "
-            "correct it, or list all classes in [labels]."
+            f"and text (such as {text[0][0]!r} at {text[0][1]!r}); say at {text[0][1]!r} by "
+            f"label_map which class {text[0][0]!r} is, add it to missing, correct it, or list all "
+            "classes in [labels]."
         )
 
 
@@ -317,6 +318,46 @@ def as_in_tables(classes: Iterable[str]) -> list[Any]:
         except ValueError:
             continue
     return classes
+
+
+def classes_at(blocks: Mapping[ClientId, Block], labels: Labels) -> dict[ClientId, set[str]]:
+    """Return which of several classes each client's labels have.
+
+    It reads labels, and is for those who see all tables anyway.
+    """
+    if labels.task != "multiclass":
+        return {}
+    return {
+        name: {labels.classes[int(code)] for code in np.unique(block.y[~np.isnan(block.y)])}
+        for name, block in blocks.items()
+        if block.y is not None
+    }
+
+
+def notes_on_codes(
+    found: Mapping[ClientId, Collection[str]], labels: Labels, settings: LabelSettings
+) -> tuple[str, ...]:
+    """Return a note where two clients have as many classes, and not the same: in two codes, maybe.
+
+    `found` are the classes at each client.
+    """
+    if labels.task != "multiclass" or settings.classes:
+        return ()
+    known = {client: set(some) for client, some in found.items() if len(set(some)) > 1}
+    for second, others in known.items():
+        first = next((c for c, own in known.items() if len(own) == len(others)), second)
+        own = known[first]
+        if own == others:
+            continue
+        both = zip(ascending(others), ascending(own), strict=True)
+        example = ", ".join(f'"{one}" = "{to}"' for one, to in list(both)[:3])
+        return (
+            f"Label column {labels.name!r} has the classes {listed(ascending(own), 5)} at "
+            f"{first!r} but {listed(ascending(others), 5)} at {second!r}, which count as "
+            f"{len(own | others)} different classes; if they mean the same, say so at {second!r}, "
+            f"as in label_map = {{ {example} }}, and if not, list all in [labels] classes.",
+        )
+    return ()
 
 
 def check_classes(schema: Schema, settings: LabelSettings) -> None:

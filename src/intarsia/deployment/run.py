@@ -22,7 +22,8 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding
-from intarsia.data.labels import notes_on_labels
+from intarsia.data.labels import notes_on_codes, notes_on_labels
+from intarsia.data.parsing import canonical
 from intarsia.deployment.client_models import Scales, broadcast_end, server_model
 from intarsia.deployment.client_setup import (
     DEAL,
@@ -238,6 +239,7 @@ class AtSites:
         shown = {key: v for key, v in tree.items() if key not in ("client", "published")}
         said = json.dumps(shown).encode()
         sparse: Mapping[ClientId, bool] = {}
+        coded: tuple[str, ...] = ()
         if description.dataset is not None:
             dealt = self._stage(DEAL, said, Dealt, Held, Holding, Labels, refusable=True)
             held = {name: one.held for name, one in dealt.items()}
@@ -249,13 +251,16 @@ class AtSites:
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)
             sparse = {name: one.sparse for name, one in tables.items()}
+            classes = {name: tuple(map(canonical, one.classes)) for name, one in tables.items()}
+            coded = notes_on_codes(classes, labels, description.labels)
             samples = {name: one.train.samples for name, one in held.items()}
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         self._schemas = {"train": train, **(test if tested else {})}
-        self.notes = (*_left_out(held, self._kept), *notes_on_labels(train, description.labels))
+        about = *coded, *notes_on_labels(train, description.labels)
+        self.notes = (*_left_out(held, self._kept), *about)
         self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():
             check_kinds(schema, sparse, standardise=description.preprocessing.standardise)

@@ -288,7 +288,8 @@ class Exchange:
             self.up += self._collector.add(client, reply)
         self._reply = type(reply)
         if self._recorded:
-            seen = self._collector.seen if self._collector is not None else lambda: dict(sent)
+            there = {name: one for name, one in sent.items() if one is not None}
+            seen = self._collector.seen if self._collector is not None else lambda: there
             self._books.record(self._kind, self._fn.name, client, self._reply.__name__, seen)
 
     def take_sealed(self, client: ClientId, fields: Mapping[str, Any], size: int) -> None:

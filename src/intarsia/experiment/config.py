@@ -55,6 +55,11 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    except (RecursionError, ValueError):  # too deep; a number of more digits than int() reads
+        raise ExperimentError(
+            f"-c {override[:40]!r}… has a value of {len(text):,} characters that is too deep or "
+            "too long a number to be read; write a shorter one."
+        ) from None
     if parts[0] == "privacy" and isinstance(tree.get("privacy"), str):
         tree = {**tree, "privacy": {"mode": tree["privacy"]}}
     if parts[0] != "client":
@@ -341,7 +346,12 @@ def from_dict(
                 f"[experiment] has the unknown key {key!r}; {nearest(key, _keys())}."
             )
     given.setdefault("name", name)
-    out = given.setdefault("out", f"runs/{given['name']}")
+    own = given["name"]
+    if "out" not in given and isinstance(own, str) and (own == ".." or own != Path(own).name):
+        raise settings.wrong_value(
+            "[experiment]", "name", own, "a name without slashes, as it names the output folder"
+        )
+    out = given.setdefault("out", f"runs/{own}")
     if out == "":
         raise settings.wrong_value("[experiment]", "out", out, 'a folder, such as "runs/mine"')
     if isinstance(out, str):

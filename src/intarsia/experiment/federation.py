@@ -26,7 +26,7 @@ from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import assemble
-from intarsia.data.labels import notes_on_labels, with_weights
+from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
 from intarsia.data.reader import read
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
@@ -117,6 +117,7 @@ def build(
     else:
         train, test, labels, names = _own(experiment, tables, secret)
         notes, structure = [], None
+        notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
     if end:
         notes.append(

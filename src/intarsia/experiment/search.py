@@ -17,6 +17,7 @@ SCORES: Final = {  # on held-out samples
     "loss": False,
     "accuracy": True,
     "macro_f1": True,
+    "auc": True,
     "r2": True,
 }
 COSTS: Final = {"rounds": False, "exchanges": False, "bytes": False, "seconds": False}

@@ -8,10 +8,12 @@ which values the exact figure lies.
 A sample is taken for the second of two classes where its score is above `THRESHOLD`, for which the
 probability is 1/2, and for the class with the largest score where there are more than two.
 
-Intervals are of 95 %. Those of two classes are percentiles of a Poisson bootstrap over samples
-(Hanley and MacGibbon 2006, "Creating non-parametric bootstrap samples using Poisson frequencies")
-with a fixed public seed, so that a run that is repeated has the same. Of more than `GROUPS` scores
-neighbours are taken together for it, and the interval is moved to the exact figure.
+Intervals are of 95 %. Those of shares (accuracy, sensitivity, specificity) are Wilson's (1927),
+which have a width where the share is 0 or 1 too. Others of two classes, and of macro-F1, are
+percentiles of a Poisson bootstrap over samples (Hanley and MacGibbon 2006, "Creating non-parametric
+bootstrap samples using Poisson frequencies") with a fixed public seed, so that a run that is
+repeated has the same. Of more than `GROUPS` scores neighbours are taken together for it, and the
+interval is moved to the exact figure.
 
 Where a sample counts in several sums, of one class against each of the others or of numbers, they
 are normal with the standard error of the infinitesimal jackknife, √Σ ψ² over the samples with ψ
@@ -580,23 +582,17 @@ def intervals(ranked: Ranked, figures: Mapping[str, Any], *, chances: bool) -> d
 
 def _pair_figures(ranked: Ranked, chances: bool) -> dict[str, Array]:
     p, n = ranked.positive, ranked.negative
-    said = ranked.scores > THRESHOLD
-    every, others = p.sum(axis=-1), n.sum(axis=-1)
     area = auc(ranked)
     found = {
         "auc": area,
         "gini": 2 * area - 1,
         "average_precision": average_precision(ranked),
         "ks": kolmogorov_smirnov(ranked),
-        "sensitivity": p[..., said].sum(axis=-1) / every,
-        "specificity": n[..., ~said].sum(axis=-1) / others,
     }
-    right = p[..., said].sum(axis=-1) + n[..., ~said].sum(axis=-1)
-    found["accuracy"] = right / (every + others)
     if chances:
         chance = expit(ranked.scores)
         squares = p @ (1 - chance) ** 2 + n @ chance**2
-        found["brier"] = squares / (every + others)
+        found["brier"] = squares / (p + n).sum(axis=-1)
     return found
 
 
@@ -604,15 +600,16 @@ def confusion_intervals(counts: Array) -> dict[str, Range]:
     """Return the intervals of accuracy and macro-F1, and of two classes of their rates."""
     rng = np.random.Generator(np.random.Philox(key=_SEED))
     drawn = _poisson(rng, counts, (REPLICATES, *counts.shape))
-    total = drawn.sum(axis=(-1, -2))
-    drawn = drawn[total > 0]
-    right = np.diagonal(drawn, axis1=-2, axis2=-1).sum(axis=-1)
-    share = right / drawn.sum(axis=(-1, -2))
-    found = {"accuracy": _range(share), "macro_f1": _range(macro_f1(drawn))}
+    drawn = drawn[drawn.sum(axis=(-1, -2)) > 0]
+    total = float(counts.sum())
+    found = {
+        "accuracy": share_interval(float(np.trace(counts)) / total, total),
+        "macro_f1": _range(macro_f1(drawn)),
+    }
     for place, name in enumerate(("specificity", "sensitivity") if len(counts) == 2 else ()):
-        held = drawn[:, place].sum(axis=-1)
-        if (held > 0).any():
-            found[name] = _range(drawn[held > 0, place, place] / held[held > 0])
+        held = float(counts[place].sum())
+        if held > 0:
+            found[name] = share_interval(float(counts[place, place]) / held, held)
     return found
 
 

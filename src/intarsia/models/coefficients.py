@@ -27,6 +27,7 @@ from intarsia.errors import ExperimentError
 if TYPE_CHECKING:
     from intarsia.models.serialization import LinearModel
 
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 _LEVEL: Final = 0.975  # of the 95 % interval
 INTERCEPT_ROW, CENTRED_ROW = "intercept", "intercept at the means"
 
@@ -111,10 +112,18 @@ class Summary:
         return asdict(self)
 
     def write(self, file: TextIO) -> None:
-        """Write the rows as CSV with a header; no number is an empty cell."""
+        """Write the rows as CSV with a header; no number is an empty cell.
+
+        A text that a spreadsheet would take for a formula has an apostrophe before it: names and
+        levels are other clients'.
+        """
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(self.cells())
+        for row in self.cells():
+            writer.writerow(
+                f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one
+                for one in row
+            )
 
     def __str__(self) -> str:
         table = [self.header, *([_text(one) for one in row] for row in self.cells())]

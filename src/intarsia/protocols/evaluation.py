@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from scipy.special import entr
 
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId, Labels, targets
+from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError
@@ -104,7 +104,7 @@ class Sums:
     square: Array  # (2,) Σ y²
     error: Array  # (2,) Σ (y - z)²
     absolute: Array  # (2,) Σ |y - z|
-    macro_f1: Array  # () of the client's own samples; 0 for regression
+    macro_f1: Array  # () of the client's own samples; NaN: withheld; 0 for regression
     # (2,) of one loss: Σ y log y (Poisson), Σ log y (Gamma), samples with y ≤ z (quantile)
     term: Array | None = None
 
@@ -364,9 +364,9 @@ def grade_scores(
     if block.y is None or np.isnan(block.y).all():
         return None
     share = (~np.isnan(block.y)).astype(np.float64)
-    sums = _sums(block, z, share, loss, labels, shape)
-    figures = exchanged.own_figures(_of_rows(block, z, share, loss, labels, least))
-    figures = replace(figures, **_of_loss(sums, 0, loss))
+    graded = _of_rows(block, z, share, loss, labels, least)
+    sums = _sums(graded, counts=True, shape=shape)
+    figures = replace(exchanged.own_figures(graded), **_of_loss(sums, 0, loss))
     return replace(_grades(sums, 0, labels), figures=figures)
 
 
@@ -461,9 +461,7 @@ def _grading(
         return _of_rows(block, scores(state, block, z), share, loss, schema.labels, least, alone)
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
-        share = _label_share(schema, block, blocks, least)
-        z = scores(state, block, message.z)
-        return state, _sums(block, z, share, loss, schema.labels, shape)
+        return state, _sums(graded(state, block, message.z), counts=False, shape=shape)
 
     def count_classes(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
@@ -511,27 +509,26 @@ class _Functions:
     sum_errors: fl.ClientFunction
 
 
-def _sums(
-    block: Block, scores: Array, share: Array, loss: int, labels: Labels, shape: float = 0.0
-) -> Sums:
-    held = share > 0
-    z = scores[:, held]
-    raw = np.zeros(0) if block.y is None else block.y[held]
+def _sums(graded: Graded, *, counts: bool, shape: float = 0.0) -> Sums:
+    """Return the sums of samples; `counts`: with a macro-F1 that tells how few are of a class."""
+    z, raw, labels, loss = graded.scores, graded.truth, graded.labels, graded.loss
     losses.check_labels(loss, raw, "the evaluated rows")
     if loss == CROSS_ENTROPY and labels.task == "regression":
         loss = losses.SQUARED
     if loss == CROSS_ENTROPY:
         each = _cross_entropy(z, raw)
     else:
-        each = losses.value(loss, z, targets(block, len(z))[:, held], shape=shape).sum(axis=0)
-    own = Graded(z, raw, np.ones(len(raw)), labels, loss, 1, False)
+        signs = raw[None, :] if len(z) == 1 else np.where(graded.sides > 0, 1.0, -1.0)
+        each = losses.value(loss, z, signs, shape=shape).sum(axis=0)
+    weights = np.stack([np.ones(len(raw)), graded.weights])
     correct, f1 = np.zeros(len(raw)), 0.0
     error = raw - losses.mean_of(loss, z[0])
     term = _term(loss, z[0], raw)
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
-        correct, f1 = own.said == raw, float(judging.macro_f1(own.confusion))
+        correct = graded.said == raw
+        confusion = replace(graded, weights=weights[0]).confusion
+        f1 = float(judging.macro_f1(confusion)) if counts or not graded.withheld else math.nan
         raw, error = 0.0 * raw, 0.0 * error
-    weights = np.stack([np.ones(held.sum()), share[held]])
     terms = (np.ones(len(raw)), each, correct, raw, raw**2, error**2, np.abs(error))
     found = Sums(*[*(weights @ one for one in terms), np.array(f1)])
     return found if term is None else replace(found, term=weights @ term)
@@ -577,7 +574,8 @@ def _grades(sums: Sums, row: int, labels: Labels) -> Evaluation:
         r2 = 1 - float(sums.error[row]) / spread if spread > 0 else None
         return Evaluation(loss, None, r2, samples=round(count))
     accuracy = float(sums.correct[row]) / count
-    return Evaluation(loss, accuracy, None, float(sums.macro_f1), round(count))
+    f1 = None if np.isnan(sums.macro_f1) else float(sums.macro_f1)
+    return Evaluation(loss, accuracy, None, f1, round(count))
 
 
 def server_sends(

@@ -1,7 +1,8 @@
 """What clients tell of how good their samples' scores are, and what the server makes of it.
 
 `ClientFigures`: figures of one client's own samples, each one number with its interval. Those that
-rest on both sides of a class are told where the client has enough rows on each; class counts never.
+rest on both sides of a class are told where the client has enough rows on each, and so is macro-F1
+of two classes. Class counts are not told as such: figures at full precision tell about them.
 
 Over all samples the server reads totals of all graded clients:
 
@@ -108,6 +109,14 @@ class Graded:
         count = self.held.sum(axis=1)
         there = count[count > 0]
         return len(there) < 2 or int(there.min()) < self.least
+
+    @property
+    def withheld(self) -> bool:
+        """Return whether macro-F1 would tell a count of few rows: beside accuracy, of two classes.
+
+        With the number of rows it leaves one confusion matrix.
+        """
+        return self.labels.task == "binary" and self.few
 
     def calibration(self) -> tuple[Array, Array]:
         """Return the sums of the calibration bins, (3, bins), and those of the Brier score, (2,).
@@ -220,6 +229,8 @@ def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
     if not counts:
         told["intervals"].pop("sensitivity", None)
         told["intervals"].pop("specificity", None)
+        if graded.withheld:
+            told["intervals"].pop("macro_f1", None)
         names = ("confusion", *_OF_COUNTS, "calibration")
         return Figures(**{name: one for name, one in told.items() if name not in names})
     return Figures(**told, curves=tuple(figures.curve(one, graded.least) for one in tables) or None)

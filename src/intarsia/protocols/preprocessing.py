@@ -430,8 +430,8 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         # copies that differ by less than a value's finest may be rounded to neighbouring numbers
         differs = (abs(apart) > held - 1).any(axis=0)
         conflicts = float((1 / held[differs & (held > 1)]).sum())
-        if (message.observed != held).any():
-            assert block.copies is not None
+        # a client that shares none of its rows has no copies, and counts what it has as it is
+        if block.copies is not None and (message.observed != held).any():
             every = _may_lack(block, np.arange(block.shape[1]))
             before = state.observed.get(part)
             observed = block.copies.take(None, every).dense() if before is None else before.copy()

@@ -111,6 +111,7 @@ class _Loss:
     figure: str
     alone: float
     joined: float
+    other_way: str = ""  # the AUC, where that is better
 
 
 def _losing(metrics: Metrics) -> list[_Loss]:
@@ -127,7 +128,12 @@ def _losing(metrics: Metrics) -> list[_Loss]:
             if given is not None and beside is not None:
                 name, mine, other, worse = label, given, beside, given < beside
         if worse:
-            found.append(_Loss(client, name, other, mine))
+            before, after = (
+                None if one.figures is None else one.figures.auc for one in (alone, own)
+            )
+            rises = before is not None and after is not None and after > before
+            ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
+            found.append(_Loss(client, name, other, mine, ranked))
     return found
 
 
@@ -145,7 +151,10 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     found = _losing(metrics)
     if not found:
         return ()
-    named = [f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated)" for one in found]
+    named = [
+        f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated{one.other_way})"
+        for one in found
+    ]
     count = len([one for one in metrics.standalone if one in metrics.clients])
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients, by "

@@ -140,6 +140,7 @@ _FILES = (  # first those without which nobody goes on with the run
     "history.jsonl",
     "holdings.png",
     "structure.png",
+    "figures.png",
     "audit.json",
     "transcript.bin",
 )

@@ -236,6 +236,7 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     known = search.to_table(how)
     del known["trials"]  # there may be more of them later
     own = {"experiment": tree, "tune": known, "tables": tables}
+    (folder / _STUDY).touch(mode=0o600)  # the experiment in it may hold the URLs of databases
     study = optuna.create_study(
         study_name="tuning",
         storage=f"sqlite:///{folder / _STUDY}",
@@ -363,9 +364,9 @@ def _figures(result: Result, how: Search) -> dict[str, float]:
 
 def _figure(result: Result, score: Score, objective: str) -> float:
     if objective in SCORES:
-        value = getattr(score, objective)
+        value = _score(score, objective)
         if value is None:
-            known = [one for one in SCORES if getattr(score, one) is not None]
+            known = [one for one in SCORES if _score(score, one) is not None]
             raise ExperimentError(
                 f"[tune] objective is {objective!r}, which this experiment's scores lack; choose "
                 f"from {', '.join(known)}."
@@ -376,6 +377,13 @@ def _figure(result: Result, score: Score, objective: str) -> float:
     if objective == "bytes":
         return float(result.bytes["up"] + result.bytes["down"])
     return float(getattr(result, objective))
+
+
+def _score(score: Score, objective: str) -> float | None:
+    if objective == "auc":
+        return None if score.figures is None else score.figures.auc
+    value: float | None = getattr(score, objective)
+    return value
 
 
 def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
@@ -410,7 +418,8 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     )
     tuning_picture(tuned, folder / "tuning.png")
     if work.tables is None:
-        write_atomically(folder / "best.toml", _best_toml(described, tuned).encode())
+        best_toml = _best_toml(described, tuned).encode()  # may hold the URLs of databases
+        write_atomically(folder / "best.toml", best_toml, private=True)
     text = json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(folder / "tuning.json", f"{text}\n".encode())
     return tuned
