@@ -591,8 +591,8 @@ MUTATIONS = [
         ),
         (
             "figures of few rows of a class",
-            "if graded.least <= side.sum() <= len(side) - graded.least",
-            "if 0 < side.sum() < len(side)",
+            "known = (held >= graded.least) & (held <= sides.shape[1] - graded.least)",
+            "known = (held > 0) & (held < sides.shape[1])",
             FIGURES,
         ),
     ),

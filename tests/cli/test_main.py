@@ -283,6 +283,30 @@ def test_compare_names_the_mean_over_clients_and_the_score_over_all_samples(tmp_
     assert line.index("60.00 %") < line.index("71.00 %") < line.index("80.00 %")
 
 
+def test_compare_shows_figures_with_their_intervals(tmp_path, capfd):
+    folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
+    folders.append(finished(tmp_path / "c", 0, 0.7, "fedavg"))
+    for folder, auc in zip(folders, (0.8, 0.9, 0.6), strict=True):
+        file = folder / "result.json"
+        found = json.loads(file.read_text())
+        ranges = {"auc": [auc - 0.1, auc + 0.05], "accuracy": [0.5, 1.0]}
+        found["metrics"]["server"]["figures"] = {"auc": auc, "brier": 0.2, "intervals": ranges}
+        file.write_text(json.dumps(found))
+    assert main(["compare", *map(str, folders), "--json"]) == 0
+    out, err = said(capfd)
+    first, second = json.loads(out)
+    assert first["figures"]["auc"]["value"]["mean"] == pytest.approx(0.85)
+    assert first["figures"]["auc"]["interval"] == pytest.approx([0.75, 0.9])
+    assert first["figures"]["accuracy"]["interval"] == pytest.approx([0.5, 1.0])
+    assert first["figures"]["brier"]["interval"] is None
+    assert "rmse" not in first["figures"]
+    assert second["figures"]["auc"]["value"] == {"mean": 0.6, "deviation": None}
+    assert "AUC" in err
+    assert "RMSE" not in err
+    assert "0.85 ± 0.07071" in err
+    assert "0.75 – 0.9" in err
+
+
 def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_path, capfd):
     folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
     for folder, worst in zip(folders, (0.2, 0.4), strict=True):

@@ -421,6 +421,19 @@ def test_a_table_with_labels_is_scored(model, capfd):
     assert "1 true positives, 1 false positives, 1 false negatives, 1 true negatives" in err
 
 
+def test_curves_of_a_table_with_labels_are_drawn(model, tmp_path, capfd):
+    text = "customer,age,sex,default\n" + "".join(
+        f"{n},{30 + n % 21},{'FM'[n % 2]},{'yes' if n % 3 else 'no'}\n" for n in range(60)
+    )
+    path = tmp_path / "curves.png"
+    predicted(model, text, capfd, "--picture", str(path))
+    assert path.is_file()
+    (model.parent / "plain.csv").write_text("age,sex\n50,F\n")
+    none = ["predict", str(model), str(model.parent / "plain.csv"), "--picture", str(path)]
+    assert main(none) == 2
+    assert "there is no curve to draw" in said(capfd)[1]
+
+
 def test_labels_that_the_model_does_not_know_are_no_error(model, capfd):
     rows, err = predicted(model, "customer,age,sex,default\n7,50,F,perhaps\n8,30,M,no\n", capfd)
     assert len(rows) == 2

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,32 @@ def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folde
     assert rows["intercept at the means"]["error"] == pytest.approx(errors[3], rel=1e-6)
     assert [rows[name]["unit"] for name in ("age", "income", "orders")] == [None, "EUR", None]
     assert any("Fisher information plus" in note for note in found["notes"])
+
+
+def test_a_run_that_goes_on_comes_to_the_same_errors(folder, capfd):
+    assert main(["run", "risk.toml", "--quiet"]) == 0
+    made = Path("runs/risk/model/linear.json").read_bytes()
+    Path("runs/risk/result.json").unlink()  # as before the run had ended
+    shutil.rmtree("runs/risk/model")
+    assert main(["resume", "runs/risk", "--quiet"]) == 0
+    assert Path("runs/risk/model/linear.json").read_bytes() == made
+
+
+def test_a_model_of_before_has_no_error_of_the_intercept_at_zero(tmp_path):
+    model = LinearRegressor.from_weights(
+        {"age": 1.0}, means={"age": 40.0}, scales={"age": 10.0}, intercept=2.0
+    )
+    model.errors_, model.intercept_errors_ = np.array([[0.05]]), np.array([0.5])
+    model.zero_errors_, model.degrees_of_freedom_ = np.array([0.7]), np.array([8.0])
+    write_model(model, tmp_path)
+    path = tmp_path / "linear.json"
+    written = json.loads(path.read_text())
+    del written["zero_errors"]
+    path.write_text(json.dumps(written))
+    rows = {row.feature: row for row in read_model(tmp_path).summary().rows}
+    assert rows["intercept"].error is None
+    assert rows["intercept at the means"].error == 0.5
+    assert rows["age"].error == 0.05
 
 
 def test_without_stored_errors_coefficients_are_told_alone(folder, capfd):

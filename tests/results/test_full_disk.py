@@ -107,6 +107,7 @@ STAGES = {  # how many times a file can be written, and from which round the run
     "clients.state": (1, 0),
     "extra.json": (3, 2),
     "holdings.png": (0, 4),
+    "figures.png": (0, 4),
     "linear.json": (0, 4),
     "result.json": (0, 4),
 }

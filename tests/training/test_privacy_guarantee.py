@@ -147,6 +147,8 @@ def test_what_cannot_be_bounded_is_refused_in_a_sentence(tmp_path):
     regression = Labels("regression", ())
     said = refusal(tmp_path, "hyfdca", HyFDCA(loss="squared"), labels=regression)
     assert '"hinge" or "logistic"' in said
+    with_errors = HyFDCA(loss="logistic", errors=True)
+    assert "released without noise" in refusal(tmp_path, "hyfdca", with_errors)
     coarse = {"mode": "masked", "range": 2.0**50}
     assert "privacy.range" in refusal(tmp_path, "hyfdca", privacy=coarse)
 

@@ -222,6 +222,7 @@ def test_the_folder_holds_what_was_found(tmp_path):
     assert [line["round"] for line in history] == rounds
     assert history[-1]["gap_relative"] <= 1e-10
     assert (found.folder / "holdings.png").exists()
+    assert (found.folder / "figures.png").exists()
     parts = {key: value for key, value in found.seconds.items() if key != "total"}
     assert found.seconds["total"] == pytest.approx(sum(parts.values()), rel=0.05)
     with pytest.raises(CheckpointError, match="--overwrite"):

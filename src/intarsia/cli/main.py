@@ -30,6 +30,7 @@ from intarsia.cli.console import OUTPUT, AsJson, Folder, Output, console, put, r
 from intarsia.errors import ExperimentError, IntarsiaError, UserError, nearest
 
 if TYPE_CHECKING:
+    from intarsia.inference.predict import Predictions
     from intarsia.results.result import Result
 
 
@@ -423,6 +424,15 @@ def predict(
             help="What stands for columns that no client has of a row: refuse, mean or own.",
         ),
     ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture",
+            metavar="FILE",
+            help="Draw ROC, precision-recall and reliability curves of the rows with a label, or "
+            "their numbers, as a PNG.",
+        ),
+    ] = None,
     missing: Missing = None,
     allow_module: AllowedModules = None,
 ) -> None:
@@ -453,6 +463,8 @@ def predict(
         from intarsia.cli import tables as display
 
         display.show_score(console(), found.score)
+    if picture is not None:
+        say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()
     found.write(text)
     if out is None:
@@ -462,6 +474,22 @@ def predict(
 
         write_over(out, text.getvalue().encode())
         say(f"{len(found.scores):,} predictions: {out}")
+
+
+def _draw_scores(found: Predictions, folder: Path, path: Path) -> Path:
+    """Draw how good predictions are into a file; return its path."""
+    from intarsia.maths.figures import has_curves
+    from intarsia.plots.score_curves import scores_picture
+
+    score = found.score
+    if score is None or score.figures is None or not has_curves(score.figures):
+        raise ExperimentError(
+            "No row has a label of the model's classes, or rows of one class only, and there is "
+            "no curve to draw; give a table with the label column of the run, or leave out "
+            "--picture."
+        )
+    whose = f"{score.samples:,} rows with a label"
+    return scores_picture(score.figures, path, title=folder.resolve().name, whose=whose)
 
 
 @app.command()

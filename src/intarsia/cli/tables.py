@@ -49,6 +49,16 @@ _SCORES = {  # in a mean of clients each of them counts alike, in one of samples
     "centralised\nall samples": "centralised",
     "rows\nall samples": "samples",
 }
+_COMPARED = {  # figures of classes and of numbers that runs are shown by
+    "auc": "AUC",
+    "average_precision": "average\nprecision",
+    "ks": "KS",
+    "brier": "Brier\nscore",
+    "calibration_error": "calibration\nerror",
+    "r2": "R²",
+    "mae": "MAE",
+    "rmse": "RMSE",
+}
 _WHY = {
     "tolerance": "the tolerance is reached",
     "rounds": "the limit of rounds is reached",
@@ -296,7 +306,10 @@ def _cell(score: Score | None, measure: str) -> str | None:
 def show_comparison(console: Console, groups: Sequence[Group]) -> None:
     """Show groups of runs beside each other: scores, then costs."""
     for measure in dict.fromkeys(group.measure for group in groups):
-        console.print(_scores([group for group in groups if group.measure == measure], measure))
+        alike = [group for group in groups if group.measure == measure]
+        console.print(_scores(alike, measure))
+        if any(key in group.figures for group in alike for key in _COMPARED):
+            console.print(_compared_figures(alike))
     if any(group.worst or group.macro_f1 for group in groups):
         console.print(_of_clients(groups))
     if any(group.published for group in groups):
@@ -364,6 +377,22 @@ def _scores(groups: Sequence[Group], measure: str) -> Table:
         table.add_row(
             *_names(group), str(len(group.seeds)), *(some[place] for some in columns.values())
         )
+    return table
+
+
+def _compared_figures(groups: Sequence[Group]) -> Table:
+    """Return the figures of groups with their intervals; a column without any is left out."""
+    there = {key for group in groups for key in group.figures}
+    columns = {key: title for key, title in _COMPARED.items() if key in there}
+    title = "figures over all samples, with 95 % intervals (docs/figures.md)"
+    table = _table(title, "experiment", "algorithm", *columns.values())
+    for group in groups:
+        cells = []
+        for key in columns:
+            found = group.figures.get(key)
+            reach = None if found is None else _range(found.interval)
+            cells.append("–" if found is None else f"{found.value}\n{reach or ''}".rstrip())
+        table.add_row(*_names(group), *cells)
     return table
 
 

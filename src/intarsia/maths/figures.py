@@ -137,6 +137,11 @@ def figures_from(found: Mapping[str, Any]) -> Figures:
     return Figures(**given)
 
 
+def has_curves(found: Figures) -> bool:
+    """Return whether the figures have something to draw."""
+    return bool(found.curves or found.calibration or found.predictions)
+
+
 def reduced(
     some: Sequence[Figures | None], reduce: Callable[[Sequence[float], int], float]
 ) -> Figures | None:

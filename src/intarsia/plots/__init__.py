@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from intarsia.plots.latent_space import latent_picture as latent_picture
     from intarsia.plots.learning_curves import rounds_picture as rounds_picture
     from intarsia.plots.overlap import holdings_picture as holdings_picture
+    from intarsia.plots.score_curves import scores_picture as scores_picture
     from intarsia.plots.tuning import tuning_picture as tuning_picture
 else:
     from intarsia.core.lazy_names import lazy_names

@@ -147,7 +147,7 @@ class ScoreCounts:
     )
 
 
-@fl.describe("sums of predictions, labels and errors of evaluated rows by ranges of predictions")
+@fl.describe("sums of predicted and true labels by ranges of prediction")
 @dataclass(frozen=True)
 class ErrorSums:
     """How predicted numbers of all samples come true, in units of the labels' deviation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from intarsia.experiment.config import to_dict
@@ -118,6 +118,26 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class FigureSpread:
+    """A figure over all samples and its interval, over runs."""
+
+    value: Spread
+    interval: tuple[float, float] | None  # of 95 %; of several runs the mean of each end
+
+    @classmethod
+    def of(cls, scores: Iterable[Score | None], key: str) -> FigureSpread | None:
+        """Return one figure of scores, None where none has it."""
+        some = [score for score in scores if score is not None]
+        value = Spread.of(figure_of(score, key) for score in some)
+        if value is None:
+            return None
+        known = [score.figures.intervals.get(key) for score in some if score.figures is not None]
+        ends = [one for one in known if one is not None]
+        low, high = zip(*ends, strict=True) if ends else ((), ())
+        return cls(value, (statistics.fmean(low), statistics.fmean(high)) if ends else None)
+
+
+@dataclass(frozen=True)
 class Group:
     """The runs of one experiment with one algorithm and its settings, over their seeds."""
 
@@ -140,6 +160,8 @@ class Group:
     worst: Spread | None = None  # what is federated, of the client for whom it is worst
     macro_f1: Spread | None = None  # the mean over clients
     samples: Spread | None = None  # that the scores over all samples are over
+    # accuracy, R² and those of `FIGURES`, federated, over all samples
+    figures: Mapping[str, FigureSpread] = field(default_factory=dict[str, FigureSpread])
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +278,11 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         samples=Spread.of(
             getattr(run.metrics.server or run.metrics.centralised, "samples", None) for run in runs
         ),
+        figures={
+            key: one
+            for key in ("accuracy", "r2", *FIGURES)
+            if (one := FigureSpread.of(federated, key)) is not None
+        },
     )
 
 

@@ -19,6 +19,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.overlap import Parties
+from intarsia.maths.figures import has_curves
 from intarsia.partition.client_clusters import Structures
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results import audit, run_folder
@@ -203,4 +204,16 @@ def finish(folder: Path, result: results.Result) -> None:
 
         title = f"{result.experiment}: who belongs together, by {result.algorithm}"
         structure_picture(result.structure, folder / "structure.png", title=title)
+    score = result.metrics.server
+    if score is not None and score.figures is not None and has_curves(score.figures):
+        from intarsia.plots.score_curves import scores_picture
+
+        known = None if result.model is None else getattr(result.model, "classes_", None)
+        scores_picture(
+            score.figures,
+            folder / "figures.png",
+            title=f"{result.experiment}: {result.algorithm}",
+            whose=f"{score.samples:,} samples of all clients, in ranges of five or more",
+            classes=() if known is None else [str(one) for one in known],
+        )
     result.write(folder)

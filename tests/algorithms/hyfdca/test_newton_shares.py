@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
-from intarsia.algorithms.hyfdca import newton_shares
+from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Point
 from intarsia.algorithms.hyfdca.state import HyFDCA
@@ -17,6 +17,7 @@ from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, RefusedError
+from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -323,7 +324,8 @@ def away_from_zero(block):
 
 def concluded(shape, mode="plain", labels=BINARY, rounds=12, change=away_from_zero, **options):
     x, y = table(240, 6, 0)
-    y = x @ np.linspace(-1, 1, 6) + 0.3 * np.sin(np.arange(240)) if labels != BINARY else y
+    if labels.task == "regression":
+        y = x @ np.linspace(-1, 1, 6) + 0.3 * np.sin(np.arange(240))
     grid, more = SHAPES[shape]
     blocks = {name: change(one) for name, one in rectangles(x, y, *grid, **more).items()}
     engine = engine_over(blocks, mode, labels)
@@ -367,6 +369,53 @@ def test_errors_without_a_penalty_are_those_of_ordinary_least_squares():
     np.testing.assert_allclose(final.weights[0], found, rtol=1e-6)
     np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
     assert final.degrees_of_freedom[0] == pytest.approx(len(x) - x.shape[1], abs=1e-4)
+
+
+def weighted(y):
+    """Return what gives blocks weights of rows and of two classes, and these of mean 1."""
+    weights = np.random.default_rng(2).uniform(0.2, 3, 240) * np.where(y > 0, 2.0, 0.5)
+    weights /= weights.mean()
+    return lambda one: dataclasses.replace(one, weights=weights[one.samples]), weights
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_errors_with_weights_are_those_of_the_weighted_information(mode):
+    """Weights are of mean 1: they say how precise a row is, and add no rows."""
+    change, weights = weighted(table(240, 6, 0)[1])
+    given = {"loss": "logistic", "regularisation": 1e-4, "errors": True}
+    labels = dataclasses.replace(BINARY, weighted=True)
+    x, y, final = concluded("copies", mode, labels, rounds=14, change=change, **given)
+    w = final.weights[0]
+    p = 1 / (1 + np.exp(-x @ w))
+    gradient = x.T @ (weights * (p - (y > 0))) / len(x) + 1e-4 * w
+    assert abs(gradient).max() < 1e-7  # the optimum
+    curvature = weights * p * (1 - p)
+    curvature[curvature <= losses.EDGE] = 0.0  # they are sent sealed, and as small are rounding
+    information = x.T @ (curvature[:, None] * x) + 1e-4 * len(x) * np.eye(len(w))
+    expected = np.sqrt(np.diag(np.linalg.inv(information)))
+    np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
+
+
+def test_errors_with_weights_without_a_penalty_are_those_of_weighted_least_squares():
+    """As statsmodels' WLS has them: weights in another unit are the same."""
+    change, weights = weighted(table(240, 6, 0)[1])
+    given = {"loss": "squared", "regularisation": 1e-10, "errors": True}
+    labels = Labels("regression", weighted=True)
+    x, y, final = concluded("columns", labels=labels, change=change, **given)
+    root = np.sqrt(17 * weights)
+    found, squares, _, _ = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)
+    variance = squares[0] / (len(x) - x.shape[1])
+    spread = np.linalg.inv(x.T @ ((17 * weights)[:, None] * x))
+    np.testing.assert_allclose(final.weights[0], found, rtol=1e-6)
+    np.testing.assert_allclose(final.errors[0], np.sqrt(variance * np.diag(spread)), rtol=1e-6)
+
+
+def test_with_more_features_than_a_shared_system_takes_a_note_says_why_there_are_none(monkeypatch):
+    monkeypatch.setattr(newton, "MOST_FEATURES", 5)
+    _, _, final = concluded("columns", loss="logistic", rounds=3, errors=True)
+    assert final.errors is None
+    (note,) = final.notes
+    assert note == "No standard errors (algorithm.errors): there are 6 features, more than 5."
 
 
 def test_without_being_asked_for_there_are_none():

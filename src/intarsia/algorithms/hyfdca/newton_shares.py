@@ -173,8 +173,8 @@ class InverseRoot:
 
 @fl.describe(
     "how exactly each model weight is known",
-    zero="the score of a row of zeros in a secret basis",
-    far="numbers of columns whose values lie far from 0",
+    zero="the score of zeros in a secret basis",
+    far="numbers of columns that lie far from zero",
 )
 @dataclass(frozen=True)
 class OwnVariances:
@@ -192,7 +192,7 @@ class ZeroTotal:
     zero: Array  # (outputs, features) the total, which each client opens for itself
 
 
-@fl.describe("how exactly the model's score of a row of zeros is known")
+@fl.describe("how exactly the score of zeros is known")
 @dataclass(frozen=True)
 class ZeroDeviation:
     """A client's share of √(cᵀ H⁻¹ c), which all clients know."""
