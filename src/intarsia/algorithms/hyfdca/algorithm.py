@@ -255,23 +255,38 @@ def certify(
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Certify the final model and reveal it, with standard errors where they are asked for."""
-    final = _conclude(server, clients, rng)
-    if server.options.errors and final.errors is None:
-        why = "the run did not end in Newton's method with a shared system"
-        if server.features > newton.MOST_FEATURES:
-            why = f"there are {server.features} features, more than {newton.MOST_FEATURES}"
-        note = f"No standard errors (algorithm.errors): {why}."
-        return replace(final, notes=(*final.notes, note))
-    return final
+    why = _lacks_errors(server) if server.options.errors else None
+    final = _conclude(server, clients, rng, errors=server.options.errors and why is None)
+    if why is None:
+        return final
+    note = f"No standard errors (algorithm.errors): {why}."
+    return replace(final, notes=(*final.notes, note))
 
 
-def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
+def _lacks_errors(server: Server) -> str | None:
+    """Return why the run has no standard errors; None where it has."""
+    if server.features > newton.MOST_FEATURES:
+        return f"there are {server.features} features, more than {newton.MOST_FEATURES}"
+    phase = server.phase
+    if not isinstance(phase, newton.Newton) or phase.dealer is None:
+        return "the run did not end in Newton's method with a shared system"
+    if server.weighted:
+        return (
+            "rows or classes have weights, with which the inverse of the information is not how "
+            "the estimates vary"
+        )
+    return None
+
+
+def _conclude(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey, *, errors: bool
+) -> fl.FinalResult:
     if server.partial is not None:
         _, partial = _enter_partial(server, clients)
         _, info, weights = partial_participation.certify(partial, clients)
         # discloses the model: the server may predict with it
         return fl.FinalResult(info, clients.reveal(weights))
-    if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
+    if errors and isinstance(server.phase, newton.Newton):
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         found = newton.reveal_errors(phase, clients, rng)
