@@ -410,6 +410,40 @@ def test_with_weights_a_note_says_why_there_are_none(loss):
     assert note.startswith("No standard errors (algorithm.errors): rows or classes have weights")
 
 
+@pytest.mark.parametrize(("samples", "has"), [(60, True), (59, False)])
+def test_of_few_common_samples_for_the_columns_of_a_client_there_are_none(samples, has):
+    """A part of the inverse as wide as there are samples holds the other's columns row by row."""
+    x, y = table(400, 8, 0)
+    blocks = {
+        "wide": block(x, y, range(340 + samples), range(6)),
+        "narrow": block(x, y, range(340, 400), range(6, 8), labels=False),
+    }
+    engine = engine_over(blocks, "masked")
+    server = begun(engine, HyFDCA(loss="logistic", errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    assert (final.errors is not None) == has
+    if not has:
+        (note,) = final.notes
+        assert "'wide' with 6 columns and 'narrow' with 2 have 59 samples in common" in note
+
+
+def test_a_client_refuses_errors_of_few_common_samples():
+    x, y = table(59, 8, 0)
+    blocks = {
+        "wide": block(x, y, range(59), range(6)),
+        "narrow": block(x, y, range(59), range(6, 8), labels=False),
+    }
+    engine = engine_over(blocks, "masked")
+    server = begun(engine, HyFDCA(loss="logistic", errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    phase = newton.take_all(server.phase)
+    with pytest.raises(RefusedError, match="59 samples are common to this client"):
+        newton.reveal_errors(phase, engine, engine.key())
+
+
 def test_with_more_features_than_a_shared_system_takes_a_note_says_why_there_are_none(monkeypatch):
     monkeypatch.setattr(newton, "MOST_FEATURES", 5)
     _, _, final = concluded("columns", loss="logistic", rounds=3, errors=True)

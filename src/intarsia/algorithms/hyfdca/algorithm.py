@@ -38,6 +38,7 @@ from intarsia.algorithms.hyfdca import (
     dual_newton,
     minibatch_ascent,
     newton,
+    newton_shares,
     partial_participation,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
@@ -275,6 +276,13 @@ def _lacks_errors(server: Server) -> str | None:
             "rows or classes have weights, with which the inverse of the information is not how "
             "the estimates vary"
         )
+    for name, own in phase.dealer.overlaps.items():
+        if (one := newton_shares.too_wide(own)) is not None:
+            return (
+                f"{name!r} with {len(own.features)} columns and {one.name!r} with "
+                f"{len(one.features)} have {one.samples} samples in common, fewer than "
+                f"{newton_shares.SAMPLES_OF_COLUMN} for each column"
+            )
     return None
 
 

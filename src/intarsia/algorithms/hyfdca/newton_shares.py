@@ -76,6 +76,7 @@ from intarsia.maths.linear.word_products import (
 
 _SPAN = 64.0  # that sums of a row of zeros are divided by, so that they stay in their range
 _FARTHEST = 1e6  # standard deviations between a column's mean and 0
+SAMPLES_OF_COLUMN = 10  # least samples, common to two clients, for each column of either
 _TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
 
 
@@ -245,7 +246,13 @@ def find_overlap(
         features=features[name],
         cells=cells,
         partners=tuple(
-            Partner(other, turns[other], features[other], np.isin(cells, shared))
+            Partner(
+                other,
+                turns[other],
+                features[other],
+                np.isin(cells, shared),
+                sum(index.cells[one].stop - index.cells[one].start for one in shared),
+            )
             for other, shared in common.items()
         ),
         all_features=len(schema.features),
@@ -253,6 +260,18 @@ def find_overlap(
         holders=max((len(cell.owners) for cell in index.cells), default=1),
         widest=max((cell.stop - cell.start for cell in schema.features.cells), default=1),
     )
+
+
+def too_wide(overlap: Overlap) -> Partner | None:
+    """Return a partner with whom the samples are too few for standard errors; None without one.
+
+    A client's part of the inverse system has the rank of what others' columns explain of its own.
+    With as many columns as common samples it holds the space of these columns, row by row.
+    """
+    for one in overlap.partners:
+        if SAMPLES_OF_COLUMN * max(len(overlap.features), len(one.features)) > one.samples:
+            return one
+    return None
 
 
 def solve_shared(
@@ -647,7 +666,8 @@ def own_variances(
     Raises
     ------
     RefusedError
-        If the experiment did not ask for standard errors.
+        If the experiment did not ask for standard errors, or two clients have too few samples in
+        common for them.
     """
     point = _asked_for_errors(state)
     far = abs(zeros := zero_row(block)) > _FARTHEST
@@ -675,7 +695,8 @@ def zero_deviation(
     Raises
     ------
     RefusedError
-        If the experiment did not ask for standard errors.
+        If the experiment did not ask for standard errors, or two clients have too few samples in
+        common for them.
     """
     point = _asked_for_errors(state)
     length = _SPAN * np.linalg.norm(message.zero, axis=1) / np.sqrt(point.system_scale)
@@ -689,6 +710,13 @@ def _asked_for_errors(state: Point | Sharing) -> Point:
         raise RefusedError(
             "Standard errors were asked for where algorithm.errors of this experiment is false; "
             "run the algorithm as it is at the server, or set algorithm.errors = true."
+        )
+    if (one := too_wide(point.overlap)) is not None:
+        raise RefusedError(
+            f"Standard errors were asked for where {one.samples} samples are common to this client "
+            f"of {len(point.overlap.features)} columns and {one.name!r} of {len(one.features)}, "
+            f"and they take {SAMPLES_OF_COLUMN} for each column; run the algorithm as it is at the "
+            "server, or set algorithm.errors = false."
         )
     return point
 
