@@ -115,7 +115,8 @@ def test_variances_are_told_of_one_matrix_alone(works, monkeypatch):
     assert first[:4].all()
     np.testing.assert_array_equal(variances_of(made, phase, unit), first)  # lost on the way
     if works:
-        assert variances_of(made, phase, 2 * unit)[0] == pytest.approx(4 * first[0])  # of a root, squared
+        # a root goes into them twice
+        assert variances_of(made, phase, 2 * unit)[0] == pytest.approx(4 * first[0])
         return
     with pytest.raises(RefusedError, match="own_variances: The site refused"):
         variances_of(made, phase, 2 * unit)

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
+from federations import (
+    BINARY,
+    block,
+    in_order,
+    rectangles,
+    secrets_of,
+    started,
+    table,
+    train,
+)
 from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Point
@@ -442,6 +451,39 @@ def test_a_client_refuses_errors_of_few_common_samples():
     phase = newton.take_all(server.phase)
     with pytest.raises(RefusedError, match="59 samples are common to this client"):
         newton.reveal_errors(phase, engine, engine.key())
+
+
+@pytest.mark.parametrize(("weight", "known"), [(1e-6, True), (1e-9, False)])
+def test_errors_are_told_to_one_percent_or_not_at_all(weight, known):
+    """Columns 0 and 4 of two clients are equal: their errors are those of the penalty."""
+    x, y = table(400, 6, 0)
+    x[:, 4] = x[:, 0]
+    engine = engine_over(rectangles(x, y, 1, 3), "masked")
+    given = {"loss": "logistic", "regularisation": weight, "errors": True, "method": "newton"}
+    server = begun(engine, HyFDCA(**given))
+    for number in range(1, 13):
+        engine.begin_round(number)
+        server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    _, inverse = penalised_logistic(x, y > 0, np.ones(400), weight * 400)
+    truth = np.sqrt(np.diag(inverse))
+    told = in_order(engine.schema("train"), final.errors)[0]
+    assert np.isnan(told[[0, 4]]).all() != known
+    there = ~np.isnan(told)
+    np.testing.assert_allclose(told[there], truth[there], rtol=0.01)
+    assert len(final.notes) == (not known)
+
+
+def test_without_a_degree_of_freedom_a_note_says_why_there_are_none():
+    x, _ = table(12, 20, 0)
+    engine = engine_over(rectangles(x, x[:, 0], 2, 1), labels=Labels("regression"))
+    server = begun(engine, HyFDCA(loss="squared", regularisation=1e-6, errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    assert np.isnan(final.errors).all()
+    (note,) = final.notes
+    assert "12 samples leave" in note
 
 
 def test_with_more_features_than_a_shared_system_takes_a_note_says_why_there_are_none(monkeypatch):

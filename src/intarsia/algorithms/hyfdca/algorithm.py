@@ -286,6 +286,23 @@ def _lacks_errors(server: Server) -> str | None:
     return None
 
 
+def _unsure_errors(server: Server, errors: Array, left: Array) -> tuple[str, ...]:
+    """Return a note where errors are not known."""
+    if server.options.loss == "squared" and (left < 1).any():
+        return (
+            f"No standard errors (algorithm.errors): {server.samples} samples leave "
+            f"{left.min():.2g} degrees of freedom for the residuals of {server.features} features.",
+        )
+    unsure = int(np.isnan(errors).any(axis=0).sum())
+    if not unsure:
+        return ()
+    return (
+        f"No standard errors (algorithm.errors) of {unsure} of {server.features} features: columns "
+        f"are so nearly collinear at regularisation {server.options.regularisation:g} that a "
+        "system in fixed point does not give these to 1 %; leave columns out, or penalise more.",
+    )
+
+
 def _conclude(
     server: Server, clients: fl.Clients, rng: fl.RandomKey, *, errors: bool
 ) -> fl.FinalResult:
@@ -298,7 +315,7 @@ def _conclude(
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         found = newton.reveal_errors(phase, clients, rng)
-        return fl.FinalResult(info, *found)
+        return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton | dual_newton.DualNewton):
         return fl.FinalResult(info, _PHASES[type(server.phase)].reveal_weights(clients))

@@ -413,21 +413,23 @@ def reveal_errors(
     is the inverse of the penalised Fisher information λN I + Xᵀ h X: of the posterior with the
     prior N(0, 1/(λN)) on each weight (Wahba 1983, Nychka 1988), without a penalty that of
     maximum likelihood. σ² is 1 for the logistic loss. For the squared loss it is the residual sum
-    of squares over N - tr((Xᵀ X + λN I)⁻¹ Xᵀ X), the degrees of freedom that are left.
+    of squares over N - tr((Xᵀ X + λN I)⁻¹ Xᵀ X), the degrees of freedom that are left; NaN where
+    less than one is. An error is NaN, too, that is not known to 1 % for the rounding of the system.
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
-    diagonal, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    diagonal, known, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
     weights = reveal_weights(clients)
-    taken = (1 - newton.regularisation * diagonal).sum(axis=1)
+    taken = (1 - newton.regularisation * diagonal).clip(0, 1).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
     if newton.loss == losses.SQUARED:
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
-        variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
+        variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left >= 1)
     at_zero = None if zero is None else np.sqrt(variance * zero / samples)
-    return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
+    errors = np.sqrt(variance[:, None] * diagonal / samples)
+    return weights, np.where(known, errors, np.nan), left, at_zero
 
 
 def reveal_weights(clients: Clients) -> Array:
