@@ -92,12 +92,10 @@ def test_what_a_site_knows_of_it_is_on_its_shelf_and_does_not_go_back_with_its_s
 
 
 def variances_of(made, phase, matrix):
-    """Ask all for the variances of a matrix that the server made up."""
+    """Ask all for the variances by the root of a matrix that the server made up."""
     engine, own = made.made.engine, phase.dealer.overlaps.items()
     given = {
-        name: newton_shares.Inverse(
-            np.ascontiguousarray(matrix[None][:, one.features[:, None], one.features])
-        )
+        name: newton_shares.InverseRoot(np.ascontiguousarray(matrix[None][:, :, one.features]))
         for name, one in own
     }
     return engine.reveal(engine.sum(newton_shares.own_variances, given).variances)[0]
@@ -117,7 +115,8 @@ def test_variances_are_told_of_one_matrix_alone(works, monkeypatch):
     assert first[:4].all()
     np.testing.assert_array_equal(variances_of(made, phase, unit), first)  # lost on the way
     if works:
-        assert variances_of(made, phase, 2 * unit)[0] == pytest.approx(2 * first[0])
+        # a root goes into them twice
+        assert variances_of(made, phase, 2 * unit)[0] == pytest.approx(4 * first[0])
         return
     with pytest.raises(RefusedError, match="own_variances: The site refused"):
         variances_of(made, phase, 2 * unit)

@@ -17,7 +17,6 @@ from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, RefusedError
-from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -371,43 +370,111 @@ def test_errors_without_a_penalty_are_those_of_ordinary_least_squares():
     assert final.degrees_of_freedom[0] == pytest.approx(len(x) - x.shape[1], abs=1e-4)
 
 
-def weighted(y):
-    """Return what gives blocks weights of rows and of two classes, and these of mean 1."""
-    weights = np.random.default_rng(2).uniform(0.2, 3, 240) * np.where(y > 0, 2.0, 0.5)
-    weights /= weights.mean()
-    return lambda one: dataclasses.replace(one, weights=weights[one.samples]), weights
+def penalised_logistic(x, y, weights, penalty):
+    """Return the weighted fit by Newton's method, and the inverse of its information."""
+    w = np.zeros(x.shape[1])
+    for _ in range(12):
+        p = 1 / (1 + np.exp(-x @ w))
+        inverse = np.linalg.inv((x.T * (weights * p * (1 - p))) @ x + penalty * np.eye(len(w)))
+        w -= inverse @ (x.T @ (weights * (p - y)) + penalty * w)
+    return w, inverse
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
-def test_errors_with_weights_are_those_of_the_weighted_information(mode):
-    """Weights are of mean 1: they say how precise a row is, and add no rows."""
-    change, weights = weighted(table(240, 6, 0)[1])
-    given = {"loss": "logistic", "regularisation": 1e-4, "errors": True}
-    labels = dataclasses.replace(BINARY, weighted=True)
-    x, y, final = concluded("copies", mode, labels, rounds=14, change=change, **given)
-    w = final.weights[0]
-    p = 1 / (1 + np.exp(-x @ w))
-    gradient = x.T @ (weights * (p - (y > 0))) / len(x) + 1e-4 * w
-    assert abs(gradient).max() < 1e-7  # the optimum
-    curvature = weights * p * (1 - p)
-    curvature[curvature <= losses.EDGE] = 0.0  # they are sent sealed, and as small are rounding
-    information = x.T @ (curvature[:, None] * x) + 1e-4 * len(x) * np.eye(len(w))
-    expected = np.sqrt(np.diag(np.linalg.inv(information)))
-    np.testing.assert_allclose(final.errors[0], expected, rtol=1e-6)
+def test_the_inverse_information_covers_the_truth_without_weights_alone():
+    """Hence there are no errors with weights; 200 fits of a balanced class of four percent."""
+    truth, covered = np.array([0.8, -0.5, 0.3, -3.2]), {False: 0, True: 0}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        x = np.column_stack([rng.normal(size=(1500, 3)), np.ones(1500)])
+        y = 1.0 * (rng.random(1500) < 1 / (1 + np.exp(-x @ truth)))
+        balanced = np.where(y > 0, 0.5 / y.mean(), 0.5 / (1 - y.mean()))
+        for told, weights in ((False, np.ones(1500)), (True, balanced)):
+            w, inverse = penalised_logistic(x, y, weights, 1e-6 * 1500)
+            reach = 1.96 * np.sqrt(np.diag(inverse))
+            covered[told] += (abs(w - truth) < reach)[:3].mean() / 200
+    assert 0.91 < covered[False] < 0.98
+    assert covered[True] < 0.8
 
 
-def test_errors_with_weights_without_a_penalty_are_those_of_weighted_least_squares():
-    """As statsmodels' WLS has them: weights in another unit are the same."""
-    change, weights = weighted(table(240, 6, 0)[1])
-    given = {"loss": "squared", "regularisation": 1e-10, "errors": True}
-    labels = Labels("regression", weighted=True)
-    x, y, final = concluded("columns", labels=labels, change=change, **given)
-    root = np.sqrt(17 * weights)
-    found, squares, _, _ = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)
-    variance = squares[0] / (len(x) - x.shape[1])
-    spread = np.linalg.inv(x.T @ ((17 * weights)[:, None] * x))
-    np.testing.assert_allclose(final.weights[0], found, rtol=1e-6)
-    np.testing.assert_allclose(final.errors[0], np.sqrt(variance * np.diag(spread)), rtol=1e-6)
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_with_weights_a_note_says_why_there_are_none(loss):
+    labels = Labels("regression") if loss == "squared" else BINARY
+    labels = dataclasses.replace(labels, weighted=True)
+
+    def change(one):
+        return dataclasses.replace(one, weights=np.where(one.samples % 2, 0.5, 1.5))
+
+    _, _, final = concluded("columns", "plain", labels, 4, change, loss=loss, errors=True)
+    assert final.errors is None
+    (note,) = final.notes
+    assert note.startswith("No standard errors (algorithm.errors): rows or classes have weights")
+
+
+@pytest.mark.parametrize(("samples", "has"), [(60, True), (59, False)])
+def test_of_few_common_samples_for_the_columns_of_a_client_there_are_none(samples, has):
+    """A part of the inverse as wide as there are samples holds the other's columns row by row."""
+    x, y = table(400, 8, 0)
+    blocks = {
+        "wide": block(x, y, range(340 + samples), range(6)),
+        "narrow": block(x, y, range(340, 400), range(6, 8), labels=False),
+    }
+    engine = engine_over(blocks, "masked")
+    server = begun(engine, HyFDCA(loss="logistic", errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    assert (final.errors is not None) == has
+    if not has:
+        (note,) = final.notes
+        assert "'wide' with 6 columns and 'narrow' with 2 have 59 samples in common" in note
+
+
+def test_a_client_refuses_errors_of_few_common_samples():
+    x, y = table(59, 8, 0)
+    blocks = {
+        "wide": block(x, y, range(59), range(6)),
+        "narrow": block(x, y, range(59), range(6, 8), labels=False),
+    }
+    engine = engine_over(blocks, "masked")
+    server = begun(engine, HyFDCA(loss="logistic", errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    phase = newton.take_all(server.phase)
+    with pytest.raises(RefusedError, match="59 samples are common to this client"):
+        newton.reveal_errors(phase, engine, engine.key())
+
+
+@pytest.mark.parametrize(("weight", "known"), [(1e-6, True), (1e-9, False)])
+def test_errors_are_told_to_one_percent_or_not_at_all(weight, known):
+    """Columns 0 and 4 of two clients are equal: their errors are those of the penalty."""
+    x, y = table(400, 6, 0)
+    x[:, 4] = x[:, 0]
+    engine = engine_over(rectangles(x, y, 1, 3), "masked")
+    given = {"loss": "logistic", "regularisation": weight, "errors": True, "method": "newton"}
+    server = begun(engine, HyFDCA(**given))
+    for number in range(1, 13):
+        engine.begin_round(number)
+        server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    _, inverse = penalised_logistic(x, y > 0, np.ones(400), weight * 400)
+    truth = np.sqrt(np.diag(inverse))
+    told = in_order(engine.schema("train"), final.errors)[0]
+    assert np.isnan(told[[0, 4]]).all() != known
+    there = ~np.isnan(told)
+    np.testing.assert_allclose(told[there], truth[there], rtol=0.01)
+    assert len(final.notes) == (not known)
+
+
+def test_without_a_degree_of_freedom_a_note_says_why_there_are_none():
+    x, _ = table(12, 20, 0)
+    engine = engine_over(rectangles(x, x[:, 0], 2, 1), labels=Labels("regression"))
+    server = begun(engine, HyFDCA(loss="squared", regularisation=1e-6, errors=True))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    final = HYFDCA.conclude(server, engine, engine.key())
+    assert np.isnan(final.errors).all()
+    (note,) = final.notes
+    assert "12 samples leave" in note
 
 
 def test_with_more_features_than_a_shared_system_takes_a_note_says_why_there_are_none(monkeypatch):

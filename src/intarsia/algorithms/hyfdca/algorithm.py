@@ -39,6 +39,7 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     newton_client,
+    newton_shares,
     partial_participation,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
@@ -270,27 +271,66 @@ def certify(
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Certify the final model and reveal it, with standard errors where they are asked for."""
-    final = _conclude(server, clients, rng)
-    if server.options.errors and final.errors is None:
-        why = "the run did not end in Newton's method with a shared system"
-        if server.features > newton.MOST_FEATURES:
-            why = f"there are {server.features} features, more than {newton.MOST_FEATURES}"
-        note = f"No standard errors (algorithm.errors): {why}."
-        return replace(final, notes=(*final.notes, note))
-    return final
+    why = _lacks_errors(server) if server.options.errors else None
+    final = _conclude(server, clients, rng, errors=server.options.errors and why is None)
+    if why is None:
+        return final
+    note = f"No standard errors (algorithm.errors): {why}."
+    return replace(final, notes=(*final.notes, note))
 
 
-def _conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
+def _lacks_errors(server: Server) -> str | None:
+    """Return why the run has no standard errors; None where it has."""
+    if server.features > newton.MOST_FEATURES:
+        return f"there are {server.features} features, more than {newton.MOST_FEATURES}"
+    phase = server.phase
+    if not isinstance(phase, newton.Newton) or phase.dealer is None:
+        return "the run did not end in Newton's method with a shared system"
+    if server.weighted:
+        return (
+            "rows or classes have weights, with which the inverse of the information is not how "
+            "the estimates vary"
+        )
+    for name, own in phase.dealer.overlaps.items():
+        if (one := newton_shares.too_wide(own)) is not None:
+            return (
+                f"{name!r} with {len(own.features)} columns and {one.name!r} with "
+                f"{len(one.features)} have {one.samples} samples in common, fewer than "
+                f"{newton_shares.SAMPLES_OF_COLUMN} for each column"
+            )
+    return None
+
+
+def _unsure_errors(server: Server, errors: Array, left: Array) -> tuple[str, ...]:
+    """Return a note where errors are not known."""
+    if server.options.loss == "squared" and (left < 1).any():
+        return (
+            f"No standard errors (algorithm.errors): {server.samples} samples leave "
+            f"{left.min():.2g} degrees of freedom for the residuals of {server.features} features.",
+        )
+    unsure = int(np.isnan(errors).any(axis=0).sum())
+    if not unsure:
+        return ()
+    return (
+        f"No standard errors (algorithm.errors) of {unsure} of {server.features} features: columns "
+        f"are so nearly collinear at regularisation {server.options.regularisation:g} that a "
+        "system in fixed point does not give these to 1 %; leave columns out, or penalise more.",
+    )
+
+
+def _conclude(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey, *, errors: bool
+) -> fl.FinalResult:
     if server.partial is not None:
         _, partial = _enter_partial(server, clients)
         _, info, weights = partial_participation.certify(partial, clients)
         # discloses the model: the server may predict with it
         return fl.FinalResult(info, clients.reveal(weights))
-    if server.options.errors and isinstance(server.phase, newton.Newton) and server.phase.dealer:
+    if errors and isinstance(server.phase, newton.Newton):
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         found = newton.reveal_errors(phase, clients, rng)
-        return fl.FinalResult(info, *found)
+        return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients, rng)
     if isinstance(server.phase, newton.Newton):
         zeros = server.options.l1_ratio > 0

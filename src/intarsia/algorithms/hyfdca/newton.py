@@ -459,22 +459,25 @@ def reveal_errors(
     maximum likelihood. σ² is 1 for the logistic and the Poisson loss. For the squared loss it is
     the residual sum of squares over N - tr((Xᵀ h X + λN I)⁻¹ Xᵀ h X), the degrees of freedom that
     are left; for the Gamma loss Pearson's χ² over these, and the information is the observed one.
+    It is NaN where less than one is left. An error is NaN, too, that is not known to 1 % for the
+    rounding of the system.
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
-    diagonal, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    diagonal, known, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
     weights = reveal_weights(clients)
-    taken = (1 - newton.regularisation * diagonal).sum(axis=1)
+    taken = (1 - newton.regularisation * diagonal).clip(0, 1).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
     if newton.loss == losses.SQUARED:
         ridge = 0.5 * newton.regularisation * (weights**2).sum(axis=1)
         squares = 2 * samples * (newton.primal - ridge)
-        variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left > 0)
+        variance = np.divide(squares, left, out=np.full(outputs, np.nan), where=left >= 1)
     if newton.loss == losses.GAMMA:
-        variance = np.divide(newton.moved, left, out=np.full(outputs, np.nan), where=left > 0)
+        variance = np.divide(newton.moved, left, out=np.full(outputs, np.nan), where=left >= 1)
     at_zero = None if zero is None else np.sqrt(variance * zero / samples)
-    return weights, np.sqrt(variance[:, None] * diagonal / samples), left, at_zero
+    errors = np.sqrt(variance[:, None] * diagonal / samples)
+    return weights, np.where(known, errors, np.nan), left, at_zero
 
 
 def reveal_weights(clients: Clients, *, zeros: bool = False) -> Array:

@@ -110,6 +110,7 @@ class Partner:
     turn: int
     features: NDArray[np.int64]  # (its features,) their places among the federation's
     cells: NDArray[np.bool_]  # (the other's cells,) which of them it holds, too
+    samples: int = 0  # in these
 
 
 @dataclass(frozen=True)

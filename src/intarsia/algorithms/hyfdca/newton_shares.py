@@ -62,6 +62,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import RefusedError
 from intarsia.maths.linear.products import project_rows
 from intarsia.maths.linear.word_products import (
+    BITS,
     ROOM,
     add_block,
     add_own,
@@ -77,6 +78,8 @@ from intarsia.maths.linear.word_products import (
 
 _SPAN = 64.0  # that sums of a row of zeros are divided by, so that they stay in their range
 _FARTHEST = 1e6  # standard deviations between a column's mean and 0
+_UNSURE = 0.02  # relative, of a variance: 1 % of its root
+SAMPLES_OF_COLUMN = 10  # least samples, common to two clients, for each column of either
 _TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
 
 
@@ -246,7 +249,13 @@ def find_overlap(
         features=features[name],
         cells=cells,
         partners=tuple(
-            Partner(other, turns[other], features[other], np.isin(cells, shared))
+            Partner(
+                other,
+                turns[other],
+                features[other],
+                np.isin(cells, shared),
+                sum(index.cells[one].stop - index.cells[one].start for one in shared),
+            )
             for other, shared in common.items()
         ),
         all_features=len(schema.features),
@@ -254,6 +263,18 @@ def find_overlap(
         holders=max((len(cell.owners) for cell in index.cells), default=1),
         widest=max((cell.stop - cell.start for cell in schema.features.cells), default=1),
     )
+
+
+def too_wide(overlap: Overlap) -> Partner | None:
+    """Return a partner with whom the samples are too few for standard errors; None without one.
+
+    A client's part of the inverse system has the rank of what others' columns explain of its own.
+    With as many columns as common samples it holds the space of these columns, row by row.
+    """
+    for one in overlap.partners:
+        if SAMPLES_OF_COLUMN * max(len(overlap.features), len(one.features)) > one.samples:
+            return one
+    return None
 
 
 def solve_shared(
@@ -271,12 +292,13 @@ def solve_shared(
 
 def reveal_variances(
     clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
-) -> tuple[Array, Array | None]:
+) -> tuple[Array, NDArray[np.bool_], Array | None]:
     """Return the diagonal of H⁻¹ = (λI + 1/N Xᵀ h X)⁻¹, (outputs, features), and cᵀ H⁻¹ c.
 
-    The latter, (outputs,), is of the row c that is 0 in all columns of the tables: the variance of
-    the intercept there. None where a column's mean is too many standard deviations from 0. Given as
-    `solve_shared`.
+    Between these, (outputs, features), which entries of the diagonal the rounding of the system
+    cannot change by more than 2 %. cᵀ H⁻¹ c, (outputs,), is of the row c that is 0 in all columns
+    of the tables: the variance of the intercept there. It is NaN where an entry is not as sure, and
+    None where a column's mean is too many standard deviations from 0. Given as `solve_shared`.
 
     The server inverts the system in its secret basis P, (P H Pᵀ)⁻¹ = M, and takes a root of it that
     it turns at random, M = RᵀR. It tells each client the columns of R of its own features. H⁻¹ =
@@ -286,7 +308,9 @@ def reveal_variances(
     """
     systems = _open_system(clients, dealer, bounds, outputs, rng)
     secret = fl.SecretKey(dealer.secret).fold_in(*rng.words, "root")
-    roots = np.stack([_turned_root(one, secret.fold_in(c)) for c, (one, _) in enumerate(systems)])
+    found = [_turned_root(one, dealer, secret.fold_in(c)) for c, (one, _) in enumerate(systems)]
+    roots = np.stack([root for root, _ in found])
+    known = np.stack([one for _, one in found])
     own = {
         name: InverseRoot(np.ascontiguousarray(roots[:, :, one.features]))
         for name, one in dealer.overlaps.items()
@@ -296,20 +320,37 @@ def reveal_variances(
     diagonal: Array = clients.reveal(total.variances)
     # discloses how many columns, of all clients together, are as good as constant beside their mean
     if np.rint(clients.reveal(total.far))[0] > 0:
-        return diagonal, None
+        return diagonal, known, None
     asked = dict.fromkeys(clients.ids, ZeroTotal(total.zero))
     # discloses how exactly the intercept is known where all columns are 0
     deviation: Array = clients.reveal(clients.sum(zero_deviation, asked).deviation)
-    return diagonal, deviation**2
+    return diagonal, known, np.where(known.all(axis=1), deviation**2, np.nan)
 
 
-def _turned_root(system: Array, secret: fl.SecretKey) -> Array:
-    """Return R with RᵀR the inverse of the system, whose rows say nothing by themselves."""
+def _turned_root(
+    system: Array, dealer: Dealer, secret: fl.SecretKey
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Return R with RᵀR = M the inverse of the system H, whose rows say nothing by themselves.
+
+    And of which features the diagonal of the inverse is known, (features,). Rounding E of the
+    system changes pᵀ M p by pᵀ M E M p, which is at most ‖E‖ pᵀ M² p; p is a column of the secret
+    basis, of which the server knows alone that it has the features of one client. So the worst of
+    these counts.
+    """
     size = len(system)
     words = secret.words(size * size).view(np.int64).reshape(size, size)
     turn, _ = np.linalg.qr(words * 2.0**-63)
-    found: Array = turn @ np.linalg.cholesky(np.linalg.inv(system)).T
-    return found
+    values, vectors = np.linalg.eigh(system)
+    # E is about a matrix of independent entries: each is a sum over rows of which both factors
+    # were rounded, or a client's own, rounded once
+    bits = BITS if any(own.partners for own in dealer.overlaps.values()) else 2 * BITS
+    noise = 2 * np.sqrt(size / 6 * np.diag(system).max()) * 2.0**-bits
+    scales = 1 / np.sqrt(np.maximum(values, noise))
+    known = np.zeros(size, bool)
+    for own in dealer.overlaps.values():
+        span, _ = np.linalg.qr((vectors[own.features] * scales).T)
+        known[own.features] |= noise * np.linalg.norm(span * scales[:, None], 2) ** 2 < _UNSURE
+    return turn @ (vectors * scales).T, known
 
 
 def _open_system(
@@ -652,7 +693,8 @@ def own_variances(
     Raises
     ------
     RefusedError
-        If the experiment did not ask for standard errors.
+        If the experiment did not ask for standard errors, or two clients have too few samples in
+        common for them.
     """
     point = _asked_for_errors(state)
     far = abs(zeros := zero_row(block)) > _FARTHEST
@@ -680,7 +722,8 @@ def zero_deviation(
     Raises
     ------
     RefusedError
-        If the experiment did not ask for standard errors.
+        If the experiment did not ask for standard errors, or two clients have too few samples in
+        common for them.
     """
     point = _asked_for_errors(state)
     length = _SPAN * np.linalg.norm(message.zero, axis=1) / np.sqrt(point.system_scale)
@@ -694,6 +737,13 @@ def _asked_for_errors(state: Point | Sharing) -> Point:
         raise RefusedError(
             "Standard errors were asked for where algorithm.errors of this experiment is false; "
             "run the algorithm as it is at the server, or set algorithm.errors = true."
+        )
+    if (one := too_wide(point.overlap)) is not None:
+        raise RefusedError(
+            f"Standard errors were asked for where {one.samples} samples are common to this client "
+            f"of {len(point.overlap.features)} columns and {one.name!r} of {len(one.features)}, "
+            f"and they take {SAMPLES_OF_COLUMN} for each column; run the algorithm as it is at the "
+            "server, or set algorithm.errors = false."
         )
     return point
 
