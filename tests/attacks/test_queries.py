@@ -115,7 +115,7 @@ def test_a_name_that_says_more_of_an_sqlite_file_is_a_name(tmp_path):
     with contextlib.closing(sqlite3.connect(str(path))) as database:
         database.execute("create table t as select 1 as a")
         database.commit()
-    from intarsia.data import sql
+    from intarsia.data.formats import sql
 
     names, columns = sql._from_sqlite(
         sql.make_url("sqlite:///").set(database=str(path)), "select a from t", Source(name="bank")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -252,7 +254,12 @@ def test_classes_that_lie_in_several_parts_are_not_written(dealt):
 
 def test_title_and_legend_say_whether_all_rows_are_drawn_or_those_trained_on(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+
+    def keep(figure, path, **_):
+        if Path(path).name != "figures.png":
+            drawn.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
     x = np.random.default_rng(0).normal(size=(100, 2))
     tables = {"a": (x, np.sign(x[:, 0])), "b": (x, np.sign(x[:, 0]))}
     intarsia.inspect(tables=tables, picture=tmp_path / "all.png")
