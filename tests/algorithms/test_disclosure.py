@@ -94,7 +94,7 @@ RUNS = {
             Run(kind="text", away=(5, 6)),
             Run({"frame": False}),
             Run({"system": "shares"}),
-            Run({"loss": "logistic", "errors": True}),
+            Run({"loss": "logistic", "errors": True}, kind="columns"),
             Run({"l1_ratio": 0.5}),
             Run({"l1_ratio": 0.5, "frame": False}),
             Run({"system": "shares"}, kind="five"),
