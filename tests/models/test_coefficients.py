@@ -10,9 +10,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+import intarsia
 from intarsia.cli.main import main
 from intarsia.errors import ExperimentError
 from intarsia.models.coefficients import Coefficient, Scorecard, Summary
@@ -207,3 +209,25 @@ def test_a_scorecard_of_no_log_odds_is_refused():
 def test_a_scorecard_of_wrong_numbers_is_refused(wrong):
     with pytest.raises(ExperimentError, match="scorecard's"):
         Scorecard(**wrong)
+
+
+def test_levels_beside_an_intercept_have_no_errors_of_the_penalty():
+    rng = np.random.default_rng(0)
+    sex = rng.integers(0, 2, 400)
+    table = pd.DataFrame(
+        {"id": range(400), "sex": np.array(["F", "M"])[sex], "a": rng.normal(size=400)}
+    )
+    table["y"] = (sex + table.a + rng.logistic(size=400) > 0.5).astype(int)
+    given = {"id": "id", "label": "y", "test": 0, "yardsticks": False, "tolerance": 1e-9}
+    result = intarsia.run(
+        tables={"one": table[["id", "sex", "y"]], "two": table[["id", "a"]]},
+        loss="logistic",
+        regularisation=1e-6,
+        errors=True,
+        **given,
+    )
+    found = result.model.summary()
+    error = {row.feature: row.error for row in found.rows}
+    assert error["a"] == pytest.approx(0.139, abs=0.001)
+    assert [error[name] for name in ("sex=F", "sex=M", "intercept")] == [None, None, None]
+    assert "all levels of sex stand beside the intercept" in str(found)

@@ -149,6 +149,25 @@ def test_a_constant_feature_becomes_zero_and_is_named():
     assert notes == ("Constant over all training samples, so left at 0: f0001.",)
 
 
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_columns_of_small_and_of_large_numbers_are_standardised_in_every_mode(mode):
+    x, y = table(200, 5, 3)
+    x[:, 4] = 0.1
+    sizes = 10.0 ** np.array([3, -4, -7, -9, 0])
+    blocks = rectangles(x * sizes, y, 2, 2, shared_rows=9, shared_columns=1)
+    sealing = None
+    if mode != "plain":
+        settings, owners = Privacy(mode=mode), list(blocks)
+        keys = modes.keys(settings, owners, None, "small")
+        sealing = modes.sealing(settings, owners, keys)
+    engine, notes = prepared(blocks, sealing=sealing)
+    assert notes == ("Constant over all training samples, so left at 0: f0004.",)
+    expected = standardised(x * sizes)
+    expected[:, 4] = 0.0
+    error = {"plain": 1e-12, "masked": 1e-5, "ckks": 1e-4}[mode]
+    np.testing.assert_allclose(pooled(engine), expected, rtol=0, atol=error)
+
+
 def test_a_feature_that_is_constant_at_each_party_alone_stays():
     x, y = table(20, 2)
     x[:10, 0], x[10:, 0] = -3.0, 5.0

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -183,6 +184,13 @@ def summarise(
             "standard errors are of the penalised estimate: the inverse of the Fisher information "
             "plus regularisation times samples."
         )
+        if table.levels:
+            columns = sorted({name.partition("=")[0] for name in table.levels})
+            notes.append(
+                f"all levels of {', '.join(columns)} stand beside the intercept, so that the data "
+                "tell their differences alone: the errors of a level and of the intercept would be "
+                "those of the penalty, and are left out."
+            )
     return Summary(tuple(table.rows()), loss, float(model.regularisation), classes, tuple(notes))
 
 
@@ -208,6 +216,7 @@ class _Table:
         self.zero_errors = getattr(model, "zero_errors_", None)
         self.left = getattr(model, "degrees_of_freedom_", None)
         self.loss, self.units, self.scorecard = loss, units, scorecard
+        self.levels = _levels(self.names) if bool(np.any(self.intercept)) else frozenset()
         several = len(self.intercept) > 1
         self.outputs = [str(one) for one in classes] if several else [None]
 
@@ -218,12 +227,16 @@ class _Table:
             own = None if self.intercept_errors is None else self.intercept_errors[c]
             centred = self.means is not None and bool(np.any(self.means))
             at_zero = None if self.zero_errors is None else self.zero_errors[c]
+            if self.levels:
+                own = at_zero = None
             yield self._row(INTERCEPT_ROW, c, output, constant, at_zero if centred else own)
             if centred and own is not None:
                 value = constant + self.coef[c] @ self.means
                 yield self._row(CENTRED_ROW, c, output, value, own)
             for j, name in enumerate(self.names):
-                error = None if self.errors is None else self.errors[c, j]
+                error = None
+                if self.errors is not None and name not in self.levels:
+                    error = self.errors[c, j]
                 yield self._row(name, c, output, self.coef[c, j], error)
 
     def _row(
@@ -252,6 +265,12 @@ class _Table:
         return Coefficient(
             name, None if special else self.units.get(name), output, estimate, **found
         )
+
+
+def _levels(names: Sequence[str]) -> frozenset[str]:
+    """Return those of some features that are levels of one column, "column=level"."""
+    count = Counter(name.partition("=")[0] for name in names if "=" in name)
+    return frozenset(name for name in names if "=" in name and count[name.partition("=")[0]] > 1)
 
 
 def _power(value: float) -> float | None:

@@ -154,6 +154,8 @@ def _add_labels(schema: Schema) -> fl.ClientFunction:
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
 _MODULUS = 2.0**12  # M: 2,048 clients may add up such numbers within the default privacy.range
 _PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
+_FINER = 2.0 ** np.array([0, 20, 40])  # units of squares, finer and finer
+_MOST_SQUARES = 2.0**10  # of a client in the finer units
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 
 
@@ -232,9 +234,13 @@ class Moments:
 @fl.describe("squared deviations of columns")
 @dataclass(frozen=True)
 class Squares:
-    """Sums over observed values of the squared deviation, each counted once."""
+    """Sums over observed values of the squared deviation, each counted once.
 
-    squares: fl.PerFeature  # (1, features)
+    In units of 1, 2^-20 and 2^-40, up to `_MOST_SQUARES`: sealed sums are rounded at a fixed place,
+    below which the squares of small numbers lie.
+    """
+
+    squares: fl.PerFeature  # (3, features)
 
 
 @dataclass(frozen=True)
@@ -513,7 +519,8 @@ def centre(
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
-    return replace(state, mean=mean), Squares(squares[None, :])
+    finer = np.minimum(squares * _FINER[1:, None], _MOST_SQUARES)
+    return replace(state, mean=mean), Squares(np.concatenate([squares[None, :], finer]))
 
 
 @_function
@@ -528,7 +535,11 @@ def settle_scale(
             f"{message.squares[0, wrong[0]]}: its values are too large for 64-bit numbers; divide "
             "them by a power of ten at every client."
         )
-    deviation = np.sqrt(message.squares[0] / np.maximum(message.count[0], 1.0))
+    squares = message.squares[0]
+    for unit, finer in zip(_FINER[1:], message.squares[1:], strict=True):
+        # where the largest part of a client was cut, so is the total at least as large
+        squares = np.where(finer < 0.5 * _MOST_SQUARES, finer / unit, squares)
+    deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     scale[_is_intercept(block)] = 1.0
     return replace(state, scale=scale), Constant((scale == 0).astype(np.float64)[None, :])
