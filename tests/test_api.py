@@ -286,7 +286,8 @@ def test_another_algorithm_keeps_loss_and_regularisation(file):
     described = experiment.load(file)
     result = intarsia.run(described, algorithm="centralised", loss="logistic", out=None)
     assert result.algorithm == "centralised"
-    assert result.hyperparameters == {"loss": "logistic", "regularisation": 1e-2}
+    shapes = {"huber_delta": 1.35, "quantile": 0.5}
+    assert result.hyperparameters == {"loss": "logistic", "regularisation": 1e-2, **shapes}
 
 
 def test_overwriting_waits_for_the_new_tables(file, tmp_path):

@@ -355,7 +355,7 @@ def test_labels_that_the_log_link_has_no_mean_for_are_refused(loss, wrong, said,
     ("loss", "theirs"), [("poisson", PoissonRegressor), ("gamma", GammaRegressor)]
 )
 def test_standard_errors_are_those_of_maximum_likelihood(loss, theirs, mode):
-    x, y = table(loss, samples=90, seed=8)
+    x, y = table(loss, samples=300, seed=8)
     x = x[:, :4]
     result = intarsia.run(
         tables=frames(x, y),
