@@ -10,6 +10,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import huber
+from scipy.stats import norm, t
 from sklearn.linear_model import GammaRegressor, PoissonRegressor, QuantileRegressor
 from sklearn.metrics import (
     d2_tweedie_score,
@@ -239,11 +240,11 @@ def test_cocoa_reaches_the_optimum_and_fedavg_comes_close(loss, shape):
     assert best - 1e-9 <= conclusion.info.primal <= 1.03 * best
 
 
-def frames(x, y):
-    """Return four tables of two regions and two kinds of columns, some of whose rows both have."""
+def frames(x, y, overlap=9):
+    """Return four tables of two regions and two kinds of columns; 2 × overlap rows are in both."""
     data = pd.DataFrame(x, columns=list("abcd")).assign(id=range(len(y)), y=y)
     half = len(y) // 2
-    north, south = data.iloc[: half + 9], data.iloc[half - 9 :]
+    north, south = data.iloc[: half + overlap], data.iloc[half - overlap :]
     left, right = ["id", "a", "b", "y"], ["id", "c", "d"]
     return {
         "north left": north[left],
@@ -358,7 +359,7 @@ def test_standard_errors_are_those_of_maximum_likelihood(loss, theirs, mode):
     x, y = table(loss, samples=300, seed=8)
     x = x[:, :4]
     result = intarsia.run(
-        tables=frames(x, y),
+        tables=frames(x, y, overlap=30),  # standard errors need ten rows in common a column
         id="id",
         label="y",
         loss=loss,
@@ -381,7 +382,7 @@ def test_standard_errors_are_those_of_maximum_likelihood(loss, theirs, mode):
     assert result.model.coef_[order] == pytest.approx(fit.coef_, abs=1e-5)
     assert result.model.errors_[0][order] == pytest.approx(errors[:4], rel=1e-4)
     rows = {row.feature: row for row in result.model.summary().rows}
-    reach = {"poisson": 1.959964, "gamma": 1.988268}[loss]  # of normal, and of t with 85 left
+    reach = {"poisson": norm, "gamma": t(len(y) - 5)}[loss].ppf(0.975)
     assert rows["a"].high - rows["a"].low == pytest.approx(2 * reach * errors[0], rel=1e-4)
 
 
