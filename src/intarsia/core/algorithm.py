@@ -46,6 +46,8 @@ class Layout(Enum):
         self.is_selected = value.startswith("selected")  # it is of some samples only
         self.is_scores = value.endswith("scores")  # one client opens the total of a sample
 
+    __hash__ = object.__hash__  # each is there once; Enum's own, of the name, runs in Python
+
 
 PerSample = Annotated[Array, Layout.SAMPLES]  # (..., the client's samples)
 PerFeature = Annotated[Array, Layout.FEATURES]  # (..., the client's features)

@@ -151,7 +151,8 @@ def size_within(value: Any) -> int:
         names, total = _fields(kind)
         own = value.__dict__
         for name in names:
-            total += size_within(own[name])
+            one = own[name]
+            total += NOTHING if one is None else size_within(one)
         return total
     if kind is tuple:
         return 9 + sum(size_within(item) for item in value)

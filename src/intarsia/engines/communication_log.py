@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from intarsia.core.algorithm import ClientFunction, evolve
@@ -59,36 +58,22 @@ class Version:
 RECORDS = (CombinationRecord, PieceRecord, SealedRecord, Version)
 
 
-@dataclass(frozen=True, eq=False)
 class Split:
     """A message, apart into what is sealed and what is not."""
 
-    sealed: tuple[tuple[str, SealedField], ...]
-    plain: dict[str, Any]
-    message: Any
+    __slots__ = ("kind", "names", "plain", "sealed", "size")
 
-    @property
-    def kind(self) -> type:
-        """Return the message's class."""
-        return type(self.message)
-
-    @cached_property
-    def size(self) -> int:
-        """Return the bytes of the message with nothing in the place of what is sealed."""
-        return codec.size(evolve(self.message, **{name: None for name, _ in self.sealed}))
-
-    @property
-    def names(self) -> tuple[tuple[str, str], ...]:
-        """Return the sealed fields, and the fields of replies that they are totals of."""
-        return tuple((field, total.name) for field, total in self.sealed)
-
-
-def split(message: Any) -> Split:
-    """Return a message apart into what is sealed and what is not."""
-    own = getattr(message, "__dict__", {}).items()
-    sealed = tuple((name, one) for name, one in own if isinstance(one, SealedField))
-    plain = {name: one for name, one in own if not isinstance(one, SealedField)}
-    return Split(sealed, plain, message)
+    def __init__(self, message: Any) -> None:
+        sealed: dict[str, SealedField] = {}
+        plain: dict[str, Any] = {}
+        for name, one in getattr(message, "__dict__", {}).items():
+            (sealed if isinstance(one, SealedField) else plain)[name] = one
+        self.kind: type = type(message)
+        self.sealed, self.plain = sealed, plain
+        # the sealed fields, and the fields of replies that they are totals of
+        self.names = tuple((name, one.name) for name, one in sealed.items())
+        # bytes of the message with nothing in the place of what is sealed
+        self.size = codec.size(evolve(message, **dict.fromkeys(sealed)) if sealed else message)
 
 
 class CommunicationLog:
@@ -167,9 +152,10 @@ class CommunicationLog:
         again: dict[int, Any] = {}
         for message in messages.values():
             if id(message) not in again:
-                sealed = split(message).sealed
-                fields = {name: self._sealed_anew(total, messages) for name, total in sealed}
-                same = all(fields[name] is total for name, total in sealed)
+                own = getattr(message, "__dict__", {}).items()
+                sealed = {name: one for name, one in own if isinstance(one, SealedField)}
+                fields = {name: self._sealed_anew(one, messages) for name, one in sealed.items()}
+                same = all(fields[name] is one for name, one in sealed.items())
                 again[id(message)] = message if same else evolve(message, **fields)
         return {client: again[id(message)] for client, message in messages.items()}
 
@@ -218,18 +204,15 @@ class Exchange:
         self._books, self._kind, self._fn = books, kind, fn
         self._recorded = books.recorded
         self.replies: dict[ClientId, Any] = {}  # of an ask
-        self._collector = None
-        if kind == "sum":
-            first = next(iter(self.messages.values()))
-            told = told_alike(fn, split(first).plain) if fn.alike else ""
-            self._collector = books.totals.collector(fn, books.round, self.messages, told)
-        self._message: Any = self  # which was split last; this is none
-        self._split = Split((), {}, None)
-        # what is sealed in messages, and who got these: a field may be None in those of others
-        self._named: dict[tuple[tuple[str, str], ...], list[ClientId]] = {}
-        self._alike: list[ClientId] = []  # who got messages like the one that was split last
+        self._splits: dict[int, Split] = {}  # each message apart, by its identity
         self._reply: type = type(None)
         self._unsent: set[str] | None = None  # fields that no client so far had anything for
+        self._collector = None
+        if kind == "sum":
+            told = ""
+            if fn.alike and books.mode != "plain":  # what is in the clear adds up whatever is told
+                told = told_alike(fn, self.split(next(iter(self.messages))).plain)
+            self._collector = books.totals.collector(fn, books.round, self.messages, told)
         for client in messages if fn.releases else ():
             books.releases[client] += 1
         books.exchange += 1
@@ -243,36 +226,21 @@ class Exchange:
         CodecError
             If it is of another class than the client function's.
         """
-        message, books, fn = self.messages[client], self._books, self._fn
-        if message is not self._message:
+        message = self.messages[client]
+        apart = self._splits.get(id(message))
+        if apart is None:
+            fn = self._fn
             if not isinstance(message, fn.message):
                 raise CodecError(
                     f"{fn.name} was given a {type(message).__name__}, but its message is a "
                     f"{fn.message.__name__}; send what it is annotated with."
                 )
-            self._message, apart = message, split(message)
-            self._split, self._alike = apart, self._named.setdefault(apart.names, [])
-            books.record(
-                "message",
-                fn.name,
-                "",
-                apart.kind.__name__,
-                lambda: {
-                    **apart.plain,
-                    **{name: books.totals.held(total) for name, total in apart.sealed},
-                },
-            )
-        self._alike.append(client)
-        return self._split
-
-    def _opened(self) -> dict[str, tuple[str, list[ClientId]]]:
-        """Return the fields that were sealed for any client: totals of what, and for whom."""
-        found: dict[str, tuple[str, list[ClientId]]] = {}
-        for names, clients in self._named.items():
-            for name, origin in names:
-                before, others = found.get(name, (origin, []))
-                found[name] = both(before, origin), [*others, *clients]
-        return found
+            apart = self._splits[id(message)] = Split(message)
+            if self._recorded:
+                held = {name: self._books.totals.held(one) for name, one in apart.sealed.items()}
+                fields = {**apart.plain, **held}
+                self._books.record("message", fn.name, "", apart.kind.__name__, lambda: fields)
+        return apart
 
     def take(self, client: ClientId, reply: Any) -> None:
         """Take a client's reply."""
@@ -306,23 +274,38 @@ class Exchange:
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""
-        message, reply, traffic = self._split, self._reply, self._books.traffic
+        traffic, reply = self._books.traffic, self._reply
+        apart = [*self._splits.values()] or [Split(None)]
+        message, opened = apart[-1].kind, apart[-1].names
         for counts, kind, size in (
-            (traffic.down, message.kind, self.down),
+            (traffic.down, message, self.down),
             (traffic.up, reply, self.up),
         ):
             counts[kind.__name__] = counts.get(kind.__name__, 0) + size
-        opened, asked = message.names, len(self.messages)
         partly: dict[str, list[ClientId]] = {}
-        if len(self._named) > 1:
+        if len(apart) > 1 and len({one.names for one in apart}) > 1:
             found = self._opened()
             opened = tuple((field, origin) for field, (origin, _) in found.items())
+            asked = len(self.messages)
             partly = {field: some for field, (_, some) in found.items() if len(some) < asked}
         self._books.crossings.exchange(
-            *(self._kind, self._fn.name, message.kind, opened, reply),
+            *(self._kind, self._fn.name, message, opened, reply),
             *(self.messages, self._unsent or (), partly),
         )
         return self
+
+    def _opened(self) -> dict[str, tuple[str, list[ClientId]]]:
+        """Return the fields that were sealed for any client: totals of what, and for whom.
+
+        A field may be None in the messages of others.
+        """
+        found: dict[str, tuple[str, list[ClientId]]] = {}
+        for client in self.messages:
+            for name, origin in self.split(client).names:
+                before, some = found.setdefault(name, (origin, []))
+                some.append(client)
+                found[name] = both(before, origin), some
+        return found
 
     def total(self) -> SealedTotal:
         """Return the sealed total of the replies to a sum."""

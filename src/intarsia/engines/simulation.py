@@ -191,8 +191,8 @@ class Simulation:
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            opened = [(client, self._opened(client, exchange)) for client in group]
-            for client, reply in zip(group, self._replies(fn, opened), strict=True):
+            visits = [self._visit(fn, client, exchange) for client in group]
+            for client, reply in zip(group, self._replies(fn, group, visits), strict=True):
                 exchange.take(client, reply)
         return exchange.end()
 
@@ -219,26 +219,27 @@ class Simulation:
         exchange.down += apart.size
         if apart.sealed:
             opened = fl.evolve(opened)
-            for field, total in apart.sealed:
+            for field, total in apart.sealed.items():
                 found, extra = self._totals.own(client, total, exchange.asked)
                 opened.__dict__[field] = found
                 exchange.down += extra + codec.size_within(found) - codec.NOTHING
         return opened
 
-    def _replies(self, fn: ClientFunction, given: Sequence[tuple[ClientId, Any]]) -> list[Any]:
+    def _replies(
+        self, fn: ClientFunction, clients: Sequence[ClientId], visits: Sequence[fl.ClientCall[Any]]
+    ) -> list[Any]:
         """Return what clients reply; their states are replaced.
 
         A function that runs for several clients at once gets all of them, any other each alone.
         """
         replies: list[Any] = []
-        visits = [self._visit(fn, client, opened) for client, opened in given]
+        client = ""
         if fn.releases:
             self._ledger.settle()
         try:
-            if fn.together is not None:
-                answers = fn.together(visits)
-            for number, (client, _) in enumerate(given):
-                state, reply = fn.call(*visits[number]) if fn.together is None else answers[number]
+            answers = fn.together(visits) if fn.together is not None else ()
+            for number, client in enumerate(clients):
+                state, reply = answers[number] if answers else fn.call(*visits[number])
                 self._states.replace(client, state)
                 replies.append(reply)
         except IntarsiaError as error:
@@ -249,9 +250,12 @@ class Simulation:
             raise
         return replies
 
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
-        stream = fn.stream or fn.name
-        words = (self._seed, self.books.round, self.books.exchange, client, stream)
+    def _visit(
+        self, fn: ClientFunction, client: ClientId, exchange: Exchange
+    ) -> fl.ClientCall[Any]:
+        """Return what a client function is called with, with the message opened by the client."""
+        opened = self._opened(client, exchange)
+        words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
         state, key = self._states[client], RandomKey(words)
         visit = state, self._blocks[client][fn.part], opened
         if fn.releases:

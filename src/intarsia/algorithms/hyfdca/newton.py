@@ -38,7 +38,7 @@ all. Several numbers below were chosen on public data sets; they steer speed, no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
 )
 from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, reveal_variances, solve_shared
-from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics
+from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import stiffness
@@ -203,7 +203,7 @@ def begin(
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     if loss == losses.QUANTILE:  # now that the unit is known
-        newton = replace(newton, weight=newton.weight / newton.unit)
+        newton = evolve(newton, weight=newton.weight / newton.unit)
         newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton
 
@@ -231,11 +231,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
             residual=_COARSE if newton.gap.max() > _FAR else _FINE,
             single=newton.single,
         )
-        newton = replace(newton, single=newton.single and used < MOST)
+        newton = evolve(newton, single=newton.single and used < MOST)
         if newton.gram is not None:
-            newton = replace(newton, iterations=used, refresh=False)
+            newton = evolve(newton, iterations=used, refresh=False)
         else:
-            newton = replace(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
+            newton = evolve(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
     # step 2: line search
     elastic = newton.threshold > 0
     length, bend = line_search(
@@ -245,7 +245,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         steep=newton.loss in losses.LOG_LINK,
         elastic=elastic,
     )
-    newton = replace(
+    newton = evolve(
         newton,
         steps=newton.steps + 1,
         centred_at=newton.centred_at + 1,
@@ -259,7 +259,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # with the log link each sample has curvature wherever it is
     loses = not hinge and newton.loss not in losses.LOG_LINK
     if loses and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
-        newton = replace(newton, faded=True)
+        newton = evolve(newton, faded=True)
     centred = hinge or elastic
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & centred
@@ -268,7 +268,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         tiny = (length < _TINY) & (newton.curved > 0)
         short = (length < _SHORT) & (newton.gap > _FAR) & (newton.curved > 0)
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
-        newton = replace(newton, weight=np.where(eager, newton.weight, eased))
+        newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
     tiny = (length < _RETURN) & newton.faded
     if tiny.any():
@@ -354,7 +354,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     unit = newton.unit
     if newton.loss == losses.QUANTILE:
         unit = np.maximum(sums[:, 0] / newton.samples, 1e-100)
-    return replace(
+    return evolve(
         newton,
         unit=unit,
         weight=weight,
@@ -406,7 +406,7 @@ def _grow(newton: Newton) -> Newton:
     """Take twice the samples into the Hessian, where some were left out."""
     if newton.budget >= newton.samples:
         return newton
-    return replace(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
+    return evolve(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
 
 
 def _check_progress(newton: Newton) -> Newton:
@@ -421,7 +421,7 @@ def _check_progress(newton: Newton) -> Newton:
     if (slow & _matters(newton)).any():
         newton = _grow(newton)
     mark = np.where(due, np.stack([newton.gap, newton.steps + 0 * newton.gap]), newton.mark)
-    return replace(
+    return evolve(
         newton,
         mark=mark,
         inner=np.where(slow, np.maximum(newton.inner / 10, 0.1), newton.inner),
@@ -440,7 +440,7 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
 
 def take_all(newton: Newton) -> Newton:
     """Return the state that takes all samples into the Hessian, each with its curvature."""
-    return replace(newton, budget=newton.samples, faded=False)
+    return evolve(newton, budget=newton.samples, faded=False)
 
 
 def reveal_errors(

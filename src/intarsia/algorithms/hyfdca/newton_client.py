@@ -548,8 +548,10 @@ def gather_point(
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
     else:  # it came through a sealed sum
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
-    faded = np.maximum(present, _FADING * point.faded)
-    counted = faded if message.faded else present
+    faded, counted = point.faded, present
+    if not len(point.frame):  # a step with a frame never goes there and back
+        faded = np.maximum(present, _FADING * faded)
+        counted = faded if message.faded else present
     selected, curvature = _select(point, message, counted)
     rows = counts = None
     if message.framed:

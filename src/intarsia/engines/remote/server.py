@@ -192,10 +192,10 @@ class Remote:
         for client, message in exchange.messages.items():
             sealed = exchange.split(client).sealed
             if sealed:
-                for _, total in sealed if self._locked is not None else ():
+                for total in sealed.values() if self._locked is not None else ():
                     self._opening(total.content)
                 asked = exchange.asked
-                own = {name: self._share(client, total, asked) for name, total in sealed}
+                own = {name: self._share(client, total, asked) for name, total in sealed.items()}
                 bodies[client] = codec.encode(evolve(message, **own))
                 continue
             if id(message) not in written:

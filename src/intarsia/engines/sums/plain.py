@@ -51,10 +51,6 @@ class Geometry:
         """Return the index that entries run over."""
         return self.indices[part, Layout.SAMPLES if layout.is_scores else layout]
 
-    def positions(self, client: ClientId, part: str, layout: Layout) -> Any:
-        """Return where a client's entries lie, in its order."""
-        return self.index(part, layout).positions[client]
-
     def order(self, client: ClientId, part: str) -> NDArray[np.int64] | None:
         """Return a client's samples in the order of its cells of scores; None: in its own."""
         self.runs(client, part, Layout.SCORES, None)
@@ -279,7 +275,7 @@ class PlainTotals:
             found = [value[cell] for cell, *_ in cells if cell in (value or {})] or [np.zeros(0)]
             value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
-            value = value[..., geometry.positions(client, part, layout)]
+            value = value[..., geometry.index(part, layout).positions[client]]
             if layout is Layout.SCORES:
                 read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
                 value, order = value.copy(), geometry.order(client, part)
@@ -369,10 +365,10 @@ class _PlainCollector:
                     piece = value[..., start:stop]
                     cells[cell] = cells[cell] + piece if cell in cells else piece
             else:
+                index = geometry.index(part, layout)
                 if first:
-                    shape = (*value.shape[:-1], len(geometry.index(part, layout)))
-                    totals[name] = np.zeros(shape)
-                totals[name][..., geometry.positions(client, part, layout)] += value
+                    totals[name] = np.zeros((*value.shape[:-1], len(index)))
+                totals[name][..., index.positions[client]] += value
         return codec.size(reply)
 
     def total(self) -> SealedTotal:
