@@ -149,7 +149,7 @@ def test_ifca_is_descent_from_the_network_of_least_loss(final):
             for name in found
         }
         own = {n: stepped(centres[groups[n]], *rows()[n], STEPS, RATE) for n in found}
-        centres |= averages(own, groups, "samples")
+        centres |= averages(own, groups, "clients")
     assert conclusion.structure[0] == groups
     assert len(set(groups.values())) == 2
     for name in found:

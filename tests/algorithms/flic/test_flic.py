@@ -216,7 +216,7 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
     for c in np.unique(block.y).astype(int):
         own = block.y == c
         points = state.parameters["anchors.means"][c] + np.sqrt(2.0) * noise[own]
-        S, A = np.cov(z[own].T, ddof=0), np.cov(points.T, ddof=0)
+        S, A = np.cov(z[own].T, ddof=1), np.cov(points.T, ddof=1)
         root = np.real(sqrtm(A))
         total += ((z[own].mean(0) - points.mean(0)) ** 2).sum() + np.trace(S) + np.trace(A)
         total -= 2 * np.trace(np.real(sqrtm(root @ S @ root)))

@@ -140,13 +140,15 @@ def test_fedavg_with_one_client_is_plain_training():
         np.testing.assert_allclose(found[name], values.detach().numpy(), atol=1e-12)
 
 
+@pytest.mark.parametrize("weights", ["samples", "clients"])
 @pytest.mark.parametrize(
     ("algorithm", "kind", "parts"),
     [(FEDREP, FedRep, ("embedding.*",)), (FEDAVG_FT, FedAvgFT, ("*",))],
     ids=["fedrep", "fedavg-ft"],
 )
-def test_what_is_shared_is_the_mean_of_the_clients_that_were_there(algorithm, kind, parts):
-    options = kind(**{**SMALL, "final_epochs": 0}, **DOUBLE)
+def test_what_is_shared_is_the_mean_of_the_clients_that_were_there(algorithm, kind, parts, weights):
+    options = kind(**{**SMALL, "final_epochs": 0}, weights=weights, **DOUBLE)
+    share = {"samples": {0: 30 / 45, 2000: 40 / 45}, "clients": {0: 1.0, 2000: 1.0}}[weights]
     engine, server = started(algorithm, options)
     engine.begin_round(1, ("c0", "c2"))
     spied = {}
@@ -157,13 +159,16 @@ def test_what_is_shared_is_the_mean_of_the_clients_that_were_there(algorithm, ki
         def sum(self, fn, messages):
             def call(state, block, message, rng):
                 state, reply = fn.call(state, block, message, rng)
-                spied[block.samples[0]] = message.shared + reply.shared
+                at = block.samples[0]
+                spied[at] = message.shared + reply.shared / share[at]
                 return state, reply
 
             return engine.sum(dataclasses.replace(fn, call=call, together=None), messages)
 
     server, _ = algorithm.round(server, Watched(), engine.key())
-    mean = (spied[0] + spied[2000]) / 2
+    mean = (30 * spied[0] + 40 * spied[2000]) / 70
+    if weights == "clients":
+        mean = (spied[0] + spied[2000]) / 2
     np.testing.assert_allclose(engine.reveal(server.shared), mean, atol=1e-12)
     engine.begin_round(2)
     algorithm.conclude(server, engine, engine.key())

@@ -85,12 +85,17 @@ def there(number):
     return THERE.get(number, ("c0", "c1", "c2"))
 
 
+def counts(number):
+    return [len(rows()[name][1]) for name in there(number)]
+
+
 @pytest.mark.parametrize("pull", [0.0, 0.7])
 def test_fedprox_is_averaged_descent_that_is_pulled_to_the_average(pull):
     options = FedProx(local_epochs=3, proximal=pull, **NETWORK, **STEPS)
     w, found, _ = run(FEDPROX, options)
     for number in range(1, ROUNDS + 1):
-        w = mean([stepped(w, *rows()[name], 3, RATE, pull=pull, to=w) for name in there(number)])
+        each = [stepped(w, *rows()[name], 3, RATE, pull=pull, to=w) for name in there(number)]
+        w = mean(each, counts(number))
     for own in found.values():
         close(own, w)
 
@@ -99,7 +104,8 @@ def test_fedavg_is_averaged_descent_and_fine_tuning_goes_on_from_it():
     options = FedAvgFT(local_epochs=3, final_epochs=2, **NETWORK, **STEPS)
     w, found, _ = run(FEDAVG_FT, options)
     for number in range(1, ROUNDS + 1):
-        w = mean([stepped(w, *rows()[name], 3, RATE) for name in there(number)])
+        each = [stepped(w, *rows()[name], 3, RATE) for name in there(number)]
+        w = mean(each, counts(number))
     for name, own in found.items():
         close(own, stepped(w, *rows()[name], 2, RATE))
 

@@ -146,8 +146,18 @@ def test_the_distance_to_samples_is_that_of_their_moments(width):
     for c in (0, 1, 3):
         own = (y == c) & (weight > 0)
         (m, S), (v, A) = moments(points[own]), moments(samples[own])
-        expected += float((m - v).square().sum() + bures_squared(S, A))
+        unbiased = int(own.sum()) / max(int(own.sum()) - 1, 1)  # n/(n - 1)
+        expected += float((m - v).square().sum() + bures_squared(unbiased * S, unbiased * A))
     assert float(found) == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_row_of_a_class_has_no_covariance_and_a_finite_slope():
+    points, _, _, _, samples = batch(width=2)
+    rows = classed(torch.tensor([0, 1, 1]), torch.ones(3, dtype=DOUBLE), 4)
+    points = points[:3].clone().requires_grad_()
+    found = to_samples(points, rows, samples[:3], TINY)
+    (slope,) = torch.autograd.grad(found, points)
+    torch.testing.assert_close(slope[0], 2 * (points[0] - samples[0]).detach())
 
 
 def test_the_distance_to_anchors_with_covariances_is_that_of_the_closed_form():

@@ -32,7 +32,7 @@ begins (`calibrated`, see `validation`). Gradients are not scaled by n_i/n; leve
 for all of `first_rounds`. The text is `clustering` = "nearest", `first_clustering` = 1, `start` =
 "random", `prune` = "margin", `criterion` = "loss", `margin` = 0, `calibrated` = false; the authors'
 code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster_on` = "last",
-`scaled`, `proximal` = 0.01 with `proximal_norm` = "plain" and `proximal_levels` = "all",
+`scaled`, `proximal` = 0.02 (its term is 0.01 ‖θ_i - Θ_k‖²) with `proximal_levels` = "all",
 `embedding` = "residual-batch".
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.

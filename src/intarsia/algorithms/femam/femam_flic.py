@@ -121,6 +121,7 @@ class Combined:
     anchors: tuple[int, ...]
     barycentre: tuple[Array, ...]
     aligned: int
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,10 @@ class Both:
     shared: Any  # sealed (parameters that are shared in level 1,)
     first_rounds: int  # of level 1, so far
     levels: Server
+    weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # in level 1
 
 
-_OF_FLIC = ("outputs", "parameters", "anchors", "barycentre", "aligned")
+_OF_FLIC = ("outputs", "parameters", "anchors", "barycentre", "aligned", "weight")
 
 
 def _first(client: Combined) -> parameter_sharing.Client:
@@ -286,12 +288,13 @@ def init_server(options: FeMAMFlic, schema: Schema, rng: fl.RandomKey) -> Both:
     # level 1 is FLIC's: FeMAM's server has no model of it
     levels = fl.evolve(levels, levels=(fl.evolve(levels.levels[0], models=(None,)),))
     first = flic.init_server(options.flic, schema, rng)
-    return Both(options, first.start, first.shared, 0, levels)
+    return Both(options, first.start, first.shared, 0, levels, first.weights)
 
 
 def _server_of_first(server: Both) -> parameter_sharing.Server:
     return parameter_sharing.Server(
-        server.options.flic, server.start, server.shared, server.first_rounds
+        *(server.options.flic, server.start, server.shared, server.first_rounds),
+        weights=server.weights,
     )
 
 

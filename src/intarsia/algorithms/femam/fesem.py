@@ -6,8 +6,9 @@ Framework for Clustered Federated Learning", NeurIPS 2020. Client i is in the cl
 
     min Σ_i n_i/n F_i(Θ_{C(i)})
 
-They are `femam` with one level of clusters, and its client and server functions are theirs. A round
-of FeSEM, at the clients that are there:
+IFCA averages over the clients of a cluster alike (`weights`). They are `femam` with one level of
+clusters, and its client and server functions are theirs. A round of FeSEM, at the clients that are
+there:
 
 1. open the cluster's network; some epochs on it (`train_level`)
 2. from round `first_clustering` on, the server reads the clients' networks, finds clusters by
@@ -44,7 +45,8 @@ _READ = "each client's network, in every round from first_clustering on"
 @dataclass(frozen=True, kw_only=True)
 class _OneLevel(NetworkOptions):
     clusters: Count = 5  # K
-    weights: Literal["samples", "equal"] = "samples"
+    # of clients in an average; "equal" is what "clients" was called
+    weights: Literal["samples", "clients", "equal"] = "samples"
     local_epochs: Count = 10
     final_epochs: CountOrZero = 0  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
@@ -89,6 +91,9 @@ class FeSEM(_OneLevel):
 @dataclass(frozen=True, kw_only=True)
 class Ifca(_OneLevel):
     """Hyperparameters."""
+
+    # as Algorithm 1 averages: all clients of a cluster alike
+    weights: Literal["samples", "clients", "equal"] = "clients"
 
 
 def init_server(options: _OneLevel, schema: Schema, rng: fl.RandomKey) -> Server:

@@ -45,7 +45,8 @@ class FeMAM(NetworkOptions):
     candidates: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10)  # numbers of clusters that "auto" tries
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
-    weights: Literal["samples", "equal"] = "samples"  # of clients in an average
+    # of clients in an average; "equal" is what "clients" was called
+    weights: Literal["samples", "clients", "equal"] = "samples"
     proximal: NotNegative = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
     proximal_norm: Literal["squared", "plain"] = "squared"  # … or of λ Σ ‖·‖ of each parameter
     proximal_levels: Literal["clusters", "all"] = "clusters"  # which levels have it

@@ -56,7 +56,8 @@ Departures from the paper
 
 Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text:
 - `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
-  of the same size, which is larger by what the sample strays
+  of the same size, which is larger by what the sample strays; the covariances of both have the
+  divisor n - 1, while those of "gaussian" have n
 - `anchor_scale` = 10, the "very large variance" of the text; 1 did better on BCI-common and is the
   default
 - `weight_decay` = 1e-3 on α and β

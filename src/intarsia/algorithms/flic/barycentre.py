@@ -7,7 +7,9 @@ factors; B is the Bures distance (see `distribution_distances`). It is found by 
 Wasserstein space", Journal of Mathematical Analysis and Applications 2016, with the maps T_i that
 take N(0, S) to N(0, A_i):
 
-    S ← T̄ S T̄,   T̄ = 1/n Σ_i T_i,   T_i = S^-½ (S^½ A_i S^½)^½ S^-½
+    S ← T̄ S T̄,   T̄ = Σ_i ω_i T_i,   T_i = S^-½ (S^½ A_i S^½)^½ S^-½
+
+with the weights ω_i of the clients that are there, which add up to 1 (`weights`).
 
 A map is computed where A_i is, and only their sums cross. From the covariance of the round before:
 
@@ -64,7 +66,7 @@ def settled(server: Server, clients: fl.Clients) -> Server:
     mean: Any = None
     for _ in range(server.options.barycentre_steps):
         total = clients.sum(send_maps, dict.fromkeys(clients.ids, Step(mean)))
-        mean = total.maps * (1 / len(clients.ids))
+        mean = total.maps * (1 / sharing.weight_of_sum(server, clients))
     first = next(iter(clients.ids))
     messages = {name: Last(maps=mean, send=name == first) for name in clients.ids}
     return fl.evolve(server, shared=server.shared + clients.sum(settle_factors, messages).shared)
@@ -106,7 +108,7 @@ def send_maps(
     sizes = np.sqrt(values)[..., None, :]
     root = (vectors * sizes) @ vectors.swapaxes(-1, -2)
     inverse = (vectors / sizes) @ vectors.swapaxes(-1, -2)
-    return client, Maps(inverse @ _root(root @ own @ root) @ inverse)
+    return client, Maps(client.weight * (inverse @ _root(root @ own @ root) @ inverse))
 
 
 def _after(covariances: Array, maps: Array | None) -> Array:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.embeddings import Kind
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.core.settings import (
     Count,
     CountOrZero,
@@ -31,6 +31,7 @@ class Flic(NetworkOptions):
     pretraining_epochs: CountOrZero = 100  # of φ, before the first round
     shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
+    weights: Weights = "clients"  # ω_i of the average: 1/b, or by labelled rows
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     pretraining_batch: Count = 100
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images

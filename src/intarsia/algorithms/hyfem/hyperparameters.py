@@ -46,7 +46,8 @@ class HyFEM:
     extractor_hidden: tuple[Count, ...] = (64,)  # units of a perceptron's hidden layers
     features: Count = 32  # that an extractor gives
     hidden: tuple[Count, ...] = (128,)  # units of the classifier's hidden layers
-    weights: Literal["equal", "samples"] = "equal"  # p_m: 1/M, or by labelled rows
+    # p_m: 1/M, or by labelled rows; "equal" is what "clients" was called
+    weights: Literal["samples", "clients", "equal"] = "clients"
     # rows of the output layer for classes that a client lacks: the server's, or as if trained
     unseen_rows: Literal["kept", "averaged"] = "kept"
     softmax: Literal["all", "held"] = "all"  # in training: over all classes, or the client's own

@@ -184,8 +184,9 @@ def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) ->
     shared = next((cell for cell in schema.samples.cells if len(cell.owners) > 1), None)
     if shared is not None and not shared_samples:
         raise FederationError(
-            f"The sample {schema.samples.ids[shared.start]!r} is at {listed(shared.owners)}, and "
-            f"the clients of {name} have samples of their own; give each row an id of its own."
+            f"The sample {schema.samples.ids[shared.start].item()!r} is at "
+            f"{listed(shared.owners)}, and the clients of {name} have samples of their own; give "
+            "each row an id of its own."
         )
 
 

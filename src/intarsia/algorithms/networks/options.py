@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.embeddings import AnyKind
+from intarsia.core.block import ClientId
+from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, NotNegative, Positive, check_ranges
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.torch_import import torch
+
+Weights = Literal["samples", "clients"]  # of clients in an average: by labelled rows, or all alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,19 @@ class NetworkOptions:
     def shared_parts(self) -> tuple[str, ...]:
         """Return which parameters all clients share: all."""
         return ("*",)
+
+
+def relative_weights(options: Any, schema: Schema) -> dict[ClientId, float]:
+    """Return what each client counts for in an average, as a part of the one that counts most.
+
+    Who has how many labelled rows is public: each client knows its own weight, and no server can
+    choose it.
+    """
+    counts = {client: float(held.labelled.sum()) for client, held in schema.holdings.items()}
+    if getattr(options, "weights", "clients") != "samples":
+        return dict.fromkeys(counts, 1.0)
+    most = max(counts.values())
+    return {client: count / most for client, count in counts.items()}
 
 
 def check_device(name: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +20,7 @@ from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
 from intarsia.algorithms.networks.embeddings import width_of_structure
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, relative_weights
 from intarsia.algorithms.networks.training_rows import dense, labelled_rows
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
@@ -40,6 +40,8 @@ class Server:
     shared: Any = None  # sealed (parameters that are shared,); None: nothing is
     rounds: int = 0
     numbers: bool = False  # whether the labels are numbers, of which clients need the scale
+    # what each client counts for in an average, at most 1; none: all alike
+    weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Client:
     aligned: int = 0  # rounds that its embedding was aligned after, where an algorithm does that
     clip: float = math.inf  # largest norm of the change that it sends
     noise: fl.Release | None = None  # of what this change is released with
+    weight: float = 1.0  # that it counts for in an average, at most 1
 
 
 @fl.describe("network parameters or their changes")
@@ -111,7 +114,12 @@ def init_client(
     """Return a client's state: a network that is drawn from the client's own key."""
     outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
-    made = Client(options, outputs, networks.drawn(block.shape[1], outputs, options, rng))
+    made = Client(
+        options,
+        outputs,
+        networks.drawn(block.shape[1], outputs, options, rng),
+        weight=relative_weights(options, schema)[client],
+    )
     return made if release is None else fl.evolve(made, clip=release.clip, noise=release)
 
 
@@ -187,13 +195,14 @@ def train_and_keep(
 
 
 def change(before: ClientTask, after: ClientTask) -> Change:
-    """Return by how much a client moved what all share."""
+    """Return by how much a client moved what all share, weighed for the average."""
     moved = networks.changed(before.client.parameters, after.client.parameters)
-    return Change(networks.part_vector(moved, before.client.options.shared_parts))
+    own = networks.part_vector(moved, before.client.options.shared_parts)
+    return Change(before.client.weight * own)
 
 
 def protect(client: Client, moved: Change, clients: int, key: fl.NoiseKey) -> Change:
-    """Return the change clipped and with this client's share of the noise.
+    """Return the weighed change clipped and with this client's share of the noise.
 
     A client knows its own share: the others' alone must do, so that they split the variance.
     """
@@ -253,14 +262,14 @@ def start(
     `features` is the number of columns where the embedding is shared too; parameters that are
     `given` take the place of the drawn ones.
     """
-    outputs = targets.output_count(schema)
+    outputs, weights = targets.output_count(schema), relative_weights(options, schema)
     if not options.shared_parts:
-        return Server(options, Start(), numbers=outputs == 1)
+        return Server(options, Start(), numbers=outputs == 1, weights=weights)
     width = features or width_of_structure(options.architecture.embedding)
     parameters = networks.drawn(width, outputs, options, rng.fold_in("shared"))
     parameters = {**parameters, **(given or {})}
     begin = Start(networks.part_vector(parameters, options.shared_parts))
-    return Server(options, begin, numbers=outputs == 1)
+    return Server(options, begin, numbers=outputs == 1, weights=weights)
 
 
 def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
@@ -301,9 +310,15 @@ def broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, Shared]:
     return dict.fromkeys(clients.ids, message)
 
 
+def weight_of_sum(server: Server, clients: fl.Clients) -> float:
+    """Return what a sum over the clients that are there is divided by for their average."""
+    return math.fsum(server.weights.get(client, 1.0) for client in clients.ids)
+
+
 def average(server: Server, total: Any, clients: fl.Clients) -> Server:
     """Return the server with the average of the changes added, of which `total` is the sum."""
-    return fl.evolve(server, shared=server.shared + total.shared * (1 / len(clients.ids)))
+    part = 1 / weight_of_sum(server, clients)
+    return fl.evolve(server, shared=server.shared + total.shared * part)
 
 
 def train_and_average(

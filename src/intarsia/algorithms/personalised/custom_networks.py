@@ -5,7 +5,8 @@
 Parameters that `shared` names (s) are averaged, all others (w_i) and buffers, such as the running
 statistics of BatchNorm, stay with their client. With none
 shared every client learns alone; with all ("*") it is federated averaging (McMahan, Moore, Ramage,
-Hampson and Agüera y Arcas, AISTATS 2017) with equal weights. A round, at clients that are there:
+Hampson and Agüera y Arcas, AISTATS 2017), with equal weights or by rows (`weights`). A round, at
+clients that are there:
 
 1. local training: open s; some epochs on all parameters; send the change of s
 2. the server averages the changes, which it never reads
@@ -32,7 +33,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks import targets, user_modules
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
 from intarsia.algorithms.networks.client_network import check_clients, part_vector, train_learners
-from intarsia.algorithms.networks.options import check_device
+from intarsia.algorithms.networks.options import Weights, check_device, relative_weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.training_rows import columns, labelled_rows
 from intarsia.algorithms.networks.user_modules import Named
@@ -71,6 +72,7 @@ class OwnNetworks:
     )
     local_epochs: Count = 1
     final_epochs: CountOrZero = 0  # of what is not shared, at all clients after the last round
+    weights: Weights = "clients"  # of clients in the average
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
@@ -156,7 +158,12 @@ def init_client(
     # whether it fits is said before training
     module = user_modules.structure(own.model, features, outputs)
     shared = tuple(_shared_shapes(own, module))
-    return Client(replace(own, shared=shared), outputs, _drawn(own, features, outputs, rng))
+    return Client(
+        replace(own, shared=shared),
+        outputs,
+        _drawn(own, features, outputs, rng),
+        weight=relative_weights(options, schema)[client],
+    )
 
 
 def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharing.ClientTask]:
@@ -260,7 +267,8 @@ def init_server(options: OwnNetworks, schema: Schema, rng: fl.RandomKey) -> Serv
                 "take it out of algorithm.shared, or change a module."
             )
     parameters = _drawn(_own(options, first), features, outputs, rng.fold_in("shared"))
-    return Server(options, sharing.Start(part_vector(parameters, tuple(shapes))))
+    start = sharing.Start(part_vector(parameters, tuple(shapes)))
+    return Server(options, start, weights=relative_weights(options, schema))
 
 
 def _checked(options: OwnNetworks, schema: Schema, client: ClientId) -> nn.Module:

@@ -11,7 +11,8 @@ A round, at the clients that are there:
 2. the own network: some epochs on F_i(v_i) + λ/2 ‖v_i - w‖², with the w that was opened
 3. the server averages the changes, which it never reads
 
-All v_i start from the w that the server drew. Changes are averaged with equal weights.
+All v_i start from the w that the server drew. Changes are averaged with equal weights, as in
+Algorithm 1, or by labelled rows (`weights` = "samples").
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import training_of
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core import algorithm as fl
@@ -38,6 +39,7 @@ class Ditto(NetworkOptions):
     pull: NotNegative = 0.1  # λ
     local_epochs: Count = 10  # of the network of all
     own_epochs: Count = 10  # of the client's own
+    weights: Weights = "clients"  # of clients in the average
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 

@@ -39,7 +39,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.embeddings import Kind
 from intarsia.algorithms.networks.label_scaling import on_scale
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
 from intarsia.core import algorithm as fl
@@ -56,6 +56,7 @@ class FedHeNN(NetworkOptions):
     similarity_weight: NotNegative = 0.1  # η
     points: Annotated[int, Ge(2), "centred kernels have nothing of one point"] = 100  # R
     local_epochs: Count = 10
+    weights: Weights = "clients"  # in the mean of the kernels
     final_epochs: CountOrZero = 10  # at all clients after the last round
     embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
@@ -122,7 +123,7 @@ def send_kernel(
     names = tuple(map(str, range(x.shape[1])))
     points = Block(np.arange(len(x)), names, x)
     latent, _ = client.options.architecture.outputs(client.parameters, points)
-    return client, Kernel(latent @ latent.T)
+    return client, Kernel(client.weight * (latent @ latent.T))
 
 
 @fl.vectorised_function
@@ -199,7 +200,8 @@ def _mean_kernel(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Simi
         return Similar(key=0, kernel=None)
     key = rng.fold_in("points").integer()
     total = clients.sum(send_kernel, dict.fromkeys(clients.ids, Points(key)))
-    return Similar(key=key, kernel=total.at * (1 / len(clients.ids)))
+    part = 1 / sharing.weight_of_sum(server, clients)
+    return Similar(key=key, kernel=total.at * part)
 
 
 FEDHENN = sharing.network_algorithm(

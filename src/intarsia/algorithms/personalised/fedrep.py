@@ -35,7 +35,8 @@ fedprox
     pulled to what all share (Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated
     Optimization in Heterogeneous Networks", MLSys 2020).
 
-Changes are averaged with equal weights, as in all algorithms on networks here.
+Changes are averaged as each paper has it (`weights`): over clients alike in fedrep and hetfedrep,
+by labelled rows in fedavg-ft and fedprox, whose objective is Σ n_i/n F_i.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.embeddings import Kind, layers
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core import algorithm as fl
@@ -67,6 +68,7 @@ class FedRep(NetworkOptions):
     shared_layers: CountOrZero = 3  # of φ's three
     local_epochs: Count = 10  # of what is the client's own
     shared_epochs: CountOrZero = 1  # of what is shared, after local training; 0: one step
+    weights: Weights = "clients"  # in the average
     final_epochs: CountOrZero = 10  # of the client's own at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
@@ -101,6 +103,7 @@ class HetFedRep(NetworkOptions):
     local_epochs: Count = 10  # M
     shared_epochs: CountOrZero = 0  # of α after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
+    weights: Weights = "clients"  # in the average
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     embedding: Kind = "perceptron"
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
@@ -138,6 +141,7 @@ class FedAvgFT(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
     local_epochs: Count = 10
+    weights: Weights = "samples"  # of clients in the average
     proximal: NotNegative = 0.0  # μ, of FedProx
     final_epochs: CountOrZero = 10  # of fine-tuning, at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
@@ -151,6 +155,7 @@ class FedProx(NetworkOptions):
     final_epochs: ClassVar[int] = 0  # of fine-tuning: none
 
     local_epochs: Count = 10
+    weights: Weights = "samples"  # of clients in the average
     proximal: NotNegative = 0.1  # μ
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 

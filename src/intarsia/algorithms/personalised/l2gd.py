@@ -18,6 +18,7 @@ Departures from the paper
 - a round is local training, and in a share p of the rounds the step to the mean as well; there
   each of the two is an iteration of its own, chosen at random
 - local training is by epochs of Adam, not one gradient step
+- with `weights` = "samples" w̄ is the mean by labelled rows
 - m = αλ/np is one hyperparameter, `mixing`; with m = 0 nothing is shared, everybody starts from a
   network of its own, and this is `local` of `fedrep`
 """
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.core import algorithm as fl
@@ -44,6 +45,7 @@ class L2gd(NetworkOptions):
     mixing: Fraction = 0.1  # m, how far a client goes towards the mean; 1: all the way
     aggregation: Fraction = 1.0  # p, the share of the rounds in which clients do
     local_epochs: Count = 10
+    weights: Weights = "clients"  # of clients in the mean
     final_epochs: CountOrZero = 10  # at all clients after the last round
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
@@ -89,7 +91,8 @@ def send_network(
     client: Client, block: Block, message: Average, rng: fl.RandomKey
 ) -> tuple[Client, Parameters]:
     """Send the client's network, for a sum that the server does not read."""
-    return client, Parameters(part_vector(client.parameters, client.options.shared_parts))
+    own = part_vector(client.parameters, client.options.shared_parts)
+    return client, Parameters(client.weight * own)
 
 
 @fl.client_function
@@ -120,7 +123,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     if not options.shared_parts or drawn >= options.aggregation:
         return server, fl.RoundMetrics(phase="local")
     total = clients.sum(send_network, dict.fromkeys(clients.ids, Average()))
-    mean = Parameters(at=total.at * (1 / len(clients.ids)))
+    mean = Parameters(at=total.at * (1 / sharing.weight_of_sum(server, clients)))
     clients.ask(mix, dict.fromkeys(clients.ids, mean))
     return server, fl.RoundMetrics(phase="averaging")
 

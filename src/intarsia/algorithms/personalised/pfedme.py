@@ -26,7 +26,7 @@ import numpy as np
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
-from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import plain_loss
 from intarsia.algorithms.networks.training_rows import is_labelled
@@ -47,6 +47,7 @@ class PFedMe(NetworkOptions):
     rate: Positive = 0.05  # of the steps of θ
     optimiser: Literal["adam", "sgd"] = "sgd"
     batch: Count = 20
+    weights: Weights = "clients"  # of clients in the average
 
 
 def _on_batch(task: sharing.ClientTask, number: int) -> sharing.ClientTask:
@@ -79,7 +80,10 @@ def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
         ]
     parts = options.shared_parts
     return [
-        (task.client, Change(part_vector(changed(old.client.parameters, new), parts)))
+        (
+            task.client,
+            Change(task.client.weight * part_vector(changed(old.client.parameters, new), parts)),
+        )
         for task, old, new in zip(tasks, before, common, strict=True)
     ]
 
@@ -89,7 +93,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     server = fl.evolve(server, rounds=server.rounds + 1)
     total = clients.sum(train_envelope, sharing.broadcast(server, clients))
     # step 2: (1-β) w + β w̄ = w + β times the average of the changes
-    share = server.options.mixing / len(clients.ids)
+    share = server.options.mixing / sharing.weight_of_sum(server, clients)
     server = fl.evolve(server, shared=server.shared + total.shared * share)
     return server, fl.RoundMetrics(phase="averaging")
 

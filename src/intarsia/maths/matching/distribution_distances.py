@@ -1,10 +1,11 @@
 """How far the points of each class in a batch are from the class's anchor.
 
 Distances are sums over the classes in the batch, and all take several learners at once, in front of
-the axes that are named. m_c and S_c are the mean and the covariance of the points of class c.
+the axes that are named. m_c and S_c are the mean and the covariance (1/n) of the points of class c.
 
     to_gaussians   W₂² between N(m_c, S_c) and the anchor N(v_c, L_c L_cᵀ), in closed form
-    to_samples     W₂² between the Gaussians with the moments of the points and of a sample
+    to_samples     W₂² between the Gaussians with the moments of the points and of a sample, whose
+                   covariances are the unbiased ones: of n points of a class, 1/(n - 1) Σ (z - m)²
     by_transport   W₂² between the points and a sample, for the best assignment of one to the other
     by_energy      the energy distance between the points and a sample: the maximum mean discrepancy
                    of the kernel -‖x - y‖ (Sejdinovic et al., "Equivalence of distance-based and
@@ -43,6 +44,11 @@ class Classed:
     mine: Tensor  # (rows, classes) 1 in the column of the row's class; 0 in rows that do not count
     own: Tensor  # (rows,) the row's share in its class, 0 in rows that do not count
     present: Tensor  # (classes,) 1 where the batch has the class, else 0
+
+    @property
+    def unbiased(self) -> Tensor:
+        """Return the row's share in an unbiased covariance, 1/(n - 1), (rows,); n = 1: 1."""
+        return self.own / torch.where(self.own < 1, 1 - self.own, 1.0)
 
     @property
     def classes(self) -> int:
@@ -107,17 +113,30 @@ def to_samples(
 ) -> Tensor:
     """Return Σ_c W₂² to the moments of samples of the rows' classes, (rows, k).
 
-    Slopes reach the samples through their means only, as a shift of the anchors does.
+    Covariances are 1/(n - 1) Σ (z - m)² of a class's n rows, as the authors of FLIC have them in
+    their code; that of one row is 0. Slopes reach the samples through their means only, as a shift
+    of the anchors does.
     """
-    means = rows.means(samples)
-    fixed = samples.detach()
-    trace = rows.away(fixed, means.detach())
-    return rows.away(points, means) + trace - 2 * _roots(points, rows, smoothing, fixed)
+    theirs, own = rows.means(samples), rows.means(points)
+    fixed, shares = samples.detach(), rows.unbiased
+    shift = (own - theirs).square().sum((-2, -1))
+    spread = (shares * (points - rows.mine @ own).square().sum(-1)).sum(-1)
+    sampled = (shares * (fixed - rows.mine @ theirs.detach()).square().sum(-1)).sum(-1)
+    return shift + spread + sampled - 2 * _roots(points, rows, smoothing, fixed, shares)
 
 
-def _roots(points: Tensor, rows: Classed, smoothing: float, others: Tensor | None = None) -> Tensor:
-    """Return the smoothed Σ_c tr (B^½ S_c B^½)^½; B is the others' covariance, or the identity."""
-    fixed, root = points.detach(), rows.own.sqrt()[..., None]
+def _roots(
+    points: Tensor,
+    rows: Classed,
+    smoothing: float,
+    others: Tensor | None = None,
+    shares: Tensor | None = None,
+) -> Tensor:
+    """Return the smoothed Σ_c tr (B^½ S_c B^½)^½; B is the others' covariance, or the identity.
+
+    `shares` are the rows' in these covariances, None: 1/n.
+    """
+    fixed, root = points.detach(), (rows.own if shares is None else shares).sqrt()[..., None]
 
     def centred(values: Tensor) -> Tensor:
         return root * (values - rows.mine @ rows.means(values))
