@@ -410,7 +410,7 @@ def predict(
         typer.Option(
             "--client",
             metavar="NAME",
-            help="Whose table it is, where each client has a network of its own.",
+            help="Whose table it is: whose network predicts, and how the table is read.",
         ),
     ] = None,
     federated: Annotated[
