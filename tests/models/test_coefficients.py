@@ -144,6 +144,20 @@ def test_without_stored_errors_coefficients_are_told_alone(folder, capfd):
     assert any("errors = true" in note for note in found["notes"])
 
 
+def test_a_run_that_withholds_errors_says_why_and_not_to_ask_for_them(folder, capfd):
+    path = folder[0] / "bank.csv"
+    lines = path.read_text().splitlines()
+    weighted = [f"{lines[0]},weight", *(f"{line},{1 + k % 2}" for k, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(weighted) + "\n")
+    file = folder[0] / "risk.toml"
+    file.write_text(file.read_text().replace('"default"', '"default"\nweights = "weight"'))
+    assert main(["run", "risk.toml", "--quiet", "-c", "algorithm.regularisation=1e-3"]) == 0
+    rows, found = table_of(capfd)
+    assert rows["age"]["error"] is None
+    assert any("rows or classes have weights" in note for note in found["notes"])
+    assert not any("errors = true" in note for note in found["notes"])
+
+
 def test_points_of_a_scorecard_add_up_to_the_base_score_at_the_base_odds(folder, capfd):
     assert main(["run", "risk.toml", "--quiet"]) == 0
     card = ("--scorecard", "--points", "40", "--base-score", "500", "--base-odds", "4")
