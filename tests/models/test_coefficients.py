@@ -1,4 +1,9 @@
-"""The table of coefficients: on the tables' scale, as an independent fit of the pooled table."""
+"""The table of coefficients: on the tables' scale, as an independent fit of the pooled table.
+
+Standard errors and p-values are compared with the inverse of the Fisher information at
+scikit-learn's unpenalised fit, to 1e-6: the very numbers that statsmodels tells, which no test
+needs to have installed. benchmarks/RESULTS.md has a comparison with statsmodels itself.
+"""
 
 from __future__ import annotations
 

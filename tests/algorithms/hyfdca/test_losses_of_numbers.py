@@ -1,4 +1,8 @@
-"""Huber, quantile, Poisson and Gamma losses over a federation, against scipy and scikit-learn."""
+"""Huber, quantile, Poisson and Gamma losses over a federation, against scipy and scikit-learn.
+
+Their fits and closed forms are those of statsmodels, which no test needs to have installed:
+benchmarks/RESULTS.md has a comparison with statsmodels itself.
+"""
 
 from __future__ import annotations
 
