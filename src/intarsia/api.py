@@ -233,7 +233,7 @@ def tune(
     Parameters
     ----------
     search
-        Keys of the file's table [tune] (trials, folds, objective, ranges), before those of
+        Keys of the file's table [tune] (trials, folds, objective, path, ranges), before those of
         `experiment`.
     out
         The output folder; None: that of the experiment with "-tuning" behind its name. With

@@ -147,6 +147,12 @@ READ: dict[str, Case] = {
     "empty lines": Case(bank_file=lambda text: text.replace("\n", "\n\n")),
     "gzip under the name of a CSV file": Case(bank_file=lambda text: gzip.compress(text.encode())),
     "semicolons": Case(bank_file=lambda text: text.replace(",", ";")),
+    "semicolons, which Excel names in a line of its own": Case(
+        bank_file=lambda text: "\ufeffsep=;\r\n" + text.replace(",", ";").replace("\n", "\r\n")
+    ),
+    "that line beside the separator of the settings": Case(
+        bank_file=lambda text: "sep=,\n" + text, bank_keys='separator = ","'
+    ),
     "true and false in several spellings": Case(
         bank={"member": lambda i, old: (("FALSE", "true"), ("False", "TRUE"))[i % 2][int(old)]}
     ),
@@ -504,6 +510,46 @@ REFUSED: dict[str, Case] = {
         f"{BANK_CSV}the file starts with b'PK\\x03\\x04', as a workbook or a zip archive does; "
         "save the sheet as CSV (UTF-8), or unpack the archive.",
         bank_file=lambda text: b"PK\x03\x04" + text.encode(),
+    ),
+    "a PDF file under the name of a CSV file": Case(
+        f"{BANK_CSV}the file starts with b'%PDF', as a PDF file does; save the table as CSV "
+        "(UTF-8).",
+        bank_file=lambda text: b"%PDF-1.7\n" + text.encode(),
+    ),
+    "a Parquet file under the name of a CSV file": Case(
+        f"{BANK_CSV}the file starts with b'PAR1', as a Parquet file does; set format = "
+        '"parquet", or let the name end in .parquet.',
+        bank_file=lambda text: b"PAR1" + text.encode(),
+    ),
+    "JSON under the name of a CSV file": Case(
+        f"{BANK_CSV}the file starts with …, as JSON does; save the table as CSV (UTF-8).",
+        bank_file=lambda text: '[\n {"customer": 1, "age": 2, "default": 0}\n]\n',
+    ),
+    "a web page under the name of a CSV file": Case(
+        f"{BANK_CSV}the file starts with …, as HTML or XML does; save the table as CSV (UTF-8).",
+        bank_file=lambda text: f"\n<!DOCTYPE html>\n<html>{text}</html>\n",
+    ),
+    "UTF-32": Case(
+        f"{BANK_CSV}the file starts with …, which is UTF-32; set encoding = "
+        '"utf-32", or save it as UTF-8.',
+        bank_file=lambda text: text.encode("utf-32"),
+    ),
+    "whole numbers of thirty digits": Case(
+        f"{BANK_CSV}column 'debt' has {10**29 + 1} in row 1, beyond the whole numbers …",
+        bank={"debt": lambda i, old: str(10**29 + 1 + i)},
+    ),
+    "a web address": Case(
+        "Client 'bank' (https://bank.example/bank.csv): path is a web address, and files are not "
+        "fetched; download the file and name it, or set url and query for a database.",
+        path="https://bank.example/bank.csv",
+    ),
+    "a path with a NUL": Case(
+        "The path 'bank\\x00.csv' is none that a file can have (embedded null byte); correct it.",
+        path="bank\\u0000.csv",
+    ),
+    "the home of a user who is not there": Case(
+        "The path '~nobody-of-this-name/bank.csv' is none that a file can have (…); correct it.",
+        path="~nobody-of-this-name/bank.csv",
     ),
     "half a gzip file": Case(
         f"{BANK_CSV}not a whole gzip file (…); copy or compress it again.",

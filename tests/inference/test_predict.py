@@ -162,6 +162,25 @@ def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was
     assert rows == [{"id": "1", "score": "5.0"}]
 
 
+def test_a_table_is_read_as_the_named_clients_was_where_one_model_is_for_all(model, capfd):
+    told = [
+        {"name": "bank", "id": "customer", "decimal": ","},
+        {"name": "shop", "id": "customer"},
+    ]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    rows, _ = predicted(model, "customer;age\n1;50,5\n", capfd, "--client", "bank")
+    # 2·(50.5 - 40)/10 + 0.5, and the means of sex
+    assert float(rows[0]["score"]) == pytest.approx(2.6)
+    rows, _ = predicted(model, "customer;age\n1;50.5\n", capfd, "--client", "shop")
+    assert float(rows[0]["score"]) == pytest.approx(2.6)
+    (model.parent / "table.csv").write_text("customer;age\n1;50,5\n")
+    assert main(["predict", str(model), str(model.parent / "table.csv")]) == 2
+    sentence = one_error(said(capfd)[1])
+    assert "name the client whose tables are written like this one (--client), or" in sentence
+    assert main(["predict", str(model), str(model.parent / "table.csv"), "--client", "bnk"]) == 2
+    assert "The run has no client 'bnk'; use 'bank'" in one_error(said(capfd)[1])
+
+
 @pytest.mark.parametrize(
     ("text", "options", "expected"),
     [

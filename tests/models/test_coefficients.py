@@ -1,4 +1,9 @@
-"""The table of coefficients: on the tables' scale, as an independent fit of the pooled table."""
+"""The table of coefficients: on the tables' scale, as an independent fit of the pooled table.
+
+Standard errors and p-values are compared with the inverse of the Fisher information at
+scikit-learn's unpenalised fit, to 1e-6: the very numbers that statsmodels tells, which no test
+needs to have installed. benchmarks/RESULTS.md has a comparison with statsmodels itself.
+"""
 
 from __future__ import annotations
 
@@ -142,6 +147,20 @@ def test_without_stored_errors_coefficients_are_told_alone(folder, capfd):
     assert rows["age"]["odds_ratio"] is not None
     assert "intercept at the means" not in rows
     assert any("errors = true" in note for note in found["notes"])
+
+
+def test_a_run_that_withholds_errors_says_why_and_not_to_ask_for_them(folder, capfd):
+    path = folder[0] / "bank.csv"
+    lines = path.read_text().splitlines()
+    weighted = [f"{lines[0]},weight", *(f"{line},{1 + k % 2}" for k, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(weighted) + "\n")
+    file = folder[0] / "risk.toml"
+    file.write_text(file.read_text().replace('"default"', '"default"\nweights = "weight"'))
+    assert main(["run", "risk.toml", "--quiet", "-c", "algorithm.regularisation=1e-3"]) == 0
+    rows, found = table_of(capfd)
+    assert rows["age"]["error"] is None
+    assert any("rows or classes have weights" in note for note in found["notes"])
+    assert not any("errors = true" in note for note in found["notes"])
 
 
 def test_points_of_a_scorecard_add_up_to_the_base_score_at_the_base_odds(folder, capfd):

@@ -352,12 +352,14 @@ def test_a_table_that_may_be_of_several_clients_needs_a_name(tmp_path, capfd):
     assert len(intarsia.predict(tmp_path / "run", tmp_path / "t.csv", client="b").scores) == 1
 
 
-def test_a_linear_model_has_no_clients(tmp_path):
+def test_of_a_linear_model_a_client_says_how_the_table_is_read(tmp_path):
     tables = {"a": (np.arange(8.0)[:, None] % 3, np.arange(8) % 2)}
     intarsia.run(tables=tables, out=tmp_path / "run", test=0.0, yardsticks=False)
     pd.DataFrame({"x0": [1.0]}).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(ExperimentError, match="one linear model"):
-        intarsia.predict(tmp_path / "run", tmp_path / "t.csv", client="a")
+    (alike,) = intarsia.predict(tmp_path / "run", tmp_path / "t.csv").rows
+    assert list(intarsia.predict(tmp_path / "run", tmp_path / "t.csv", client="a").rows) == [alike]
+    with pytest.raises(ExperimentError, match="no client 'b'; use one of 'a'"):
+        intarsia.predict(tmp_path / "run", tmp_path / "t.csv", client="b")
 
 
 def test_an_experiment_changes_to_flic_without_the_settings_of_a_linear_model(tmp_path):

@@ -17,6 +17,7 @@ import intarsia
 from intarsia.cli.main import main
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
 from intarsia.experiment import config, federation
+from intarsia.experiment.search import Range
 from intarsia.training import run as running
 from intarsia.tuning import study
 from intarsia.tuning.study import tune
@@ -163,6 +164,46 @@ def test_more_trials_go_on_with_those_that_there_are(folder, whole):
     assert tune(folder / "two.toml", trials=4, out=out).trials == whole.trials
 
 
+def test_a_path_goes_from_the_largest_value_to_the_smallest_in_even_steps(folder, whole):
+    described = config.load(folder / "two.toml")
+    found = tune(described, path=True, trials=6, out=folder / "path")
+    values = [one.values["algorithm.regularisation"] for one in found.trials]
+    assert values[0] == 0.9  # the file's
+    assert values[1:] == pytest.approx([1.0, 10**-1.25, 10**-2.5, 10**-3.75, 1e-5])
+    losses = [one.scores["loss"] for one in found.trials]
+    assert found.best == int(np.argmin(losses))
+    assert losses[0] == whole.trials[0].scores["loss"]
+    assert json.loads((folder / "path" / "tuning.json").read_text())["path"] is True
+    assert (folder / "path" / "tuning.png").stat().st_size > 10_000
+    # other steps would lie between those that were tried
+    with pytest.raises(CheckpointError, match="another"):
+        tune(described, path=True, trials=7, out=folder / "path")
+
+
+def test_a_killed_path_goes_on_to_the_same_steps(folder, monkeypatch):
+    described = config.load(folder / "two.toml")
+    trains, calls = running.run, []
+
+    def stopped(*given, **more):
+        calls.append(given)
+        if len(calls) == 5:  # in the second trial
+            raise KeyboardInterrupt
+        return trains(*given, **more)
+
+    monkeypatch.setattr(running, "run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tune(described, path=True, trials=3, out=folder / "killed-path")
+    monkeypatch.setattr(running, "run", trains)
+    found = tune(described, path=True, trials=3, out=folder / "killed-path")
+    values = [one.values["algorithm.regularisation"] for one in found.trials]
+    assert values == pytest.approx([0.9, 1.0, 1e-5])
+
+
+def test_whole_steps_of_a_path_come_once_each():
+    assert Range(low=1, high=3).steps(9) == (3, 2, 1)
+    assert Range(low=1.0, high=100.0, log=True).steps(3) == pytest.approx((100.0, 10.0, 1.0))
+
+
 def test_a_search_of_something_else_is_refused_and_replaced_on_request(folder):
     out = folder / "other"
     tune(folder / "two.toml", trials=1, out=out)
@@ -271,6 +312,10 @@ def test_tables_in_memory_are_searched_with_the_default_range(tmp_path):
             "[tune.ranges] algorithm.regularisation goes to 0.0, which is refused:",
         ),
         ({"ranges": {"regularization": [1e-3]}}, "has the unknown key 'regularization';"),
+        (
+            {"path": True, "ranges": {"regularisation": [1e-3, 1e-2]}},
+            "path is true and the ranges are of algorithm.regularisation (choices); a path is over",
+        ),
         ({"ranges": {"split.test": [0.1]}}, "has 'split.test', which cannot vary"),
         ({"ranges": {"algorithm.name": ["hyfdca"]}}, "has 'algorithm.name', which cannot vary"),
         ({"ranges": {"experiment.seed": [1]}}, "which does not make a model better"),

@@ -280,6 +280,10 @@ def tune(
     trials: Annotated[
         int | None, typer.Option("--trials", metavar="N", min=1, help="How many values are tried.")
     ] = None,
+    path: Annotated[
+        bool,
+        typer.Option("--path", help="Try even steps from the largest value to the smallest."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -309,6 +313,7 @@ def tune(
                 experiment,
                 objective=objective or (),
                 trials=trials,
+                path=path,
                 out=out,
                 overwrite=overwrite,
                 progress=show,
@@ -410,7 +415,7 @@ def predict(
         typer.Option(
             "--client",
             metavar="NAME",
-            help="Whose table it is, where each client has a network of its own.",
+            help="Whose table it is: whose network predicts, and how the table is read.",
         ),
     ] = None,
     federated: Annotated[

@@ -183,7 +183,12 @@ def _fields(
 
 def absolute_path(path: str, folder: Path) -> str:
     """Return a path in a settings file as an absolute one; `folder` is where the file lies."""
-    return str((folder / Path(path).expanduser()).resolve())
+    try:
+        return str((folder / Path(path).expanduser()).resolve())
+    except (ValueError, RuntimeError) as problem:  # a NUL; the home of a user who is not there
+        raise ExperimentError(
+            f"The path {path!r} is none that a file can have ({problem}); correct it."
+        ) from None
 
 
 def read_text(path: Path, what: str) -> str:

@@ -170,7 +170,7 @@ class _Column:
 
     def _check_exact(self, text: str, figure: float | None) -> None:
         """Raise if a text is a whole number that is another one as a float64."""
-        whole = re.sub(r"\D", "", text)
+        whole = re.sub(r"\D", "", text).lstrip("0") or "0"
         fraction = self.source.decimal in text or "e" in text.lower()
         if not fraction and figure is not None and int(whole) != abs(figure):
             raise self._inexact(text, self.row(text))

@@ -79,6 +79,11 @@ def ending_of(path: str | Path) -> str:
 def located(source: Source, folder: Path) -> Source:
     """Return the source with its path, or the file in its url, made absolute from a folder."""
     if source.path is not None:
+        if "://" in source.path:
+            raise source.error(
+                "path is a web address, and files are not fetched",
+                "download the file and name it, or set url and query for a database",
+            )
         source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
         from intarsia.data.formats.sql import absolute_url  # here: SQLAlchemy takes 0.25 s

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
+import numpy as np
 from annotated_types import Ge
 
 from intarsia.core.settings import Count, check_ranges, hyperparameters, toml_text
@@ -74,6 +75,15 @@ class Range:
         """Return the outermost values, or all choices."""
         return self.choices or (self.low, self.high)
 
+    def steps(self, count: int) -> tuple[float, ...]:
+        """Return so many numbers in even steps, from the largest; whole ones once each."""
+        if self.low is None or self.high is None:
+            raise ValueError("there are no steps between choices")
+        space = np.geomspace if self.log else np.linspace
+        found: list[float] = space(self.high, self.low, count).tolist()
+        found = [min(max(one, self.low), self.high) for one in found]
+        return tuple(dict.fromkeys(round(one) for one in found)) if self.whole else tuple(found)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
@@ -84,10 +94,18 @@ class Search:
     # [split] validation holds out. Not set: 5, and 0 where the file has such a validation part
     folds: Annotated[int, Ge(0)] | None = None
     objective: tuple[str, ...] | str = ("loss",)
+    # the values of one key in even steps from the largest to the smallest, instead of drawn ones
+    path: bool = False
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])  # "table.key" → values
 
     def __post_init__(self) -> None:
         check_ranges(self, "[tune] ")
+        if self.path and (len(self.ranges) > 1 or any(r.choices for r in self.ranges.values())):
+            varied_by = [f"{key}{' (choices)' * bool(r.choices)}" for key, r in self.ranges.items()]
+            raise ExperimentError(
+                f"[tune] path is true and the ranges are of {', '.join(varied_by)}; a path is over "
+                "one key of numbers: leave the other keys out, or set path = false."
+            )
         if self.folds == 1:
             raise ExperimentError(
                 "[tune] folds is 1, which leaves nothing to train on; set it to at least 2, or to "
@@ -140,6 +158,8 @@ def to_table(search: Search) -> dict[str, Any]:
     found: dict[str, Any] = {"trials": search.trials, "objective": list(search.objectives)}
     if search.folds is not None:
         found["folds"] = search.folds
+    if search.path:
+        found["path"] = True
     return {**found, "ranges": ranges}
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import ExperimentError
 from intarsia.experiment import feature_dictionary
-from intarsia.models.coefficients import Scorecard, Summary, summarise
+from intarsia.models.coefficients import NO_ERRORS, Scorecard, Summary, summarise
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
 from intarsia.results.run_folder import describe
+
+_WITHHELD: Final = "No standard errors (algorithm.errors)"  # how such a note of a run begins
 
 
 def coefficients(folder: Path | str, scorecard: Scorecard | None = None) -> Summary:
@@ -32,7 +37,18 @@ def coefficients(folder: Path | str, scorecard: Scorecard | None = None) -> Summ
             f"{'networks' if not hasattr(model, 'coef_') else type(model).__name__} or one model "
             'for each client; train a linear model, such as algorithm.name = "hyfdca".'
         )
-    return summarise(model, units=_units(folder), scorecard=scorecard)
+    found = summarise(model, units=_units(folder), scorecard=scorecard)
+    told = _of_errors(folder)
+    kept = [note for note in found.notes if not (told and note == NO_ERRORS)]
+    return replace(found, notes=(*kept, *told))
+
+
+def _of_errors(folder: Path) -> list[str]:
+    """Return what the run says of standard errors that it does not have."""
+    path = folder / "result.json"
+    tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    notes = tree.get("notes", ()) if isinstance(tree, dict) else ()
+    return [note for note in notes if isinstance(note, str) and note.startswith(_WITHHELD)]
 
 
 def _units(folder: Path) -> dict[str, str]:

@@ -17,7 +17,14 @@ from intarsia.data.formats.csv import header_of
 from intarsia.data.reader import ENDINGS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
-from intarsia.errors import CheckpointError, FederationError, TableError, listed
+from intarsia.errors import (
+    CheckpointError,
+    ExperimentError,
+    FederationError,
+    TableError,
+    listed,
+    nearest,
+)
 
 _READING = ("decimal", "encoding", "thousands")
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
@@ -86,13 +93,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
 
     With a client, how that client's was; without, or where the run knows none of this name, all.
     """
-    path = folder / "experiment.json"
-    try:
-        tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError:
-        tree = None
-    if not isinstance(tree, dict):
-        raise CheckpointError(f"{path} is damaged; put back a copy, or run the experiment again.")
+    tree = _experiment(folder)
     tables = tree.get("client") or [tree.get("dataset", {})]
     tables = [table for table in tables if client and table.get("name") == client] or tables
 
@@ -116,6 +117,36 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         *(every("id"), every("label"), texts, every("separator"), formats, reading),
         tuple(map(str, positives)),
     )
+
+
+def check_client(folder: Path, client: ClientId) -> None:
+    """Raise if a run does not say how a client's table was read."""
+    known = [str(table.get("name")) for table in _experiment(folder).get("client", ())]
+    if not known:
+        raise ExperimentError(
+            f"The client {client!r} is named, but {folder} does not say how clients' tables were "
+            "read, and its model is one for all; leave the name out."
+        )
+    if client not in known:
+        raise ExperimentError(f"The run has no client {client!r}; {nearest(client, known)}.")
+
+
+def reading_differs(folder: Path) -> bool:
+    """Return whether the clients' tables differ in how their texts were read."""
+    tables = _experiment(folder).get("client", ())
+    return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
+
+
+def _experiment(folder: Path) -> dict[str, Any]:
+    """Return the experiment of the run in a folder; nothing where it does not say."""
+    path = folder / "experiment.json"
+    try:
+        tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{path} is damaged; put back a copy, or run the experiment again.")
+    return tree
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:

@@ -104,7 +104,8 @@ def predict(
     client
         Whose network predicts, where each client has one, also that of a client that joined later,
         or "server", where this has one; None:
-        that of the client whose columns the table has, the server's for those of all.
+        that of the client whose columns the table has, the server's for those of all. With one
+        linear model for all: whose table the file is written like (decimal, encoding, ...).
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
@@ -131,6 +132,9 @@ def predict(
         return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
     names = new_table.column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later)
+    if isinstance(found_model, LinearClassifier | LinearRegressor) and client is not None:
+        new_table.check_client(folder, client)
+        owner = client  # whose table it is like
     settings = new_table.table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names)
@@ -158,7 +162,13 @@ def predict(
         missing=(*settings.missing, *missing),
         **settings.reading,
     )
-    found = new_table.read_table(source)
+    try:
+        found = new_table.read_table(source)
+    except TableError as problem:
+        if owner is not None or not new_table.reading_differs(folder):
+            raise
+        advice = "name the client whose tables are written like this one (--client), or "
+        raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
     truth = None if label is None else found.labels
     block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
@@ -232,11 +242,6 @@ def _estimator(
     whose columns the table has, all of them and more of them than it has of any other's.
     """
     if not isinstance(model, Mapping):
-        if client is not None:
-            raise ExperimentError(
-                f"The client {client!r} is named, but the model is one linear model for all "
-                "clients; leave the name out."
-            )
         return model, None, ()
     server: ClientNetwork | None = getattr(model, "server", None)
     if client is not None:

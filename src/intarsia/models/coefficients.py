@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 _LEVEL: Final = 0.975  # of the 95 % interval
+NO_ERRORS: Final = "no standard errors were stored; hyfdca stores them with errors = true."
 INTERCEPT_ROW, CENTRED_ROW = "intercept", "intercept at the means"
 
 
@@ -178,7 +179,7 @@ def summarise(
     if classes and len(classes) == 2:
         notes.append(f"a positive coefficient speaks for {classes[1]!r} against {classes[0]!r}.")
     if table.errors is None:
-        notes.append("no standard errors were stored; hyfdca stores them with errors = true.")
+        notes.append(NO_ERRORS)
     else:
         notes.append(
             "standard errors are of the penalised estimate: the inverse of the Fisher information "
@@ -189,7 +190,8 @@ def summarise(
             notes.append(
                 f"all levels of {', '.join(columns)} stand beside the intercept, so that the data "
                 "tell their differences alone: the errors of a level and of the intercept would be "
-                "those of the penalty, and are left out."
+                "those of the penalty, and are left out; for an error write two levels as one "
+                "column of 0 and 1, and more levels as such columns without one of them."
             )
     return Summary(tuple(table.rows()), loss, float(model.regularisation), classes, tuple(notes))
 

@@ -21,6 +21,8 @@ class _Trial(Protocol):
     def values(self) -> Mapping[str, Any]: ...
     @property
     def scores(self) -> Mapping[str, float]: ...
+    @property
+    def folds(self) -> Sequence[Mapping[str, float]]: ...
 
 
 class _Tuned(Protocol):
@@ -34,6 +36,8 @@ class _Tuned(Protocol):
     def best(self) -> int: ...
     @property
     def front(self) -> Sequence[int]: ...
+    @property
+    def path(self) -> bool: ...
 
 
 def tuning_picture(tuned: _Tuned, path: str | Path) -> Path:
@@ -41,7 +45,8 @@ def tuning_picture(tuned: _Tuned, path: str | Path) -> Path:
 
     The first panel has the first objective over the trials, or the first two against each other
     where there are several; then there is a panel for each key that varies. The chosen trial is
-    marked, and with several objectives those that no other is better than.
+    marked, and with several objectives those that no other is better than. The points of a path are
+    joined, with one standard error over the folds.
     """
     done: list[_Trial] = [one for one in tuned.trials if one.scores]
     keys = list(dict.fromkeys(key for one in done for key in one.values))
@@ -75,6 +80,8 @@ def tuning_picture(tuned: _Tuned, path: str | Path) -> Path:
             at = [names.index(str(v)) for v in values]
             place.set_xticks(range(len(names)), names)
         shown = [(x, one.scores[up], one.number) for x, one in zip(at, known, strict=True)]
+        if tuned.path:
+            _path(place, at, known, up)
         _points(place, shown, tuned)
         _label(place, key, up)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -82,6 +89,18 @@ def tuning_picture(tuned: _Tuned, path: str | Path) -> Path:
     add_legend(figure, handles=handles, labels=labels, loc="upper right", ncols=4, fontsize=9.5)
     figure.tight_layout(rect=(0, 0, 1, top))
     return save(figure, path)
+
+
+def _path(axes: Any, at: Sequence[Any], trials: Sequence[_Trial], objective: str) -> None:
+    """Join the trials in the order of their values, each with one standard error over its folds."""
+    order = np.argsort(at)
+    means = np.array([one.scores[objective] for one in trials])[order]
+    axes.plot(np.array(at)[order], means, color=COLOURS[0], linewidth=1.0, alpha=0.6)
+    if len(trials[0].folds) > 1:
+        rows = np.array([[fold[objective] for fold in one.folds] for one in trials])[order]
+        errors = rows.std(axis=1, ddof=1) / np.sqrt(rows.shape[1])
+        style = {"fmt": "none", "ecolor": COLOURS[0], "elinewidth": 0.8, "capsize": 2.0}
+        axes.errorbar(np.array(at)[order], means, yerr=errors, alpha=0.6, **style)
 
 
 def _points(axes: Any, points: Sequence[tuple[float, float, int]], tuned: _Tuned) -> None:

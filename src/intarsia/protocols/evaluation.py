@@ -280,15 +280,15 @@ def _graded(
     # discloses how well the model ranks each client's own labelled samples
     told = clients.ask(functions.measure, messages)
     each = {name: exchanged.figures_of_one(one) for name, one in told.items()}
-    each = {name: replace(each[name], **_of_loss(replies[name], 0, loss)) for name in each}
+    each = {name: _with_loss(each[name], replies[name], 0, loss) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
     if counts is None:
         figures = Figures(
             mae=float(every.absolute[1] / every.count[1]),
             rmse=math.sqrt(every.error[1] / every.count[1]),
             intervals={} if several else next(iter(each.values())).intervals,
-            **_of_loss(every, 1, loss),
         )
+        figures = _with_loss(figures, every, 1, loss)
         label = (float(one[1]) for one in (every.label, every.square, every.error))
         lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
         edges = np.zeros(0)
@@ -366,7 +366,7 @@ def grade_scores(
     share = (~np.isnan(block.y)).astype(np.float64)
     graded = _of_rows(block, z, share, loss, labels, least)
     sums = _sums(graded, counts=True, shape=shape)
-    figures = replace(exchanged.own_figures(graded), **_of_loss(sums, 0, loss))
+    figures = _with_loss(exchanged.own_figures(graded), sums, 0, loss)
     return replace(_grades(sums, 0, labels), figures=figures)
 
 
@@ -541,6 +541,15 @@ def _term(loss: int, z: Array, y: Array) -> Array | None:
     if loss == losses.GAMMA:
         return np.asarray(np.log(y), np.float64)
     return np.asarray(y <= z, np.float64) if loss == losses.QUANTILE else None
+
+
+def _with_loss(known: Figures, sums: Sums, row: int, loss: int) -> Figures:
+    """Return figures with those that a loss of numbers has of its own."""
+    found = _of_loss(sums, row, loss)
+    ranges = dict(known.intervals)
+    if "coverage" in found:
+        ranges["coverage"] = judging.share_interval(found["coverage"], float(sums.count[row]))
+    return replace(known, **found, intervals=ranges)
 
 
 def _of_loss(sums: Sums, row: int, loss: int) -> dict[str, Any]:

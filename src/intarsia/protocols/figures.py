@@ -491,7 +491,7 @@ def errors_of_all(figures_known: Figures, message: Ranges, sums: ErrorSums) -> F
     ranges = dict(figures_known.intervals)
     if products[0, 0] > 0:
         found = figures.error_intervals(products * message.count)
-        ranges = {
+        ranges |= {
             name: ends if name == "r2" else (ends[0] * scale, ends[1] * scale)
             for name, ends in found.items()
         }

@@ -3,7 +3,7 @@
 The values come from optuna (an extra): a tree-structured Parzen estimator, drawn from the
 experiment's seed and the number of the trial, so that a search that was stopped goes on to the same
 trials. The first trial has the values of the file, so that what is chosen is never worse than they
-are on the samples that it is chosen by.
+are on the samples that it is chosen by. On a path they are even steps of one key's range instead.
 
 The folder has study.db (SQLite: all trials, with each fold that is done), tuning.json, tuning.png
 and best.toml.
@@ -67,6 +67,7 @@ class Tuned:
     best: int  # number of the trial that is chosen
     front: tuple[int, ...]  # numbers of those that no other is better than
     folder: Path
+    path: bool = False  # the values are steps of one key's range, after those of the file
 
     @property
     def chosen(self) -> Trial:
@@ -85,6 +86,7 @@ def tune(
     tables: federation.Tables | None = None,
     objective: Sequence[str] = (),
     trials: int | None = None,
+    path: bool = False,
     out: str | Path | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -104,6 +106,8 @@ def tune(
         written then.
     objective, trials
         In place of those of [tune].
+    path
+        Try even steps of one key's range, also where [tune] does not say so.
     out
         The output folder; None: that of the experiment with "-tuning" behind its name.
     overwrite
@@ -125,6 +129,7 @@ def tune(
         how,
         objective=tuple(objective) or how.objective,
         trials=how.trials if trials is None else trials,
+        path=path or how.path,
     )
     described, how = _settled(described, how)
     folder = Path(f"{described.out}-tuning" if out is None else out).resolve()
@@ -234,7 +239,8 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     tree = config.to_dict(described)
     del tree["experiment"]["out"]
     known = search.to_table(how)
-    del known["trials"]  # there may be more of them later
+    if not how.path:
+        del known["trials"]  # there may be more of them later
     own = {"experiment": tree, "tune": known, "tables": tables}
     (folder / _STUDY).touch(mode=0o600)  # the experiment in it may hold the URLs of databases
     study = optuna.create_study(
@@ -278,13 +284,17 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
     optuna, study, how = _optuna(), work.study, work.how
     states = optuna.trial.TrialState
     over = (states.COMPLETE, states.FAIL)
-    while sum(one.state in over for one in study.trials) < how.trials:
+    steps = _steps(how)
+    count = how.trials if steps is None else 1 + len(steps)
+    while sum(one.state in over for one in study.trials) < count:
         left = [one for one in study.trials if one.state == states.RUNNING]
         if left:  # a process was ended in it
             trial = optuna.trial.Trial(study, left[0]._trial_id)
         else:
             if not study.trials:
                 study.enqueue_trial(_own_values(work.described, how))
+            elif steps is not None and study.trials[-1].state in over:
+                study.enqueue_trial(steps[len(study.trials) - 1])
             # a sampler of its own for each trial: the values depend on those before alone
             entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
             drawn = np.random.default_rng(entropy).bit_generator.seed_seq.generate_state(1)[0]
@@ -299,6 +309,14 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
             continue
         study.tell(trial, [_mean(rows, one) for one in how.objectives])
     return tuple(_trial(one, how) for one in study.trials if one.state in over)
+
+
+def _steps(how: Search) -> list[dict[str, Any]] | None:
+    """Return the values of a path but the file's own, in their order; None: they are drawn."""
+    if not how.path:
+        return None
+    ((key, one),) = how.ranges.items()
+    return [{key: value} for value in one.steps(how.trials - 1)]
 
 
 def _own_values(described: Experiment, how: Search) -> dict[str, Any]:
@@ -414,7 +432,7 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
     tuned = Tuned(
         *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),
-        *(tuple(front), folder),
+        *(tuple(front), folder, how.path),
     )
     tuning_picture(tuned, folder / "tuning.png")
     if work.tables is None:

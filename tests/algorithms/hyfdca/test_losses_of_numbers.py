@@ -1,4 +1,8 @@
-"""Huber, quantile, Poisson and Gamma losses over a federation, against scipy and scikit-learn."""
+"""Huber, quantile, Poisson and Gamma losses over a federation, against scipy and scikit-learn.
+
+Their fits and closed forms are those of statsmodels, which no test needs to have installed:
+benchmarks/RESULTS.md has a comparison with statsmodels itself.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import huber
-from scipy.stats import norm, t
+from scipy.stats import binomtest, norm, t
 from sklearn.linear_model import GammaRegressor, PoissonRegressor, QuantileRegressor
 from sklearn.metrics import (
     d2_tweedie_score,
@@ -299,6 +303,9 @@ def check_run(loss, shape, mode):
         assert score.figures.d2 == pytest.approx(d2_tweedie_score(y, said, power=power), rel=1e-5)
     if loss == "quantile":
         assert score.figures.coverage == pytest.approx(np.mean(y <= said), abs=0.03)
+        below = round(score.figures.coverage * score.samples)
+        reach = binomtest(below, score.samples).proportion_ci(method="wilson")
+        assert score.figures.intervals["coverage"] == pytest.approx((reach.low, reach.high))
     pooled = result.metrics.centralised
     assert pooled.loss == pytest.approx(score.loss, rel=1e-2)
 

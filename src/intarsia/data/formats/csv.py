@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
 
 from intarsia.data.source import Source
@@ -20,6 +22,18 @@ from intarsia.errors import first_line
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
+_OTHERS = {  # how files of other kinds begin, and what to do with them
+    b"%PDF": ("a PDF file", "save the table as CSV (UTF-8)"),
+    b"PAR1": ("a Parquet file", 'set format = "parquet", or let the name end in .parquet'),
+    b"ARROW1": ("an Arrow file", "save the table as Parquet or CSV"),
+    b"SQLite": ("a database of SQLite", "set url and query instead of path"),
+    b"BZh": ("a bzip2 archive", "unpack it, or compress the file with gzip"),
+    b"\xfd7zXZ": ("an xz archive", "unpack it, or compress the file with gzip"),
+    b"\x28\xb5\x2f\xfd": ("a zstd archive", "unpack it, or compress the file with gzip"),
+}
+_MARKUP = re.compile(rb"\s*(?:(<!doctype|<html|<\?xml|<table)|\[\s*[\[{]|\{\s*\")", re.IGNORECASE)
+_SEPARATOR_LINE = re.compile(rb"\A(?:\xef\xbb\xbf)?sep=[^\r\n](?=[\r\n])")  # Excel's own
+_LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
 
 
 def delimited_text(content: bytes, source: Source) -> pa.Table:
@@ -31,8 +45,9 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
-    try:
-        found = arrow_csv.read_csv(
+
+    def read(as_text: set[str]) -> pa.Table:
+        return arrow_csv.read_csv(
             pa.BufferReader(_arrow_s_own(content)),
             parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(
@@ -42,6 +57,11 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
                 decimal_point=source.decimal,
             ),
         )
+
+    try:
+        found = read(as_text)
+        if large := _large(found):  # which digits they have, only the text says
+            found = read(as_text | large)
     except pa.ArrowInvalid as error:
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
         other = "" if source.separator else f", or set separator if it is not {separator!r}"
@@ -49,6 +69,17 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
     return found.rename_columns([name.strip() for name in found.column_names])
+
+
+def _large(found: pa.Table) -> set[str]:
+    """Return the columns that have numbers beyond 64-bit whole numbers, by name without blanks."""
+    names: set[str] = set()
+    for name, column in zip(found.column_names, found.columns, strict=True):
+        if pa.types.is_floating(column.type):
+            span = arrow.min_max(column).as_py()
+            if max(abs(span["min"] or 0.0), abs(span["max"] or 0.0)) >= _LARGE:
+                names.add(name.strip())
+    return names
 
 
 def _arrow_s_own(content: bytes) -> pa.Buffer:
@@ -63,16 +94,19 @@ def _arrow_s_own(content: bytes) -> pa.Buffer:
 
 
 def _utf_8(content: bytes, source: Source) -> bytes:
-    """Return a file's text as UTF-8."""
+    """Return a file's text as UTF-8, without the line in which Excel names a separator."""
+    _check_kind(content, source)
     if content[:4] in _WORKBOOKS:
         raise source.error(
             f"the file starts with {content[:4]!r}, as a workbook or a zip archive does",
             "save the sheet as CSV (UTF-8), or unpack the archive",
         )
     if content[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
+        wide = content[:4] == b"\xff\xfe\0\0"
         raise source.error(
-            f"the file starts with {content[:2]!r}, which is UTF-16",
-            'set encoding = "utf-16", or save it as UTF-8',
+            f"the file starts with {content[: 4 if wide else 2]!r}, which is "
+            f"UTF-{32 if wide else 16}",
+            f'set encoding = "utf-{32 if wide else 16}", or save it as UTF-8',
             "save it as UTF-8",
         )
     named = "UTF-8" if source.encoding is None else source.encoding
@@ -96,7 +130,24 @@ def _utf_8(content: bytes, source: Source) -> bytes:
             "set format or encoding to what it is, or save it as UTF-8 text",
             "save it as UTF-8 text",
         )
-    return content if source.encoding is None else text.encode()
+    content = content if source.encoding is None else text.encode()
+    return _SEPARATOR_LINE.sub(b"", content)
+
+
+def _check_kind(content: bytes, source: Source) -> None:
+    """Raise if a file is plainly of another kind than text with a separator."""
+    for start, (what, advice) in _OTHERS.items():
+        if content.startswith(start):
+            raise source.error(
+                f"the file starts with {start!r}, as {what} does", advice, "save it as CSV (UTF-8)"
+            )
+    found = _MARKUP.match(content.removeprefix(b"\xef\xbb\xbf"))
+    if found:
+        raise source.error(
+            f"the file starts with {content[:20]!r}, as {'HTML or XML' if found[1] else 'JSON'} "
+            "does",
+            "save the table as CSV (UTF-8)",
+        )
 
 
 def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tuple[list[str], str]:
@@ -106,14 +157,21 @@ def header_of(rows: Callable[[str], Iterator[list[str]]], source: Source) -> tup
     """
     tabs = (source.path or "").lower().removesuffix(".gz").endswith(".tsv")
     separator = source.separator or _dividing(rows, "\t" if tabs else ",")
-    return next(filter(None, rows(separator)), []), separator
+    return next(_written(rows(separator), separator), []), separator
+
+
+def _written(rows: Iterator[list[str]], separator: str) -> Iterator[list[str]]:
+    """Yield the rows that are not empty, but not the line in which Excel names a separator."""
+    for place, row in enumerate(filter(None, rows)):
+        if place or not re.fullmatch("sep=.", separator.join(row)):
+            yield row
 
 
 def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
     """Return what divides the header: of the usual separator and the other marks."""
 
     def rank(mark: str) -> tuple[bool, bool, int]:
-        names, alike = _division(rows(mark))
+        names, alike = _division(_written(rows(mark), mark))
         return alike, alike and mark == usual, names
 
     marks: list[str] = [usual, *_MARKS]
@@ -122,11 +180,10 @@ def _dividing(rows: Callable[[str], Iterator[list[str]]], usual: str) -> str:
 
 def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
     """Return the number of names, and whether they are several and the next line has as many."""
-    lines = filter(None, rows)
     names = 0
     try:
-        names = len(next(lines, []))
-        return names, 1 < names == len(next(lines, []))
+        names = len(next(rows, []))
+        return names, 1 < names == len(next(rows, []))
     except csv.Error:  # a whole line may be too long for one value, which it is for a wrong mark
         return names, False
 
