@@ -273,24 +273,27 @@ def send_classifier(
     """Send the classifier as it is, and which of its rows count."""
     own = nets.parts_of(client.made_of, client.parameters)
     rows = client.classes | (client.options.unseen_rows == "averaged")
-    return client, OwnClassifier(own.columns, own.rest, rows)
+    kind = client.parameters["classifier.0.bias"].dtype
+    return client, OwnClassifier(
+        nets.rounded(own.columns, kind), nets.rounded(own.rest, kind), rows
+    )
 
 
 def _change(before: Client, after: Client, message: Told) -> Change:
-    """Return by how much a client moves the server's network.
+    """Return by how much a client moves the server's network, in the network's precision.
 
     A row of the last layer counts for those that have its class, unless all rows do.
     """
     made_of, there = before.made_of, set(message.present)
     old, new = (nets.parts_of(made_of, before.parameters), nets.parts_of(made_of, after.parameters))
-    share = _share(before, there)
+    share, kind = _share(before, there), before.parameters["classifier.0.bias"].dtype
     shares = {name: _share(before, there & {*before.owners[name]}) for name in made_of.blocks}
     extractors = {
         name: shares[name] * (new.extractors[name] - old.extractors[name])
         for name in made_of.blocks
     }
     if message.rest is None or before.options.matching == "rounds":  # it is asked for
-        return Change(extractors, None, None)
+        return Change(nets.rounded(extractors, kind), None, None)
     moved = {name: new.columns[name] - old.columns[name] for name in made_of.blocks}
     if made_of.hidden:
         columns = {name: shares[name] * one for name, one in moved.items()}
@@ -306,7 +309,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
     biases[-1] *= rows / share
     if weights:
         weights[-1] *= rows[:, None] / share
-    return Change(extractors, columns, rest)
+    return Change(*(nets.rounded(one, kind) for one in (extractors, columns, rest)))
 
 
 def _share(client: Client, there: AbstractSet[ClientId]) -> float:
