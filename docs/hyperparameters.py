@@ -63,6 +63,10 @@ SAID: dict[str, tuple[str, str]] = {
         "raise where clients lack classes; 0 leaves it out",
     ),
     "candidates": ('numbers of clusters that "auto" tries', "to the range that you expect"),
+    "class_weights": (
+        "weight of a client's rows by how many its class has",
+        "balanced where few rows are of the class that matters",
+    ),
     "cluster_on": ("parameters by which clients are clustered", "last: the authors' code"),
     "clustering": ("how clusters are found", "nearest: the paper; loss: IFCA, server reads none"),
     "clusters": ("number of clusters", "to how many groups you expect"),
@@ -73,7 +77,10 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "criterion": ("what a level is to lower", "loss where classes are few and scores matter"),
     "decay": ("factor of the rate from round to round", "1 for few rounds; lower for many"),
-    "device": ("where networks train, as torch names it", "cuda where there is an accelerator"),
+    "device": (
+        "auto, or where networks train as torch names it: cpu, cuda, cuda:1, mps",
+        "auto where there is an accelerator",
+    ),
     "dropout": ("chance that a unit of the embedding is left out", "0.5 where clients overfit"),
     "embedding": ("what takes features to the latent space", "convolutional, residual for images"),
     "engine": (
@@ -96,6 +103,10 @@ SAID: dict[str, tuple[str, str]] = {
     "cocoa.gamma": ("share of the clients' steps that counts", "1/K averages: slower, steadier"),
     "hyfdca.gamma": ("fixed step, with step = fixed", "lower where training diverges"),
     "hyfem.gamma": ("γ, how readily posteriors open neurons", "raise to open more"),
+    "gradient_clip": (
+        "largest norm of a step's gradient; 0: no limit",
+        "1 to 10 where the loss jumps",
+    ),
     "groups": ("clusters that you name, for each client", "where you know who belongs together"),
     "growth": ("whether matching opens server neurons", "everybody where clients differ much"),
     "hidden": ("units of the hidden layers", "raise with rows and features"),
@@ -103,6 +114,10 @@ SAID: dict[str, tuple[str, str]] = {
     "iterations": ("iterations of the solver, at most", "raise where a note says so"),
     "l1_ratio": ("share ρ of the ℓ1 penalty", "above 0 for weights that are exactly 0"),
     "label_bins": ("bins of numbers aligned together; 0: rows", "with many rows a client"),
+    "label_smoothing": (
+        "share of a label that all classes have alike",
+        "0.1 where labels are noisy, or models too sure",
+    ),
     "latent": ("width of the latent space", "raise with the number of classes"),
     "layer": ("a hidden layer between embedding and classifier", "where one layer says too little"),
     "level_rounds": ("rounds of each later level, at most", "so many that its accuracy is steady"),
@@ -129,6 +144,7 @@ SAID: dict[str, tuple[str, str]] = {
     "pfedme.mixing": ("β, how far w steps to the average", "lower where clients are few"),
     "model": ("your module, package.module:name", "always"),
     "models": ("modules of single clients", "where clients' networks differ"),
+    "momentum": ("µ of the optimiser sgd", "0.9 for sgd, with a tenth of the rate"),
     "most_hidden": ("most units of the server's hidden layers", "to bound growth"),
     "mu1": ("μ1, pull of extractors to the server's", "raise where clients drift"),
     "mu2": ("μ2, pull of classifiers to the server's", "raise where clients drift"),
@@ -159,6 +175,15 @@ SAID: dict[str, tuple[str, str]] = {
     "regularisation": ("λ of the penalty λ/2 ‖w‖²", "raise for few rows, lower for many"),
     "scaled": ("entries scaled to deviation 1 before clustering", "true: the authors' code"),
     "scaling": ("first layer's input scaled by d₀/d_m", "false: the paper"),
+    "schedule": ("how the rate falls from round to round", "cosine where the end is unsteady"),
+    "schedule_factor": (
+        "what the rate falls to (cosine), or by (step)",
+        "lower for a steadier end",
+    ),
+    "schedule_rounds": (
+        "rounds until the rate is there (cosine), or between falls (step)",
+        "to experiment.rounds for cosine",
+    ),
     "scheme": ("which layers all share", "fedavg-ft where clients are alike"),
     "shared": ("patterns of the parameters that all share", "to the layers to be averaged"),
     "shared_epochs": ("epochs on what is shared in a round", "1: the authors' code of flic"),

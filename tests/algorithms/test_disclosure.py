@@ -77,6 +77,7 @@ def networks(kind):
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
 TUNED = {**SMALL, "final_epochs": 1}
 LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2}
+SCHEDULED = {"schedule": "step"}  # of the rate, which has a call of its own in levels
 CHOSEN = {"clustering": "loss", "start": "random", "equal_starts": False}
 BOTH = ("", "numbers")  # classes, which all algorithms on networks learn, and numbers
 ALIGNED = {**TUNED, "pretraining_epochs": 1}
@@ -141,11 +142,11 @@ RUNS = {
         [
             Run({**LEVELS, "levels": ("global", "auto", "personal"), "candidates": (2,)}),
             Run({**LEVELS, **CHOSEN, "levels": ("global", 2)}),
-            Run({**LEVELS, "levels": ("global", "shares"), "final_epochs": 0}),
+            Run({**LEVELS, "levels": ("global", "shares"), "final_epochs": 0, **SCHEDULED}),
         ],
     ),
-    "fesem": (networks, [Run({**TUNED, "clusters": 2})]),
-    "ifca": (networks, [Run({**TUNED, "clusters": 2})]),
+    "fesem": (networks, [Run({**TUNED, "clusters": 2, **more}) for more in ({}, SCHEDULED)]),
+    "ifca": (networks, [Run({**TUNED, "clusters": 2, **more}) for more in ({}, SCHEDULED)]),
 }
 RUNS["fedrep"][1].append(Run({**TUNED, "shared_layers": 0}))
 

@@ -607,3 +607,34 @@ def test_a_block_of_one_client_a_client_apart_and_a_client_of_one_class_all_trai
         moved = [name for name in last if not np.array_equal(first[name], last[name])]
         assert sorted(moved) == sorted(last)  # its own block too, which nobody else trains
         assert all(np.isfinite(v).all() for own in networks(engine).values() for v in own.values())
+
+
+@pytest.mark.parametrize(("precision", "bytes_each"), [("single", 4), ("double", 8)])
+def test_parameters_cross_in_the_precision_that_networks_have(precision, bytes_each):
+    options = HyFEM(**{**SMALL, "precision": precision})
+    engine, server = started(options, clients())
+    held = server.start.extractors["u"].size
+    assert server.start.extractors["u"].nbytes == bytes_each * held
+    engine.begin_round(1)
+    spied = Spied(engine)
+    sent = {}
+    listen = spied.sum
+
+    def told(fn, messages):
+        def call(state, block, message, rng):
+            state, reply = fn.call(state, block, message, rng)
+            if fn.name == "local_training":
+                sent[state.name] = (message, reply)
+            return state, reply
+
+        return listen(dataclasses.replace(fn, call=call, together=None), messages)
+
+    spied.sum = told
+    server, _ = HYFEM.round(server, spied, engine.key())
+    for message, reply in sent.values():
+        for part in (*message.extractors.values(), *message.columns.values(), message.rest):
+            assert part.itemsize == bytes_each
+        for part in (*reply.extractors.values(), *reply.columns.values(), reply.rest):
+            assert part.itemsize == bytes_each
+    assert len(sent) == len(HELD)
+    assert engine.reveal(server.whole.rest).itemsize == bytes_each

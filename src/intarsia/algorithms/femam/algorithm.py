@@ -277,7 +277,11 @@ def _trained(
     right = clients.sum(at_client.open_level, messages)
     level = fl.evolve(level, rounds=level.rounds + 1)
     # step 2: local training
-    clients.ask(at_client.train_level, dict.fromkeys(clients.ids, state.Ask()))
+    if server.options.schedule == "constant":
+        clients.ask(at_client.train_level, dict.fromkeys(clients.ids, state.Ask()))
+    else:
+        turn = state.Turn(server.rounds)
+        clients.ask(at_client.train_level_on_schedule, dict.fromkeys(clients.ids, turn))
     # step 3: groups and averages
     if not state.apart(server.options, number, level):
         found = level.kind == "clusters" and server.options.clustering != "loss"
@@ -397,6 +401,10 @@ FEMAM = fl.Algorithm(
                     at_client.fine_tune,
                     at_client.close_level,
                     at_client.scale_levels,
+                ),
+                *fl.each(
+                    fl.asks(at_client.train_level_on_schedule),
+                    needed=lambda options: options.schedule != "constant",
                 ),
                 *fl.each(
                     fl.asks(at_client.try_model, at_client.choose_model),

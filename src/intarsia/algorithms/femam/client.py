@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,13 @@ from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.architecture import Arrays, as_level, levels_of, pictures
 from intarsia.algorithms.networks.client_network import network_scores
-from intarsia.algorithms.networks.parameter_sharing import Loss
+from intarsia.algorithms.networks.options import device_of
+from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
 from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
+from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
@@ -108,10 +110,15 @@ def labelled(block: Block) -> tuple[Block, Array]:
     return own, own.y
 
 
-def _level_loss(model: nn.Module, batch: Batch) -> Tensor:
+def _level_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Return the cross-entropies of a batch, with the scores of the frozen levels."""
     found = (batch["base"] + model(batch["x"])[1]) * batch["scale"]
-    return targets.row_losses(found, batch["y"])
+    return targets.row_losses(found, batch["y"], smoothing)
+
+
+@lru_cache(maxsize=64)  # a training is kept by its objective
+def _smoothed(smoothing: float) -> Loss:
+    return partial(_level_loss, smoothing=smoothing) if smoothing else _level_loss
 
 
 def _learner(training: LocalTraining, client: Client, block: Block, rng: fl.RandomKey) -> Learner:
@@ -120,12 +127,15 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: fl.Rand
     x, y = labelled_rows(block)
     x, rows = pictures(training.model, x, block), ~client.held_out
     scale = combined(client, np.ones((1, 1)), client.count + 1)
+    like, classes = parameters["classifier.bias"], client.options.class_weights
+    labels = targets.label_tensor(y[rows], like, client.outputs)
     return Learner(
         parameters=parameters,
         rows={
             "x": torch.from_numpy(x[rows]).to(kind),
-            "y": targets.label_tensor(y[rows], parameters["classifier.bias"], client.outputs),
+            "y": labels,
             "base": torch.from_numpy(client.base[rows]),
+            **targets.importance(labels, like, client.outputs, classes),
         },
         key=rng.fold_in("local").integer(),
         constants={"scale": torch.from_numpy(scale).to(kind)},
@@ -189,10 +199,26 @@ def choose_model(
 @fl.vectorised_function
 def train_level(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level; the levels before it are frozen, and their scores known."""
+    return _level_trained(calls, 1)
+
+
+@fl.vectorised_function
+def train_level_on_schedule(
+    calls: Sequence[fl.ClientCall[state.Turn]],
+) -> list[tuple[Client, fl.Ready]]:
+    """Train the latest level by steps of the length that the round has."""
+    return _level_trained(calls, calls[0][2].round)
+
+
+# it draws the other's batches, so that the two can be compared
+train_level_on_schedule = replace(train_level_on_schedule, stream=train_level.name)
+
+
+def _level_trained(calls: Sequence[Any], number: int) -> list[tuple[Client, fl.Ready]]:
     options = calls[0][0].options
     kinds = ("clusters", "given")
     pulled = options.proximal_levels == "all" or options.kind(calls[0][0].level) in kinds
-    return _trained(calls, options.local_epochs, options.proximal if pulled else 0.0)
+    return _trained(calls, options.local_epochs, options.proximal if pulled else 0.0, number)
 
 
 @fl.vectorised_function
@@ -202,20 +228,21 @@ def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, f
 
 
 def _trained(
-    calls: Sequence[fl.ClientCall[state.Ask]], epochs: int, pull: float
+    calls: Sequence[fl.ClientCall[Any]], epochs: int, pull: float, number: int = 1
 ) -> list[tuple[Client, fl.Ready]]:
     first, options = calls[0][0], calls[0][0].options
     training = networks.training_of(
         options,
         first.outputs,
-        _level_loss,
+        _smoothed(options.label_smoothing),
         ("*",),
         epochs=epochs,
         proximal=pull,
         squared=options.proximal_norm == "squared",
     )
     learners = [_learner(training, client, block, rng) for client, block, _, rng in calls]
-    found = networks.train_learners([training] * len(calls), learners, options.engine)
+    rate, device = networks.rate_of(options, number), device_of(options)
+    found = networks.train_learners([training] * len(calls), learners, options.engine, rate, device)
     return [
         (fl.evolve(call[0], latest=own), fl.Ready()) for call, own in zip(calls, found, strict=True)
     ]
@@ -329,9 +356,9 @@ def scale_levels(
 @fl.client_function
 def part_of_loss(
     client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, Loss]:
+) -> tuple[Client, PartOfLoss]:
     """Send this client's part of the loss, over all of its labelled rows."""
-    return client, Loss(targets.loss_of_scores(_scores(client, block), block))
+    return client, PartOfLoss(targets.loss_of_scores(_scores(client, block), block))
 
 
 def _scores(client: Client, block: Block) -> Array:

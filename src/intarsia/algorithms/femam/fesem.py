@@ -117,6 +117,10 @@ _EVERY = opening_models(
             femam_client.fine_tune,
             femam_client.close_level,
         ),
+        *fl.each(
+            fl.asks(femam_client.train_level_on_schedule),
+            needed=lambda options: options.schedule != "constant",
+        ),
         *fl.sums(femam_client.open_level, opens=()),  # without rows for validation nobody reads it
         *fl.sums(femam_client.part_of_loss, reveals=("at",)),
     )

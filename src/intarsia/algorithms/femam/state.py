@@ -35,6 +35,13 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """Asks for a round of training, where steps are scheduled."""
+
+    round: int  # of the run
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One of the latest level's models, for a client to try."""
 

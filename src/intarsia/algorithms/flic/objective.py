@@ -84,12 +84,14 @@ def calibration(options: Flic, meta: Meta, *, line: bool) -> Loss:
 def objective(options: Flic, meta: Meta = (), *, every: bool = False) -> Loss:
     """Return F_i of a batch; with `every`, its third term runs over all anchors."""
     aligned, calibrated = options.alignment_weight > 0, options.calibration_weight > 0
+    smoothing = options.label_smoothing
 
     def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         y, weight = batch["y"], batch["weight"]
         latent = model.embedding(batch["x"], batch.get("dropped"))
         if not aligned and not calibrated:
-            return targets.cross_entropy(model.scores(latent), y), torch.zeros_like(weight[..., 0])
+            each = targets.cross_entropy(model.scores(latent), y, smoothing)
+            return each, torch.zeros_like(weight[..., 0])
         anchors = _anchors(options, model)
         rows = _rows(batch, anchors, meta)
         penalty = torch.zeros_like(weight[..., 0])
@@ -97,14 +99,15 @@ def objective(options: Flic, meta: Meta = (), *, every: bool = False) -> Loss:
             # both go through α and β at once; of a class as many as the batch has rows of it
             points = anchors.sample(rows, batch["noise"])
             both = model.scores(torch.cat([latent, points], -2))
-            if meta:
+            if meta or smoothing:  # of the rows' labels; points of an anchor are of its class
                 own, drawn = both.chunk(2, -2)
-                each, unsure = targets.cross_entropy(own, y), _meta_entropy(drawn, y, meta)
+                each = targets.cross_entropy(own, y, smoothing)
+                unsure = _meta_entropy(drawn, y, meta)
             else:
                 each, unsure = targets.cross_entropy(both, torch.cat([y, y], -1)).chunk(2, -1)
             penalty = penalty + options.calibration_weight * (rows.own * unsure).sum(-1)
         else:
-            each = targets.cross_entropy(model.scores(latent), y)
+            each = targets.cross_entropy(model.scores(latent), y, smoothing)
         if calibrated and every:
             unsure = _unsure_of_all(model, anchors, batch, meta)
             penalty = penalty + options.calibration_weight * unsure

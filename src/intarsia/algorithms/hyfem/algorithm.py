@@ -92,11 +92,18 @@ def init_server(options: HyFEM, schema: Schema, rng: fl.RandomKey) -> Server:
     start = Whole()
     if options.shares != "nothing":
         parts = network.parts_of(made_of, network.drawn(made_of, np.float64, rng.fold_in("shared")))
-        start = Whole(parts.extractors)
+        start = _sent(options, parts.extractors)
         if options.shares == "all":
-            start = Whole(parts.extractors, parts.columns, parts.rest)
+            start = _sent(options, parts.extractors, parts.columns, parts.rest)
     owners = {name: one.owners for name, one in blocks.items()}
     return Server(options, made_of, owners, share_of(options, schema), start, Whole())
+
+
+def _sent(options: HyFEM, extractors: Any, columns: Any = None, rest: Any = None) -> Whole:
+    """Return a network in the precision that clients have: more digits would say nothing."""
+    kind = np.float64 if options.precision == "double" else np.float32
+    parts = (extractors, columns, rest)
+    return Whole(*(None if one is None else network.rounded(one, kind) for one in parts))
 
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
@@ -176,9 +183,10 @@ def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
         widest=options.widest,
         outgoing=options.matched_layers == "together",
     )
-    whole = Whole(server.whole.extractors + total.extractors, found.columns, found.rest)
+    put = _sent(options, {}, found.columns, found.rest)
+    whole = Whole(server.whole.extractors + total.extractors, put.columns, put.rest)
     if options.matching == "none":  # from here on sums, of what the server does not read
-        sealed = _given(server, clients, Whole(None, found.columns, found.rest))
+        sealed = _given(server, clients, Whole(None, put.columns, put.rest))
         whole = fl.evolve(sealed, extractors=whole.extractors)
     return fl.evolve(server, made_of=made_of, whole=whole)
 

@@ -24,6 +24,7 @@ from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
 from intarsia.algorithms.networks.client_network import train_learners
+from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core import algorithm as fl
@@ -102,10 +103,16 @@ class Change:
 
 @lru_cache(maxsize=256)
 def _training(
-    made_of: Composition, pulls: tuple[float, float], steps: int, batch: int, dropout: float
+    made_of: Composition,
+    pulls: tuple[float, float],
+    steps: int,
+    batch: int,
+    dropout: float,
+    how: tuple[float, float, float, str],
 ) -> LocalTraining:
     """Return how clients train whose networks have one structure; it keeps compiled functions."""
     module = nets.structure(made_of)
+    momentum, clip, smoothing, class_weights = how
     names = [name for name, _ in module.named_parameters()]
     proximal = {
         f"{part}.*": pull
@@ -114,8 +121,9 @@ def _training(
     }
     return LocalTraining(
         model=module,
-        loss=partial(_loss, dropout),
-        optimiser=SGD(rate=1.0),  # each round has its own
+        loss=targets.weighed(partial(_loss, dropout, smoothing), class_weights),
+        optimiser=SGD(rate=1.0, momentum=momentum),  # each round has its own
+        gradient_clip=clip,
         steps=steps,
         batch_size=batch,
         proximal=proximal,
@@ -125,12 +133,12 @@ def _training(
     )
 
 
-def _loss(dropout: float, model: nn.Module, batch: Batch) -> Tensor:
+def _loss(dropout: float, smoothing: float, model: nn.Module, batch: Batch) -> Tensor:
     """Return the cross-entropies of a batch over the classes that count."""
     slots = sum(name[0] == "x" for name in batch)
     factors = _factors(batch["drawn"], dropout) if dropout else None
     found = model([batch[f"x{slot}"] for slot in range(slots)], factors)
-    return targets.cross_entropy(found + batch["counting"].unsqueeze(-2), batch["y"])
+    return targets.cross_entropy(found + batch["counting"].unsqueeze(-2), batch["y"], smoothing)
 
 
 def _factors(drawn: Tensor, dropout: float) -> Tensor:
@@ -157,32 +165,37 @@ def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
     own = block.take(rows)
     assert own.y is not None
     tensors = as_tensors(client.parameters)
-    parameters = {name: values.to(options.device) for name, values in tensors.items()}
-    like = parameters["classifier.0.bias"]
+    like = tensors["classifier.0.bias"]
+    labels = targets.label_tensor(own.y, like, made_of.outputs)
     counting = np.where(client.classes | (options.softmax == "all"), 0.0, -np.inf)
     values = {
-        f"x{slot}": torch.from_numpy(x).to(options.device, like.dtype)
+        f"x{slot}": torch.from_numpy(x).to(like.dtype)
         for slot, x in enumerate(nets.values_of(made_of, own))
     }
     return Learner(
-        parameters=parameters,
-        rows={**values, "y": targets.label_tensor(own.y, like, made_of.outputs).to(options.device)},
+        parameters=tensors,
+        rows={
+            **values,
+            "y": labels,
+            **targets.importance(labels, like, made_of.outputs, options.class_weights),
+        },
         key=rng.integer(),
-        constants={"counting": torch.from_numpy(counting).to(options.device, like.dtype)},
+        constants={"counting": torch.from_numpy(counting).to(like.dtype)},
     )
 
 
 def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], number: int) -> list[Client]:
     """Return the clients after the steps of a round, those of one structure at once."""
     trainings, known = [], tasks[0][0].options
-    rate = known.rate * known.decay ** max(0, number - 1)
+    rate = known.rate * known.decay ** max(0, number - 1) * known.rate_factor(number)
     for client, _, _ in tasks:
         options, made_of = client.options, client.made_of.structure
         dropout = options.block_dropout if len(made_of.blocks) > 1 else 0.0
-        given = (options.pulls, options.steps, options.batch, dropout)
+        how = (options.momentum, options.clip, options.label_smoothing, options.class_weights)
+        given = (options.pulls, options.steps, options.batch, dropout, how)
         trainings.append(_training(made_of, *given))
     learners = [_learner(*task) for task in tasks]
-    found = train_learners(trainings, learners, tasks[0][0].options.engine, rate)
+    found = train_learners(trainings, learners, known.engine, rate, device_of(known))
     return [fl.evolve(task[0], parameters=own) for task, own in zip(tasks, found, strict=True)]
 
 
@@ -273,24 +286,27 @@ def send_classifier(
     """Send the classifier as it is, and which of its rows count."""
     own = nets.parts_of(client.made_of, client.parameters)
     rows = client.classes | (client.options.unseen_rows == "averaged")
-    return client, OwnClassifier(own.columns, own.rest, rows)
+    kind = client.parameters["classifier.0.bias"].dtype
+    return client, OwnClassifier(
+        nets.rounded(own.columns, kind), nets.rounded(own.rest, kind), rows
+    )
 
 
 def _change(before: Client, after: Client, message: Told) -> Change:
-    """Return by how much a client moves the server's network.
+    """Return by how much a client moves the server's network, in the network's precision.
 
     A row of the last layer counts for those that have its class, unless all rows do.
     """
     made_of, there = before.made_of, set(message.present)
     old, new = (nets.parts_of(made_of, before.parameters), nets.parts_of(made_of, after.parameters))
-    share = _share(before, there)
+    share, kind = _share(before, there), before.parameters["classifier.0.bias"].dtype
     shares = {name: _share(before, there & {*before.owners[name]}) for name in made_of.blocks}
     extractors = {
         name: shares[name] * (new.extractors[name] - old.extractors[name])
         for name in made_of.blocks
     }
     if message.rest is None or before.options.matching == "rounds":  # it is asked for
-        return Change(extractors, None, None)
+        return Change(nets.rounded(extractors, kind), None, None)
     moved = {name: new.columns[name] - old.columns[name] for name in made_of.blocks}
     if made_of.hidden:
         columns = {name: shares[name] * one for name, one in moved.items()}
@@ -306,7 +322,7 @@ def _change(before: Client, after: Client, message: Told) -> Change:
     biases[-1] *= rows / share
     if weights:
         weights[-1] *= rows[:, None] / share
-    return Change(extractors, columns, rest)
+    return Change(*(nets.rounded(one, kind) for one in (extractors, columns, rest)))
 
 
 def _share(client: Client, there: AbstractSet[ClientId]) -> float:

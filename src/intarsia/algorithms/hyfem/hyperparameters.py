@@ -11,7 +11,7 @@ from annotated_types import Ge
 
 from intarsia.algorithms.hyfem.extractors import Extractor, check_kind, extractor
 from intarsia.algorithms.hyfem.network import Composition
-from intarsia.algorithms.networks.options import check_device
+from intarsia.algorithms.networks.options import TrainingOptions, check_training
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import FeatureBlock, feature_blocks
@@ -29,7 +29,7 @@ from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, Squar
 
 
 @dataclass(frozen=True, kw_only=True)
-class HyFEM:
+class HyFEM(TrainingOptions):
     """Hyperparameters; `extractors` has the kinds of single blocks, the others take `extractor`."""
 
     loss: ClassVar[str] = "cross_entropy"  # that the scores, log-odds, are graded by
@@ -75,7 +75,6 @@ class HyFEM:
     shares: Literal["all", "extractors", "nothing"] = "all"
     blocks: Literal["all", "common"] = "all"  # those that anybody holds, or those that all hold
     precision: Literal["single", "double"] = "single"
-    device: str = "cpu"  # as torch names it: "cuda", "cuda:1"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
@@ -95,7 +94,13 @@ class HyFEM:
                 'start to "matched" or matching to "rounds", or leave matched_layers out.'
             )
         self._check_growth(matched)
-        check_device(self.device)
+        check_training(self, "sgd")
+        if self.label_smoothing and self.softmax == "held":
+            raise ExperimentError(
+                f'algorithm.label_smoothing is {self.label_smoothing:g} with softmax = "held", '
+                "where a class that a client lacks has no chance to share in a label; set softmax "
+                '= "all", or label_smoothing = 0.'
+            )
         check_kind(self.extractor, "extractor")
         for name, kind in self.extractors.items():
             check_kind(kind, f"extractors.{name}")

@@ -204,6 +204,13 @@ class Parts:
     rest: Array  # β_1, W_2, β_2, … one after the other
 
 
+def rounded(parts: Mapping[str, Array] | Array, kind: Any) -> Any:
+    """Return parameters as they are sent: in the precision that networks have."""
+    if isinstance(parts, Mapping):
+        return {name: own.astype(kind) for name, own in parts.items()}
+    return parts.astype(kind)
+
+
 def _of_slot(parameters: Arrays, slot: int) -> list[str]:
     return sorted(name for name in parameters if name.startswith(f"extractors.{slot}."))
 

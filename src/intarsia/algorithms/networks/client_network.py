@@ -12,14 +12,15 @@ are sent are one vector, in the order of their names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from intarsia.algorithms.networks import architecture, embeddings
+from intarsia.algorithms.networks import architecture, embeddings, targets
 from intarsia.algorithms.networks.architecture import Architecture, Arrays, Network
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.core.algorithm import RandomKey
@@ -111,12 +112,15 @@ def training_of(
     if made_of.dropout:
         drawn["dropped"] = (embeddings.numbers_of_dropout(made_of.embedding, made_of.hidden),)
     # Adam for algorithms that do not leave the choice
-    optimiser = SGD if getattr(options, "optimiser", "adam") == "sgd" else Adam
+    optimiser: Adam | SGD = Adam(rate=options.rate)
+    if getattr(options, "optimiser", "adam") == "sgd":
+        optimiser = SGD(rate=options.rate, momentum=options.momentum)
     heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
     return LocalTraining(
         model=architecture.structure(outputs, made_of, training=True),
-        loss=loss,
-        optimiser=optimiser(rate=options.rate),
+        loss=targets.weighed(loss, options.class_weights),
+        optimiser=optimiser,
+        gradient_clip=options.clip,
         epochs=max(1, epochs),
         steps=1 if epochs == 0 else None,
         batch_size=options.batch if batch is None else batch,
@@ -138,8 +142,11 @@ def train_learners(
     learners: Sequence[Learner],
     engine: vectorised.Engine,
     rate: float | None = None,
+    device: str = "cpu",
 ) -> list[Arrays]:
     """Train each learner, those of one training at once; return the parameters they come to.
+
+    They train on a device, and come back from there.
 
     Raises
     ------
@@ -147,6 +154,9 @@ def train_learners(
         If one that moved is not finite: it would spread to all others by the average.
     """
     found: dict[int, Arrays] = {}
+    if device != "cpu":
+        kept: dict[int, Any] = {}  # what is one for all learners stays one
+        learners = [_moved(one, device, kept) for one in learners]
     for training in dict.fromkeys(trainings):
         places = [place for place, one in enumerate(trainings) if one is training]
         alike = [learners[place] for place in places]
@@ -163,6 +173,31 @@ def train_learners(
                         "lower algorithm.rate, or standardise the features."
                     )
     return [found[place] for place in range(len(learners))]
+
+
+def _moved(learner: Learner, device: str, kept: dict[int, Any]) -> Learner:
+    """Return a learner on a device."""
+
+    def there(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        for values in tensors.values():
+            if id(values) not in kept:
+                kept[id(values)] = values.to(device)
+        return {name: kept[id(values)] for name, values in tensors.items()}
+
+    return replace(
+        learner,
+        parameters=there(learner.parameters),
+        rows=there(learner.rows),
+        constants=there(learner.constants),
+        references=None if learner.references is None else there(learner.references),
+    )
+
+
+def rate_of(options: NetworkOptions, number: int) -> float | None:
+    """Return the rate of a round, None: that of the options, in every round."""
+    if options.schedule == "constant":
+        return None
+    return options.rate * options.rate_factor(number)
 
 
 def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:

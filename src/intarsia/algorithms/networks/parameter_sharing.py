@@ -20,7 +20,12 @@ from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
 from intarsia.algorithms.networks.embeddings import width_of_structure
-from intarsia.algorithms.networks.options import NetworkOptions, relative_weights
+from intarsia.algorithms.networks.options import (
+    NetworkOptions,
+    check_labels,
+    device_of,
+    relative_weights,
+)
 from intarsia.algorithms.networks.training_rows import dense, labelled_rows
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
@@ -100,6 +105,7 @@ class ClientTask(NamedTuple):
     client: Client
     block: Block  # with the labels that its network learns
     rng: fl.RandomKey
+    round: int = 1  # which says how long steps are, where they are scheduled
 
 
 def init_client(
@@ -142,7 +148,8 @@ def open_messages(calls: Sequence[fl.ClientCall[Shared]]) -> list[ClientTask]:
             parts = client.options.shared_parts
             parameters = networks.with_parts(client.parameters, parts, message.shared)
             client = fl.evolve(client, parameters=parameters)
-        tasks.append(ClientTask(client, label_scaling.on_scale(client, block), rng))
+        task = ClientTask(client, label_scaling.on_scale(client, block), rng, message.round)
+        tasks.append(task)
     return tasks
 
 
@@ -162,7 +169,7 @@ def train(
     if training is None or not tasks:
         return list(tasks)
     learners = []
-    for place, (client, block, rng) in enumerate(tasks):
+    for place, (client, block, rng, _) in enumerate(tasks):
         tensors = as_tensors(client.parameters)
         x, y = labelled_rows(block)
         like = tensors["classifier.weight"]
@@ -170,6 +177,7 @@ def train(
             "x": torch.from_numpy(pictures(training.model, x, block)).to(like.dtype),
             "y": targets.label_tensor(y, like, client.outputs),
         }
+        rows |= targets.importance(rows["y"], like, client.outputs, client.options.class_weights)
         learners.append(
             Learner(
                 parameters=tensors,
@@ -179,8 +187,14 @@ def train(
                 references=None if references is None else as_tensors(references[place]),
             )
         )
-    engine = tasks[0].client.options.engine
-    found = networks.train_learners([training] * len(tasks), learners, engine)
+    options = tasks[0].client.options
+    found = networks.train_learners(
+        [training] * len(tasks),
+        learners,
+        options.engine,
+        networks.rate_of(options, tasks[0].round),
+        device_of(options),
+    )
     return [
         task._replace(client=fl.evolve(task.client, parameters=own))
         for task, own in zip(tasks, found, strict=True)
@@ -262,6 +276,7 @@ def start(
     `features` is the number of columns where the embedding is shared too; parameters that are
     `given` take the place of the drawn ones.
     """
+    check_labels(options, schema)
     outputs, weights = targets.output_count(schema), relative_weights(options, schema)
     if not options.shared_parts:
         return Server(options, Start(), numbers=outputs == 1, weights=weights)

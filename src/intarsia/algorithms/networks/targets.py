@@ -8,6 +8,8 @@ squared error, in these units while it trains, and in the label's own where it i
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
@@ -15,7 +17,7 @@ from scipy.special import logsumexp
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
-from intarsia.maths.training.local_training import Batch
+from intarsia.maths.training.local_training import Batch, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
@@ -38,21 +40,71 @@ def _classes(y: Array) -> NDArray[np.int64]:
     return np.maximum(y, 0.0).astype(np.int64)
 
 
-def cross_entropy(scores: Tensor, y: Tensor) -> Tensor:
-    """Return each row's cross-entropy, (..., rows), of its scores, (..., rows, outputs)."""
-    return -scores.log_softmax(-1).gather(-1, y[..., None])[..., 0]
+def cross_entropy(scores: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Return each row's cross-entropy, (..., rows), of its scores, (..., rows, outputs).
+
+    `smoothing` is the share of a label that all classes have alike.
+    """
+    if not smoothing:
+        return -scores.log_softmax(-1).gather(-1, y[..., None])[..., 0]
+    chances = scores.log_softmax(-1)
+    own = chances.gather(-1, y[..., None])[..., 0]
+    return -(1 - smoothing) * own - smoothing * chances.mean(-1)
 
 
-def row_losses(scores: Tensor, y: Tensor) -> Tensor:
+def balanced(y: Tensor, outputs: int) -> Tensor:
+    """Return what each row's loss is multiplied by so that classes count alike, (rows,).
+
+    Of K classes that are there one with n_c of the n rows has n/(K n_c), which is 1 in the mean.
+    """
+    counts = torch.bincount(y, minlength=outputs).double()
+    found: Tensor = len(y) / ((counts > 0).sum() * counts[y])
+    return found
+
+
+def row_losses(scores: Tensor, y: Tensor, smoothing: float = 0.0) -> Tensor:
     """Return each row's loss, (..., rows), of its scores, (..., rows, outputs)."""
     if scores.shape[-1] > 1:
-        return cross_entropy(scores, y)
+        return cross_entropy(scores, y, smoothing)
     return (scores[..., 0] - y).square() / 2
 
 
-def plain_loss(model: nn.Module, batch: Batch) -> Tensor:
+def plain_loss(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Return the losses of a batch."""
-    return row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
+    return row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"], smoothing)
+
+
+class _Weighed:
+    """A loss whose rows are multiplied by what the batch says that they count for."""
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        found = self._loss(model, batch)
+        if isinstance(found, tuple):
+            each, penalty = found
+            return each * batch["importance"], penalty
+        return found * batch["importance"]
+
+
+@lru_cache(maxsize=64)  # a training is kept by its objective
+def weighed(loss: Loss, class_weights: str) -> Loss:
+    """Return a loss by the classes' weights; as it is where there are none."""
+    return loss if class_weights == "none" else _Weighed(loss)
+
+
+def importance(y: Tensor, like: Tensor, outputs: int, class_weights: str) -> dict[str, Tensor]:
+    """Return what rows count for by their classes, as further rows of a learner; or none."""
+    if class_weights == "none":
+        return {}
+    return {"importance": balanced(y, outputs).to(like.dtype)}
+
+
+@lru_cache(maxsize=64)
+def smoothed(smoothing: float) -> Loss:
+    """Return `plain_loss` with some smoothing."""
+    return partial(plain_loss, smoothing=smoothing) if smoothing else plain_loss
 
 
 def predict(scores: Array, centre: float, spread: float) -> Array:

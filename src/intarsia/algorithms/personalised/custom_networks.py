@@ -33,22 +33,35 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks import targets, user_modules
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
 from intarsia.algorithms.networks.client_network import check_clients, part_vector, train_learners
-from intarsia.algorithms.networks.options import Weights, check_device, relative_weights
-from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
-from intarsia.algorithms.networks.training_rows import columns, labelled_rows
+from intarsia.algorithms.networks.options import (
+    TrainingOptions,
+    Weights,
+    check_training,
+    device_of,
+    relative_weights,
+)
+from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
+from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
+from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
 from intarsia.algorithms.networks.user_modules import Named
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, CountOrZero, NotNegative, Positive, check_ranges
 from intarsia.errors import ExperimentError, FederationError, nearest
-from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
+from intarsia.maths.training.local_training import (
+    Batch,
+    Learner,
+    LocalTraining,
+    Loss,
+    initial_parameters,
+)
 from intarsia.maths.training.optimisers import SGD, Adam
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNetworks:
+class OwnNetworks(TrainingOptions):
     """Hyperparameters.
 
     `model` names a function (features, classes) -> nn.Module, such as a class of modules; a module
@@ -78,14 +91,18 @@ class OwnNetworks:
     weight_decay: NotNegative = 0.0
     batch: Count = 100
     precision: Literal["single", "double", "bf16"] = "single"  # bf16: products only
-    device: str = "cpu"  # as torch names it: "cuda", "cuda:1"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
         check_ranges(self)
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
             user_modules.named(name)
-        check_device(self.device)
+        check_training(self, self.optimiser)
+        if self.objective and self.label_smoothing:
+            raise ExperimentError(
+                f"algorithm.label_smoothing is {self.label_smoothing:g} and the objective "
+                f"{self.objective!r} is your own; smooth labels there, or leave one of them out."
+            )
 
     def architecture_of(self, client: ClientId) -> Named:
         """Return what a client's network is made of."""
@@ -122,8 +139,8 @@ def _shared_shapes(options: OwnNetworks, module: nn.Module) -> dict[str, tuple[i
     }
 
 
-def _plain(model: nn.Module, batch: Batch) -> Tensor:
-    return targets.cross_entropy(model(batch["x"]), batch["y"])
+def _plain(model: nn.Module, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    return targets.cross_entropy(model(batch["x"]), batch["y"], smoothing)
 
 
 @lru_cache(maxsize=512)  # compiled functions belong to it
@@ -133,11 +150,17 @@ def _training(
     """Return how the clients of a group train."""
     module = user_modules.structure(options.model, features, outputs)
     names = [name for name, _ in module.named_parameters()]
-    optimiser = Adam if options.optimiser == "adam" else SGD
+    optimiser: Adam | SGD = Adam(rate=options.rate)
+    if options.optimiser == "sgd":
+        optimiser = SGD(rate=options.rate, momentum=options.momentum)
+    loss: Loss = partial(_plain, smoothing=options.label_smoothing)
+    if options.objective:
+        loss = user_modules.named(options.objective)
     return LocalTraining(
         model=module,
-        loss=user_modules.named(options.objective) if options.objective else _plain,
-        optimiser=optimiser(rate=options.rate),
+        loss=targets.weighed(loss, options.class_weights),
+        optimiser=optimiser,
+        gradient_clip=options.clip,
         epochs=epochs,
         batch_size=options.batch,
         bf16=options.precision == "bf16",
@@ -155,6 +178,7 @@ def init_client(
     outputs = targets.output_count(schema)
     own = _own(options, client)
     features = len(columns(block.features))
+    dense(block)  # a missing value is said before anything trains
     # whether it fits is said before training
     module = user_modules.structure(own.model, features, outputs)
     shared = tuple(_shared_shapes(own, module))
@@ -169,7 +193,7 @@ def init_client(
 def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharing.ClientTask]:
     """Return the clients after a training, each group at once."""
     trainings, learners = [], []
-    for client, block, rng in tasks:
+    for client, block, rng, _ in tasks:
         options, own = client.options, columns(block.features)
         features = 1 if "x" in options.ragged else len(own)
         epochs = options.final_epochs if final else options.local_epochs
@@ -178,12 +202,18 @@ def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharin
         trainings.append(_training(alike, features, client.outputs, epochs, frozen))
         x, y = labelled_rows(block)
         kind = torch.float64 if options.precision == "double" else torch.float32
-        rows = torch.from_numpy(x[:, own]).to(options.device, kind)
-        labels = targets.label_tensor(y, rows, client.outputs).to(options.device)
-        tensors = {n: t.to(options.device) for n, t in as_tensors(client.parameters).items()}
+        x_rows = torch.from_numpy(x[:, own]).to(kind)
+        labels = targets.label_tensor(y, x_rows, client.outputs)
+        weights = targets.importance(labels, x_rows, client.outputs, options.class_weights)
+        rows = {"x": x_rows, "y": labels, **weights}
         key = rng.fold_in("local").integer()
-        learners.append(Learner(parameters=tensors, rows={"x": rows, "y": labels}, key=key))
-    found = train_learners(trainings, learners, tasks[0].client.options.engine)
+        tensors = as_tensors(client.parameters)
+        learners.append(Learner(parameters=tensors, rows=rows, key=key))
+    known = tasks[0].client.options
+    rate = None
+    if known.schedule != "constant":
+        rate = known.rate * known.rate_factor(tasks[0].round)
+    found = train_learners(trainings, learners, known.engine, rate, device_of(known))
     return [
         task._replace(client=fl.evolve(task.client, parameters=own))
         for task, own in zip(tasks, found, strict=True)
@@ -217,10 +247,10 @@ def _scores(client: Client, block: Block) -> Array:
 @fl.client_function
 def part_of_loss(
     client: Client, block: Block, message: Shared, rng: fl.RandomKey
-) -> tuple[Client, Loss]:
+) -> tuple[Client, PartOfLoss]:
     """Keep what all share; send this client's part of the loss."""
     client = sharing.open_messages([(client, block, message, rng)])[0].client
-    return client, Loss(targets.loss_of_scores(_scores(client, block), block))
+    return client, PartOfLoss(targets.loss_of_scores(_scores(client, block), block))
 
 
 def predict(client: Client, block: Block) -> Array:

@@ -26,7 +26,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
-from intarsia.algorithms.networks.targets import plain_loss
+from intarsia.algorithms.networks.targets import smoothed
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Block
 from intarsia.core.settings import Count, NotNegative
@@ -47,7 +47,8 @@ class Ditto(NetworkOptions):
 def train_both(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
     options = calls[0][0].options
-    both = (options, calls[0][0].outputs, plain_loss, ("*",))
+    loss = smoothed(options.label_smoothing)
+    both = (options, calls[0][0].outputs, loss, ("*",))
     # step 1: the network of all
     before = sharing.open_messages(calls)
     common = training_of(*both, epochs=options.local_epochs)

@@ -88,6 +88,7 @@ class Similar:
 
     key: int
     kernel: Array | None  # (R, R)
+    round: int = 1
 
 
 def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
@@ -106,7 +107,8 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     """Return F_i of a batch."""
 
     def complete(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor] | Tensor:
-        each = row_losses(model(batch["x"], batch.get("dropped"))[1], batch["y"])
+        scores = model(batch["x"], batch.get("dropped"))[1]
+        each = row_losses(scores, batch["y"], options.label_smoothing)
         if options.similarity_weight == 0:
             return each
         return each, options.similarity_weight * _unlikeness(model, batch)
@@ -153,7 +155,10 @@ def _similar(calls: Sequence[fl.ClientCall[Similar]], epochs: int) -> list[tuple
         known = {"points": points, "kernel": kernel}
         return {name: torch.from_numpy(values.astype(kind)) for name, values in known.items()}
 
-    tasks = [sharing.ClientTask(one, on_scale(one, block), rng) for one, block, _, rng in calls]
+    tasks = [
+        sharing.ClientTask(one, on_scale(one, block), rng, message.round)
+        for one, block, _, rng in calls
+    ]
     known = [constants(one.client, one.block) for one in tasks]
     found = sharing.train(training, tasks, "local", known)
     return [(one.client, fl.Ready()) for one in found]
@@ -197,11 +202,11 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
 def _mean_kernel(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Similar:
     """Return the mean of the clients' kernels of new points, which the server does not read."""
     if server.options.similarity_weight == 0:
-        return Similar(key=0, kernel=None)
+        return Similar(key=0, kernel=None, round=server.rounds)
     key = rng.fold_in("points").integer()
     total = clients.sum(send_kernel, dict.fromkeys(clients.ids, Points(key)))
     part = 1 / sharing.weight_of_sum(server, clients)
-    return Similar(key=key, kernel=total.at * part)
+    return Similar(key=key, kernel=total.at * part, round=server.rounds)
 
 
 FEDHENN = sharing.network_algorithm(

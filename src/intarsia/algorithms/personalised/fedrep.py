@@ -51,7 +51,7 @@ from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.embeddings import Kind, layers
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
-from intarsia.algorithms.networks.targets import plain_loss
+from intarsia.algorithms.networks.targets import smoothed
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
@@ -167,7 +167,8 @@ def _training(
     if not parts:
         return None
     known = {"epochs": epochs, "proximal": proximal}
-    return training_of(client.options, client.outputs, plain_loss, parts, **known)
+    loss = smoothed(client.options.label_smoothing)
+    return training_of(client.options, client.outputs, loss, parts, **known)
 
 
 @fl.vectorised_function

@@ -32,7 +32,7 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
-from intarsia.algorithms.networks.targets import plain_loss
+from intarsia.algorithms.networks.targets import smoothed
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, Fraction, FractionBelowOne
@@ -82,7 +82,8 @@ def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl
 
 def _trained(calls: Sequence[fl.ClientCall[Shared]], epochs: int) -> list[tuple[Client, fl.Ready]]:
     first, parts = calls[0][0], ("embedding.*", "classifier.*")
-    training = training_of(first.options, first.outputs, plain_loss, parts, epochs=epochs)
+    loss = smoothed(first.options.label_smoothing)
+    training = training_of(first.options, first.outputs, loss, parts, epochs=epochs)
     return sharing.train_and_keep(training, calls)
 
 

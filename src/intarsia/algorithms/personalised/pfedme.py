@@ -28,7 +28,7 @@ from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
-from intarsia.algorithms.networks.targets import plain_loss
+from intarsia.algorithms.networks.targets import smoothed
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
 from intarsia.core import algorithm as fl
@@ -64,7 +64,8 @@ def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
     options = calls[0][0].options
     # each epoch is a step on one batch
     known = {"epochs": options.steps, "proximal": options.pull}
-    training = training_of(options, calls[0][0].outputs, plain_loss, ("*",), **known)
+    loss = smoothed(options.label_smoothing)
+    training = training_of(options, calls[0][0].outputs, loss, ("*",), **known)
     share = options.step_size * options.pull
     # step 1: θ, then w, in turn
     before = sharing.open_messages(calls)

@@ -19,6 +19,7 @@ No engine, chunk or other client has a part in them, so that all engines train o
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -114,6 +115,8 @@ class LocalTraining:
     decay: Mapping[str, float] = field(default_factory=dict[str, float])
     proximal: Mapping[str, float] = field(default_factory=dict[str, float])  # η
     squared: bool = True  # whether distances of the proximal terms are
+    # largest norm of a step's gradient over all that is trained; a longer one is shortened to it
+    gradient_clip: float = math.inf
     # name in the batch → shape of one row's standard normal numbers, fresh in each step
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     # name of rows, a constant or a parameter → its axis that may differ from client to client
@@ -136,6 +139,10 @@ class LocalTraining:
                 raise ExperimentError(
                     f"No parameter of the model fits {pattern!r}; it has {', '.join(known)}."
                 )
+        if not self.gradient_clip > 0.0:
+            raise ExperimentError(
+                f"gradient_clip is {self.gradient_clip}; it must be above 0 (inf: no limit)."
+            )
         if not self.train:
             raise ExperimentError("train is empty; name the parameters that move.")
         for pattern, value in (*self.decay.items(), *self.proximal.items()):
@@ -264,6 +271,11 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
             for name in training.trained:
                 if parameters[name].grad is None:  # the objective does not read it
                     parameters[name].grad = torch.zeros_like(parameters[name])
+            if training.gradient_clip < math.inf:
+                slopes = {name: parameters[name].grad for name in training.trained}
+                factor = clip_factor(slopes, training.gradient_clip, learners=False)
+                for name in training.trained:
+                    parameters[name].grad *= factor
             with torch.no_grad():
                 take_step()
             losses.append(value.detach())
@@ -272,6 +284,20 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
         state=OptimiserState(steps=state.steps + len(losses), moments=state.moments),
         losses=torch.stack(losses),
     )
+
+
+def clip_factor(slopes: Mapping[str, Any], most: float, *, learners: bool) -> Tensor:
+    """Return what a gradient is multiplied by for a norm of at most `most`.
+
+    With `learners` they stand in front of all axes, and have a factor each, (learners,).
+    """
+    total: Any = 0.0
+    for slope in slopes.values():
+        squares = slope.detach().square()
+        total = total + (squares.flatten(1).sum(1) if learners else squares.sum())
+    norm = total.sqrt()
+    found: Tensor = most / torch.clamp(norm, min=most)
+    return found
 
 
 def _batches(training: LocalTraining, learner: Learner) -> Iterator[Batch]:

@@ -5,6 +5,7 @@ Parameters are (learners, ...), with zeros where a ragged axis is longer than th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from intarsia.maths.training.local_training import (
     Parameters,
     Trained,
     batch_order,
+    clip_factor,
     own_state,
 )
 from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, optimiser_over
@@ -166,6 +168,12 @@ class Chunk:
                 )
                 slopes, values = gradients(given)
                 losses[step, :active] = values[:active]
+                if training.gradient_clip < math.inf:
+                    factor = clip_factor(slopes, training.gradient_clip, learners=True)
+                    slopes = {
+                        name: slope * factor.view(-1, *[1] * (slope.dim() - 1))
+                        for name, slope in slopes.items()
+                    }
                 for name, place, values in parts:
                     slope = slopes[name][:active]
                     if fused:  # on a CPU it reads a gradient as if it lay like its parameter
