@@ -550,6 +550,24 @@ MUTATIONS = [
         ("names of pieces", "_check_name(piece.stream, one.name, cell)", "pass", SUMS),
     ),
     *_of(
+        "results/history.py",
+        (
+            "a deep line of a history",
+            "line = parse_json(text)",
+            "line = __import__('json').loads(text)",
+            "tests/attacks/test_deep_history.py",
+        ),
+    ),
+    *_of(
+        "models/serialization.py",
+        (
+            "files of clients numbered",
+            'files = {name: f"clients/{number:05d}.json"',
+            'files = {name: f"clients/{name}.json"',
+            "tests/attacks/test_names_as_paths.py",
+        ),
+    ),
+    *_of(
         "protocols/graded_rows.py",
         (
             "sums of labels counted once",
