@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 TOTALS = "tests/attacks/test_replaced_totals.py"
 OPENING = "tests/attacks/test_opening.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
+SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
+LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
@@ -548,7 +550,42 @@ MUTATIONS = [
         ("names of pieces", "_check_name(piece.stream, one.name, cell)", "pass", SUMS),
     ),
     *_of(
+        "results/history.py",
+        (
+            "a deep line of a history",
+            "line = parse_json(text)",
+            "line = __import__('json').loads(text)",
+            "tests/attacks/test_deep_history.py",
+        ),
+    ),
+    *_of(
+        "models/serialization.py",
+        (
+            "files of clients numbered",
+            'files = {name: f"clients/{number:05d}.json"',
+            'files = {name: f"clients/{name}.json"',
+            "tests/attacks/test_names_as_paths.py",
+        ),
+    ),
+    *_of(
+        "protocols/graded_rows.py",
+        (
+            "sums of labels counted once",
+            "np.concatenate([some[:, graded].T, once[:, graded].T])",
+            "some[:, graded].T",
+            SHARED_ROWS,
+        ),
+        ("sums of a server's network", "if not takes.all():", "if False:", SHARED_ROWS),
+    ),
+    *_of(
         "protocols/evaluation.py",
+        (
+            "rows that differences tell",
+            "return rows_that_count(schema, LEAST_ROWS, whole)",
+            "return schema.label_holders > 0",
+            SHARED_ROWS,
+        ),
+        ("totals of who is left", "left = not several and", "left = several and", LEFT),
         ("few rows at the client", "if not _enough(held, least):", "if False:", GRADES),
         (
             "few rows at the server",
@@ -571,7 +608,7 @@ MUTATIONS = [
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
-            "parties=lambda *_: _graded_clients(schema, schema.clients, blocks),",
+            "parties=lambda *_: _graded_clients(schema, schema.clients, wanted),",
             'together="some",',
             SINGLE,
         ),

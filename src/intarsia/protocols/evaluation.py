@@ -6,7 +6,8 @@
 2. `grade`: clients with labels open the scores of their samples, and send counts and sums. Which
    samples count, and by how much, each client tells from the schema, and one with fewer than
    `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or of rows
-   that the server chooses, would tell their labels.
+   that the server chooses, would tell their labels. So would the difference of two clients' sums,
+   see `protocols.graded_rows`.
 3. `count_classes`, of networks: how many samples of each class are said to be of each, over all
    clients.
 4. Where figures are asked for, once at the end of a run: `measure`, `count_classes`, `sum_scores`,
@@ -58,6 +59,7 @@ from intarsia.protocols.figures import (
     ScoreCounts,
     ScoreSums,
 )
+from intarsia.protocols.graded_rows import Mask, rows_that_count
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = Literal["train", "test"]
@@ -164,7 +166,7 @@ def evaluate(
     total = clients.sum(score, dict.fromkeys(holding, Ask()))
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    scored = (clients, schema, _given_scores, Totals(z=total.z), loss)
+    scored = (clients, schema, _given_scores, Totals(z=total.z), loss, rows_to_grade(schema))
     return _graded(*scored, part=part, shape=shape, with_figures=with_figures)
 
 
@@ -176,15 +178,18 @@ def evaluate_own(
     *,
     part: Part,
     with_figures: bool = False,
+    server: Sequence[str] | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of the clients' own models over all samples of a part, and of each client.
 
     Each model says the client's own samples, whoever else has these. Over all samples one that
-    several clients have the label of counts once: as the mean over them.
+    several clients have the label of counts once: as the mean over them. `server` are the feature
+    blocks of a server's network that is graded, too.
     """
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    scored = (clients, schema, _own_scores(predict), Totals(None), loss)
+    wanted = rows_to_grade(schema, server)
+    scored = (clients, schema, _own_scores(predict), Totals(None), loss, wanted)
     return _graded(*scored, part=part, suffix="_own", with_figures=with_figures)
 
 
@@ -197,23 +202,23 @@ def sends(
     additive: bool,
     shape: float = 0.0,
     least: int = LEAST_ROWS,
+    server: Sequence[str] | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`.
 
     A client answers for `least` rows or more: its owner may ask for more than others do.
     """
+    wanted = rows_to_grade(schema, server)
     if not additive:
-        return _grades_sent(
-            _grading(_own_scores(predict), loss, schema, part, "_own", least=least), schema
-        )
+        own = _grading(_own_scores(predict), loss, schema, wanted, part, "_own", least=least)
+        return _grades_sent(own, schema, wanted)
     score = fl.sums(_partial_scores(predict, schema, part))
-    grades = _grading(_given_scores, loss, schema, part, "", shape=shape, least=least)
-    return *fl.each(score, parties=lambda *_: _holding(schema)), *_grades_sent(grades, schema)
+    grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape, least=least)
+    sent = _grades_sent(grades, schema, wanted)
+    return *fl.each(score, parties=lambda *_: _holding(schema)), *sent
 
 
-def _grades_sent(
-    functions: _Functions, schema: Schema, blocks: Sequence[str] | None = None
-) -> tuple[fl.Sends, ...]:
+def _grades_sent(functions: _Functions, schema: Schema, wanted: Mask) -> tuple[fl.Sends, ...]:
     totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
@@ -222,7 +227,7 @@ def _grades_sent(
         names = tuple(field.name for field in fields(one.reply))
         found += fl.each(
             fl.sums(one, reveals=names),
-            parties=lambda *_: _graded_clients(schema, schema.clients, blocks),
+            parties=lambda *_: _graded_clients(schema, schema.clients, wanted),
         )
     if functions.grade.name == "grade_own":
         return tuple(found)
@@ -244,20 +249,20 @@ def _graded(
     scores: Callable[[Any, Block, Any], Array],
     message: Totals,
     loss: int,
+    wanted: Mask,
     *,
     part: Part,
     suffix: str = "",
-    blocks: Sequence[str] | None = None,
     shape: float = 0.0,
     with_figures: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
 
-    `suffix` ends the names of the client functions, where there is more than one model. Where
-    `blocks` are given, only samples count of which the clients hold all of them.
+    `wanted` samples count, (samples,). `suffix` ends the names of the client functions, where there
+    is more than one model.
     """
-    functions = _grading(scores, loss, schema, part, suffix, blocks, shape=shape)
-    messages = dict.fromkeys(_graded_clients(schema, clients.ids, blocks), message)
+    functions = _grading(scores, loss, schema, wanted, part, suffix, shape=shape)
+    messages = dict.fromkeys(_graded_clients(schema, clients.ids, wanted), message)
     if not messages:
         return None, {}
     replies = clients.ask(functions.grade, messages)
@@ -267,7 +272,10 @@ def _graded(
     every = Sums(**{name: sum(getattr(s, name) for s in replies.values()) for name in there})
     grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
-    if schema.labels.task != "regression" and (with_figures or (several and loss == CROSS_ENTROPY)):
+    # of several, but the others are away: a total would be of what one alone counts as in company
+    left = not several and len(_graded_clients(schema, schema.clients, wanted)) > 1
+    classes = schema.labels.task != "regression" and not left
+    if classes and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
         found = clients.reveal(clients.sum(functions.count_classes, messages))
         counts = _whole(schema, np.asarray(found.counts))
@@ -282,6 +290,8 @@ def _graded(
     each = {name: exchanged.figures_of_one(one) for name, one in told.items()}
     each = {name: _with_loss(each[name], replies[name], 0, loss) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
+    if left:
+        return replace(grades, figures=next(iter(each.values()))), own
     if counts is None:
         figures = Figures(
             mae=float(every.absolute[1] / every.count[1]),
@@ -336,11 +346,8 @@ def _holding(schema: Schema) -> list[ClientId]:
     return [name for name in schema.clients if len(schema.holdings[name].samples)]
 
 
-def _graded_clients(
-    schema: Schema, clients: Sequence[ClientId], blocks: Sequence[str] | None
-) -> list[ClientId]:
+def _graded_clients(schema: Schema, clients: Sequence[ClientId], wanted: Mask) -> list[ClientId]:
     """Return those of some clients that have enough rows to be graded."""
-    wanted = _wanted(schema, blocks)
     return [
         name
         for name in clients
@@ -384,16 +391,25 @@ def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
     return int(np.count_nonzero(graded)) >= max(1, least)
 
 
-def too_few(schema: Schema) -> tuple[ClientId, ...]:
+def too_few(schema: Schema, wanted: Mask) -> tuple[ClientId, ...]:
     """Return the clients that have labels, but of too few rows to be graded."""
-    counts = {name: int(np.count_nonzero(schema.labelled_at(name))) for name in schema.holdings}
-    return tuple(name for name, count in counts.items() if 0 < count < LEAST_ROWS)
+    labelled = [name for name in schema.clients if schema.labelled_at(name).any()]
+    graded = _graded_clients(schema, labelled, wanted)
+    return tuple(name for name in labelled if name not in graded)
 
 
-def _wanted(schema: Schema, blocks: Sequence[str] | None) -> NDArray[np.bool_]:
-    """Return which samples are graded: somebody has the label, and all blocks, (samples,)."""
-    labelled: NDArray[np.bool_] = schema.label_holders > 0
-    return labelled if blocks is None else labelled & whole_samples(schema, blocks)
+def rows_to_grade(schema: Schema, server: Sequence[str] | None = None) -> Mask:
+    """Return which samples are graded, (samples,).
+
+    `server` are the feature blocks of a server's network that is graded beside clients' own.
+    """
+    whole = None if server is None else whole_samples(schema, server)
+    return rows_that_count(schema, LEAST_ROWS, whole)
+
+
+def _whole_to_grade(schema: Schema, server: Sequence[str]) -> Mask:
+    """Return which samples a server's network is graded on, (samples,)."""
+    return rows_to_grade(schema, server) & whole_samples(schema, server)
 
 
 def _own_places(block: Block) -> NDArray[np.intp]:
@@ -402,7 +418,7 @@ def _own_places(block: Block) -> NDArray[np.intp]:
     return block.places
 
 
-def _label_share(schema: Schema, block: Block, blocks: Sequence[str] | None, least: int) -> Array:
+def _label_share(schema: Schema, block: Block, wanted: Mask, least: int) -> Array:
     """Return how often each label of a client counts, (samples,).
 
     It is 1 / holders of the label; 0 without a label, and of samples that are not graded.
@@ -415,7 +431,7 @@ def _label_share(schema: Schema, block: Block, blocks: Sequence[str] | None, lea
     places = _own_places(block)
     count = len(places)
     labelled = np.zeros(count, bool) if block.y is None else ~np.isnan(block.y)
-    held = labelled & _wanted(schema, blocks)[places]
+    held = labelled & wanted[places]
     if not _enough(held, least):
         raise TableError(
             f"Grades over {int(held.sum())} of {count} rows were asked for, and of fewer than "
@@ -424,7 +440,7 @@ def _label_share(schema: Schema, block: Block, blocks: Sequence[str] | None, lea
     return np.where(held, 1 / np.maximum(schema.label_holders[places], 1), 0.0)
 
 
-def _only(wanted: NDArray[np.bool_], z: Array) -> Array:
+def _only(wanted: Mask, z: Array) -> Array:
     """Return scores, (outputs, samples), with 0 for samples that are not graded."""
     return z if wanted.all() else np.where(wanted, z, 0.0)
 
@@ -432,11 +448,13 @@ def _only(wanted: NDArray[np.bool_], z: Array) -> Array:
 def _partial_scores(
     predict: Callable[[Any, Block], Array], schema: Schema, part: Part
 ) -> fl.ClientFunction:
+    wanted = rows_to_grade(schema)
+
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: fl.RandomKey
     ) -> tuple[Any, PartialScores]:
-        wanted = _wanted(schema, None)[_own_places(block)]
-        return state, PartialScores(_only(wanted, predict(state, block.counted_once())))
+        own = wanted[_own_places(block)]
+        return state, PartialScores(_only(own, predict(state, block.counted_once())))
 
     return _function(partial_scores, part=part)
 
@@ -445,19 +463,19 @@ def _grading(
     scores: Callable[[Any, Block, Any], Array],
     loss: int,
     schema: Schema,
+    wanted: Mask,
     part: Part,
     suffix: str,
-    blocks: Sequence[str] | None = None,
     *,
     shape: float = 0.0,
     least: int = LEAST_ROWS,
 ) -> _Functions:
     """Return the client functions of `_graded`."""
     # those that may be graded, whoever is there: a total of one alone is its own
-    alone = len(_graded_clients(schema, schema.clients, blocks)) == 1
+    alone = len(_graded_clients(schema, schema.clients, wanted)) == 1
 
     def graded(state: Any, block: Block, z: Any) -> Graded:
-        share = _label_share(schema, block, blocks, least)
+        share = _label_share(schema, block, wanted, least)
         return _of_rows(block, scores(state, block, z), share, loss, schema.labels, least, alone)
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
@@ -597,11 +615,11 @@ def server_sends(
     least: int = LEAST_ROWS,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate_server`; a client answers for `least` rows or more."""
-    scores = _server_scores(server)
-    grades = _grading(scores, loss, schema, part, "_server", blocks, least=least)
+    scores, wanted = _server_scores(server), _whole_to_grade(schema, blocks)
+    grades = _grading(scores, loss, schema, wanted, part, "_server", least=least)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
     return (
-        *_grades_sent(grades, schema, blocks),
+        *_grades_sent(grades, schema, wanted),
         *fl.each(layer, parties=lambda *_: _holding(schema)),
     )
 
@@ -624,17 +642,17 @@ def evaluate_server(
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    if not _wanted(schema, blocks).any():
+    wanted = _whole_to_grade(schema, blocks)
+    if not wanted.any():
         return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     layer = _partial_layer(server, schema, blocks, part)
     total = clients.sum(layer, dict.fromkeys(holding, Ask()))
     # discloses how well the server's network does on each client's labelled samples
     return _graded(
-        *(clients, schema, _server_scores(server), Totals(total.z), loss),
+        *(clients, schema, _server_scores(server), Totals(total.z), loss, wanted),
         part=part,
         suffix="_server",
-        blocks=blocks,
         with_figures=with_figures,
     )[0]
 
@@ -659,7 +677,7 @@ def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
 def _partial_layer(
     server: fl.ServerModel, schema: Schema, blocks: Sequence[str], part: Part
 ) -> fl.ClientFunction:
-    known = feature_blocks(schema)
+    known, wanted = feature_blocks(schema), _whole_to_grade(schema, blocks)
 
     def partial_layer(
         state: Any, block: Block, message: Ask, rng: fl.RandomKey
@@ -667,8 +685,8 @@ def _partial_layer(
         total: Any = 0.0
         for name, term in server.part(state, block).items():
             total = total + term / holders_of(block, known[name].features[0])
-        wanted = _wanted(schema, blocks)[_own_places(block)]
-        return state, PartialScores(_only(wanted, np.asarray(total, np.float64)))
+        own = wanted[_own_places(block)]
+        return state, PartialScores(_only(own, np.asarray(total, np.float64)))
 
     return _function(partial_layer, part=part)
 

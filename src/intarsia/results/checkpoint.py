@@ -26,6 +26,7 @@ from typing import Any
 
 from intarsia.core.atomic_files import UNFINISHED, sync, write, write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import parse_json
 from intarsia.engines import codec
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError, CodecError
@@ -204,7 +205,7 @@ class Checkpoints:
         with self._history.open("rb") as history:
             for text in history:
                 try:
-                    line = json.loads(text)
+                    line = parse_json(text)
                 except ValueError:
                     return  # cut short: nothing whole can follow
                 yield line, text
@@ -304,5 +305,5 @@ def _check(data: bytes) -> dict[str, Any]:
     text = text.removesuffix(b"\n")
     if f"{zlib.crc32(text):08x}".encode() != checksum:
         raise CodecError(f"the checksum of extra.json ({len(data)} bytes) does not match")
-    content: dict[str, Any] = json.loads(text)
+    content: dict[str, Any] = parse_json(text)
     return content

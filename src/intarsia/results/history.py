@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from intarsia.core.json_text import parse_json
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.results.result import load
 from intarsia.results.run_folder import described
@@ -47,8 +47,10 @@ def course_of(folder: Path | str, name: str = "") -> Course:
     begun: dict[str, int] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
         except ValueError:  # cut short: the run may be going on
+            continue
+        if not isinstance(line, dict) or type(line.get("round")) is not int:
             continue
         if line.get("accuracy") is not None:
             accuracy[line["round"]] = line["accuracy"]

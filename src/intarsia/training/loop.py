@@ -371,11 +371,12 @@ def grade(
         if model.additive:
             shape = losses.shape_of(task.options)
             return evaluation.evaluate(engine, schema, model.predict, loss, shape=shape, **how)
-        every, own = evaluation.evaluate_own(engine, schema, model.predict, loss, **how)
         server = model.server_model
+        blocks = evaluation.server_blocks(model, task.options, engine.schema("train"))
+        graded = (engine, schema, model.predict, loss)
+        every, own = evaluation.evaluate_own(*graded, server=blocks, **how)
         if server is None:
             return every, own
-        blocks = evaluation.server_blocks(algorithm.model, task.options, engine.schema("train"))
         if blocks is None:
             return None, own
         return evaluation.evaluate_server(engine, schema, server, blocks, loss, **how), own

@@ -413,9 +413,18 @@ def train_to_end(task: training.Task) -> Outcome:
             "blocks; score a table that has all of them by intarsia predict --client server.",
         )
     schema = engine.schema(task.part)
-    labelled = int((schema.label_holders > 0).sum())
     part = "test" if task.part == "test" else "training"
-    few = evaluation.too_few(schema)
+    blocks = evaluation.server_blocks(
+        task.algorithm.model, task.options, task.engine.schema("train")
+    )
+    wanted = evaluation.rows_to_grade(schema, blocks)
+    labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
+    few = evaluation.too_few(schema, wanted)
+    if left:
+        notes += (
+            f"In no grade: {left:,} labelled {part} samples of which clients' grades, less each "
+            f"other, would tell sums over fewer than {evaluation.LEAST_ROWS}.",
+        )
     if few:
         notes += (
             f"Not graded: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "

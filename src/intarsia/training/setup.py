@@ -236,6 +236,7 @@ def declare_exchanges(
         additive=model.additive,
         shape=losses.shape_of(options),
         least=least_rows,
+        server=blocks,
     )
     if model.server_model is not None and blocks is not None:
         found += evaluation.server_sends(
