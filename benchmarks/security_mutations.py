@@ -64,6 +64,8 @@ CODEC = "tests/engines/test_codec.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
 APART = "tests/attacks/test_steps_told_apart.py"
 SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
+ENCRYPTED = "tests/attacks/test_encrypted_products.py"
+PRODUCTS = "tests/maths/test_encrypted_products.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -96,7 +98,7 @@ MUTATIONS = [
         "algorithms/hyfdca/newton_shares.py",
         (
             "words bound to what they hide",
-            'return key.fold_in("nonce", digest.hexdigest()).stream(16)',
+            'return key.fold_in("nonce", digest_of(*hidden)).stream(16)',
             'return key.fold_in("nonce").stream(16)',
             "tests/attacks/test_words_used_twice.py",
         ),
@@ -106,6 +108,90 @@ MUTATIONS = [
             'secret.fold_in("pair", name, one.name)',
             "tests/attacks/test_words_used_twice.py",
         ),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_encrypted.py",
+        (
+            "ciphertexts bound to what they hide",
+            'rng.fold_in("rows", digest_of(point.selected, own))',
+            'fl.SecretKey(bytes(32)).fold_in("rows")',
+            ENCRYPTED,
+        ),
+        (
+            "ciphertexts of other sizes refused",
+            "if mine.shape == (size, count):",
+            "if True:",
+            SHARES,
+        ),
+        ("rows encrypted twice", "if message.part != before:", "if False:", SHARES),
+        (
+            "dealt words not declared under encryption",
+            'needed=lambda options: options.system == "encrypted",',
+            "",
+            ENCRYPTED,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_shares.py",
+        (
+            "encrypted products not declared where the server deals",
+            'needed=lambda options: options.system != "encrypted",',
+            "",
+            ENCRYPTED,
+        ),
+    ),
+    *_of(
+        "maths/encrypted_products.py",
+        (
+            "an encryption of zero over the multiplier",
+            '_spread(_ternary(random.fold_in("secret").words(SIZE)), _PRIMES)',
+            '_spread(0 * _ternary(random.fold_in("secret").words(SIZE)), _PRIMES)',
+            PRODUCTS,
+        ),
+        (
+            "noise in the encryption of zero",
+            '_add(found[1], _binomial(random.fold_in("noise").words(SIZE)), _PRIMES)',
+            "pass",
+            PRODUCTS,
+        ),
+        (
+            "numbers that hide the noise",
+            "found[:, ~sure], share[~sure] = drawn[:, ~sure], np.uint64(0) - words[~sure]",
+            "found[:], share[:] = 0, 0",
+            f"{PRODUCTS} {ENCRYPTED}",
+        ),
+        (
+            "words alone in the place of numbers uniform modulo q",
+            "        sure |= distance > _UNSURE",
+            "        sure |= distance > _UNSURE\n        found[:] = 0\n"
+            "        _add_scaled(found, np.uint64(0) - share, _REST, _SCALES, _PRIMES)",
+            ENCRYPTED,
+        ),
+        (
+            "other numbers for each column",
+            "drawn = one.random.fold_in(q, g)",
+            "drawn = one.random",
+            PRODUCTS,
+        ),
+        (
+            "other noise for each ciphertext",
+            "drawn = random.fold_in(number)",
+            "drawn = random",
+            PRODUCTS,
+        ),
+        (
+            "noise in ciphertexts",
+            'noise = _spread(_binomial(drawn.fold_in("noise").words(SIZE)), _PRIMES)',
+            'noise = _spread(0 * _binomial(drawn.fold_in("noise").words(SIZE)), _PRIMES)',
+            PRODUCTS,
+        ),
+        (
+            "a key that is drawn",
+            "_spread(_ternary(random.words(SIZE)), _PRIMES)",
+            "_spread(0 * _ternary(random.words(SIZE)), _PRIMES)",
+            PRODUCTS,
+        ),
+        ("residues beyond their prime", "if value >= primes[i]:", "if False:", PRODUCTS),
     ),
     *_of(
         DECLARED,

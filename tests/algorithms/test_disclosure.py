@@ -99,6 +99,7 @@ RUNS = {
             Run({"l1_ratio": 0.5}),
             Run({"l1_ratio": 0.5, "frame": False}),
             Run({"system": "shares"}, kind="five"),
+            Run({"system": "encrypted"}, kind="five"),
             Run({"method": "ascent"}),
             Run({"method": "ascent"}, kind="columns"),
             Run({"method": "ascent", "step": "fixed"}, kind="columns", away=(2, 3)),

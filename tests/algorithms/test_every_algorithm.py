@@ -25,6 +25,7 @@ VARIANTS = {
     "hyfdca": [
         {},
         {"system": "shares"},
+        {"system": "encrypted"},
         {"method": "ascent"},
         {"method": "ascent", "step": "fixed", "gamma": 0.3},
     ],

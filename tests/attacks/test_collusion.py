@@ -63,8 +63,8 @@ class Run:
         return [(both[one], both[other]) for both in found.values()]
 
 
-def run_under(trust: str) -> Run:
-    """Train for two rounds; return what crossed."""
+def run_under(trust: str, **given: Any) -> Run:
+    """Train for some rounds; return what crossed."""
     x, y = table(48, 12)
     blocks = rectangles(x, y, 4, 4)
     settings = Privacy(mode="masked", trust=trust, colluders=COLLUDERS)
@@ -81,7 +81,7 @@ def run_under(trust: str) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secure, "sealed", noted)
         engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0, sealing)
-        options = HYFDCA.hyperparameters(loss="logistic", regularisation=0.1)
+        options = HYFDCA.hyperparameters(loss="logistic", regularisation=0.1, **given)
         engine.begin(HYFDCA, options)
         server = HYFDCA.init_server(options, engine.schema("train"), engine.key("init"))
         server = HYFDCA.setup(server, engine, engine.key("init"))
@@ -94,7 +94,8 @@ def run_under(trust: str) -> Run:
 @pytest.fixture(scope="module")
 def runs():
     """Return what crossed in a run under each kind of trust."""
-    return {trust: run_under(trust) for trust in ("pairs", "clients")}
+    found = {trust: run_under(trust) for trust in ("pairs", "clients")}
+    return {**found, "encrypted": run_under("pairs", system="encrypted")}
 
 
 def pooled(keys: PairKeys, honest: tuple[str, str]) -> PairKeys:
@@ -142,9 +143,10 @@ def is_found(found: np.ndarray, truth: np.ndarray) -> bool:
     return bool((np.abs(found - flat)[finite] < 1e-9 * scale).all())
 
 
+@pytest.mark.parametrize("system", ["pairs", "encrypted"])
 @pytest.mark.parametrize("honest", HONEST)
-def test_with_all_other_clients_keys_no_contribution_of_two_is_read(runs, honest):
-    run = runs["pairs"]
+def test_with_all_other_clients_keys_no_contribution_of_two_is_read(runs, honest, system):
+    run = runs[system]
     masks = PairMasks(pooled(run.keys.pairs, honest), COLLUDERS)
     tried = 0
     for pair in run.of_both(*honest):
@@ -202,16 +204,17 @@ def seal_again(run: Run, sealer: MaskedSealer, one: Sent, values: np.ndarray) ->
     return sealer.seal(*given, one.parties)
 
 
+@pytest.mark.parametrize("system", ["pairs", "encrypted"])
 @pytest.mark.parametrize("honest", HONEST)
 def test_for_swapped_contributions_there_are_masks_that_give_the_same_view(
-    runs, honest, monkeypatch
+    runs, honest, system, monkeypatch
 ):
     """All that the server and the other clients have is the same, to the bit.
 
     The two have a mask in common that nobody else can make. For each choice of it there is exactly
     one under which the two have sent each other's values, so that one is as likely as the other.
     """
-    run = runs["pairs"]
+    run = runs[system]
     keys, fixed = run.keys.pairs, FixedPoint(range=2.0**22, addends=16)
     first, second = sorted(honest)
     chosen = Chosen()

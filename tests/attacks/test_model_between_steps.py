@@ -53,7 +53,9 @@ def read_system(made, phase):
     """Return XᵀhX + λI in the columns' own terms, up to a factor, as the server works it out."""
     engine = made.made.engine
     engine.begin_round(4)
-    found = newton_shares._open_system(engine, phase.dealer, phase.bounds, 1, engine.key())
+    found = newton_shares._open_system(
+        engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
+    )
     ((system, _),) = found
     basis = np.zeros((FEATURES, FEATURES))
     tell(engine, phase, np.zeros(FEATURES))
@@ -108,7 +110,9 @@ def test_variances_are_told_of_one_matrix_alone(works, monkeypatch):
     _, made, phase = departing(errors=True)
     engine = made.made.engine
     engine.begin_round(4)
-    newton_shares._open_system(engine, phase.dealer, phase.bounds, 1, engine.key())
+    newton_shares._open_system(
+        engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
+    )
     unit = np.zeros((FEATURES, FEATURES))
     unit[0, 0] = 1.0
     first = variances_of(made, phase, unit)

@@ -50,7 +50,7 @@ def test_no_message_names_a_place_a_step_or_a_size():
     told = {
         OwnFrame: {"frame", "squares"},
         Mask: {"seed", "bounds", "part"},
-        Factors: {"part", "bounds", "blind", "shares", *newton_shares._TURNS},
+        Factors: {"part", "bounds", "blind", "shares", *newton_shares.TURNS},
     }
     for message, names in told.items():
         assert {one.name for one in dataclasses.fields(message)} == names

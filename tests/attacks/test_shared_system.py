@@ -105,7 +105,7 @@ def opened_rows(engine, attacker, other):
     found = []
     width = len(engine.schema("train").features.own(other))
     for state, message in engine.of("multiply_rows", attacker):
-        for turn in newton_shares._TURNS:
+        for turn in newton_shares.TURNS:
             value = getattr(message, turn)
             if value is not None and len(value):
                 rows = value.view(np.int64).reshape(-1, width) * 2.0**-BITS

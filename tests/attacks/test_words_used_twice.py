@@ -45,7 +45,7 @@ def sent(engine, point, scale):
     """Return the words that a client sends, (samples, features), and what their rows weigh."""
     mask = Mask(SEED, bounds(scale))
     _, reply = mask_rows.call(point, engine.block("bank"), mask, KEY)
-    field = next(one for one in newton_shares._TURNS if getattr(reply, one) is not None)
+    field = next(one for one in newton_shares.TURNS if getattr(reply, one) is not None)
     words = getattr(reply, field).reshape(len(point.selected), -1)
     return words, np.sqrt(point.curvature[0] / (point.samples * scale)), reply
 
@@ -119,5 +119,7 @@ def test_words_over_a_pair_s_product_are_others_where_either_nonce_is(works, mon
         engine.set_states({n: goes_back(one) if change else one for n, one in states.items()})
         engine.begin_round(2)
         phase = server.phase
-        newton_shares.solve_shared(engine, phase.dealer, phase.bounds, 1, engine.key())
+        newton_shares.solve_shared(
+            engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
+        )
     assert (found[0] == found[1]).all() if works else (found[0] != found[1]).all()

@@ -209,6 +209,8 @@ class ClientFunction:
     # fields of the reply that one client alone sends for each cell, and the others leave out; what
     # else may be left out is left out by all that are called, or by none
     alone: tuple[str, ...] = ()
+    # how many selected entries a cell may have beside one for each feature and output of a sample
+    beside: int = 0
     # whether all clients are told the same in the clear: what they seal adds up only then. A server
     # that tells one of them something else would tell its part of the total from the others'
     alike: bool = False
@@ -254,9 +256,12 @@ def told_the_same(fn: ClientFunction) -> ClientFunction:
     return replace(fn, alike=True)
 
 
-def one_sender(fn: ClientFunction, *fields: str) -> ClientFunction:
-    """Return the client function as one of whose fields one client alone sends those of a cell."""
-    return replace(fn, alone=fields)
+def one_sender(fn: ClientFunction, *fields: str, beside: int = 0) -> ClientFunction:
+    """Return the client function as one of whose fields one client alone sends those of a cell.
+
+    A cell may have some entries `beside` those of its samples.
+    """
+    return replace(fn, alone=fields, beside=beside)
 
 
 def vectorised_function(

@@ -9,14 +9,15 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
-from intarsia.algorithms.hyfdca import newton, newton_client, newton_shares
+from intarsia.algorithms.hyfdca import newton, newton_client, newton_encrypted, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Point
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import ExperimentError, RefusedError
+from intarsia.errors import ExperimentError, RangeError, RefusedError
+from intarsia.maths import encrypted_products
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -214,9 +215,101 @@ def test_sealed_sums_give_the_model_of_plain_ones(mode, kind):
     np.testing.assert_allclose(found[mode], found["plain"], atol=1e-5)
 
 
-def test_a_step_made_again_from_a_checkpoint_has_the_same_bits():
+@EVERY_KIND
+def test_products_under_encryption_give_the_bits_of_dealt_words(kind):
+    _, _, blocks = federation(kind)
+    found, secrets = [], secrets_of(blocks)
+    for system in ("shares", "encrypted"):
+        options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system=system)
+        engine = engine_over(blocks, secrets=secrets)
+        found.append(weights_of(engine, begun(engine, options), 3))
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("mode", ["masked", "ckks"])
+def test_products_under_encryption_are_sealed_and_give_the_same_bits(mode):
+    if mode == "ckks":
+        pytest.importorskip("tenseal")
+    x, _ = table(90, 7)
+    blocks = rectangles(x, np.arange(90) % 3 + 0.0, 2, 2, shared_rows=9, shared_columns=1)
+    found, secrets = [], secrets_of(blocks)
+    for system, one in (("shares", "masked"), ("encrypted", mode)):
+        options = HyFDCA(loss="logistic", regularisation=1e-2, method="newton", system=system)
+        engine = engine_over(blocks, one, CLASSES, secrets=secrets)
+        found.append(weights_of(engine, begun(engine, options), 2))
+    if mode == "masked":
+        np.testing.assert_array_equal(*found)
+    else:
+        np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_standard_errors_are_the_same_with_products_under_encryption():
+    found = []
+    for system in ("shares", "encrypted"):
+        given = {"loss": "logistic", "regularisation": 0.1, "errors": True, "system": system}
+        found.append(concluded("columns", "masked", rounds=4, **given)[2].errors)
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", ["encrypt", "multiply"])
+@pytest.mark.parametrize("way", ["too large", "too few"])
+def test_malformed_ciphertexts_are_refused_with_the_name_of_who_sent_them(
+    monkeypatch, function, way
+):
+    """The first of two encrypts, the second multiplies."""
+    x, y = table(60, 4)
+    blocks = {
+        "bank": block(x, y, range(60), range(2)),
+        "shop": block(x, y, range(60), range(2, 4), labels=False),
+    }
+    engine = engine_over(blocks, "masked")
+    server = begun(engine, HyFDCA(loss="logistic", method="newton", system="encrypted"))
+    real = getattr(encrypted_products, function)
+
+    def broken(words):
+        if way == "too few":
+            return words[:-1]
+        words = words.copy()
+        words[-1, -1] = 2**64 - 1
+        return words
+
+    def departing(*given):
+        if function == "encrypt":
+            return broken(real(*given))
+        return [(broken(replies), share) for replies, share in real(*given)]
+
+    monkeypatch.setattr(encrypted_products, function, departing)
+    engine.begin_round(1)
+    culprit = "bank" if function == "encrypt" else "shop"
+    with pytest.raises(RefusedError, match=f"Client '{culprit}' sent ciphertexts"):
+        HYFDCA.round(server, engine, engine.key())
+
+
+def test_rows_are_encrypted_once_in_a_step():
+    _, _, blocks = federation("columns")
+    engine = engine_over(blocks)
+    begun(engine, HyFDCA(loss="logistic", method="newton", system="encrypted"))
+    with pytest.raises(RefusedError, match="Part 1 of the encrypted rows"):
+        newton_encrypted.encrypt_rows.call(
+            *(after_a_round("columns", "logistic")[0].get_states()["r0c0"], None),
+            *(newton_encrypted.Encrypt(np.ones((1, 2)), 1), None),
+        )
+
+
+def test_rows_too_large_for_exact_products_are_refused(monkeypatch):
+    monkeypatch.setattr(newton_encrypted, "LARGEST", 1 << 20)
+    _, _, blocks = federation("columns")
+    engine = engine_over(blocks)
+    server = begun(engine, HyFDCA(loss="logistic", method="newton", system="encrypted"))
+    engine.begin_round(1)
+    with pytest.raises(RangeError, match="would not be exact"):
+        HYFDCA.round(server, engine, engine.key())
+
+
+@pytest.mark.parametrize("system", ["shares", "encrypted"])
+def test_a_step_made_again_from_a_checkpoint_has_the_same_bits(system):
     _, _, blocks = federation("copies")
-    options = HyFDCA(loss="hinge", regularisation=1e-2, method="newton", system="shares")
+    options = HyFDCA(loss="hinge", regularisation=1e-2, method="newton", system=system)
     engine = engine_over(blocks)
     server = begun(engine, options)
     for number in range(1, 4):

@@ -114,6 +114,18 @@ def test_sites_come_to_the_bits_of_the_in_process_engine(name, sealed):
     identical(algorithm, made, concluded(algorithm, made.engine, server), infos, reference)
 
 
+def test_sites_come_to_the_bits_of_the_in_process_engine_with_encrypted_products():
+    options = HYFDCA.hyperparameters(regularisation=0.1, system="encrypted")
+    blocks = clients()
+    reference = in_process(HYFDCA, options, blocks, sealing=masked(blocks))
+    made = sites.federation(HYFDCA, options, blocks, BINARY, sealing=masked(blocks))
+    server = sites.begun(made, HYFDCA, options)
+    server, infos = rounds(HYFDCA, made.engine, server, range(1, ROUNDS + 1))
+    identical(HYFDCA, made, concluded(HYFDCA, made.engine, server), infos, reference)
+    sent = made.engine.books.traffic.summary()
+    assert sent["up"] > 1_000_000  # bytes, where masks need some thousand: there were ciphertexts
+
+
 @pytest.mark.parametrize("name", ["hyfdca", "fedavg"])
 def test_sites_come_to_the_bits_of_the_in_process_engine_under_ckks(name):
     """Noise is drawn afresh by each; of it nothing is left in what they come to."""

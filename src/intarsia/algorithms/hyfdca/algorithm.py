@@ -216,7 +216,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
     if warm:
         server = dual_ascent.catch_up(server, clients)
     options = server.options
-    shared = options.system == "shares" or options.errors or options.l1_ratio > 0
+    shared = options.system in ("shares", "encrypted") or options.errors or options.l1_ratio > 0
     phase = newton.begin(
         clients,
         alpha=server.alpha,
@@ -436,6 +436,10 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Factors.fourth": "MaskedRows.fourth",
     "Factors.second": "MaskedRows.second",
     "Factors.third": "MaskedRows.third",
+    "Encrypt.bounds": "Measured.bounds",
+    **{f"ToMultiply.{turn}": f"EncryptedRows.{turn}" for turn in newton_shares.TURNS},
+    **{f"ToShare.{turn}": f"EncryptedProducts.{turn}" for turn in newton_shares.TURNS},
+    "ToShare.bounds": "Measured.bounds",
     "OwnFrame.frame": "Frame.frame",
     "OwnFrame.squares": "Frame.squares",
     "Gather.curvature": "DualPoint.curvature",
@@ -464,9 +468,12 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
         ],
         lambda schema, _: find_counting(schema.labelled),
     ),
-    "mask_rows": lambda schema, _: {
-        name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
-    },
+    **dict.fromkeys(
+        ("encrypt_rows", "mask_rows", "multiply_encrypted"),
+        lambda schema, _: {
+            name for cell in schema.samples.cells if len(cell.owners) > 1 for name in cell.owners
+        },
+    ),
 }
 _OF_SOME = ("solve",)  # by one client
 _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a phase follows another
@@ -475,6 +482,7 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
     *("evaluate", "find_steps", "score_all", "score_chunk", "take_steps"),
     *("advance_search", "curve", "gather_point", "keep_scores", "mask_rows", "measure_point"),
     *("grade_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
+    *("encrypt_rows", "multiply_encrypted", "share_products"),
     *("slope_of_penalty",),
     *("centre_duals", "count_duals", "measure_duals", "multiply_sum", "report_scores", "sweep"),
 )

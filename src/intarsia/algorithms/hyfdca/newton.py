@@ -44,7 +44,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import newton_client, newton_direction, newton_shares
+from intarsia.algorithms.hyfdca import (
+    newton_client,
+    newton_direction,
+    newton_encrypted,
+    newton_shares,
+)
 from intarsia.algorithms.hyfdca.newton_client import (
     SAMPLES,
     SHARED_SAMPLES,
@@ -77,7 +82,15 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_conjugate,
     multiply_exact,
 )
-from intarsia.algorithms.hyfdca.newton_shares import Dealer, Sharing, reveal_variances, solve_shared
+from intarsia.algorithms.hyfdca.newton_encrypted import share_encrypted
+from intarsia.algorithms.hyfdca.newton_shares import (
+    Dealer,
+    Share,
+    Sharing,
+    reveal_variances,
+    share_by_dealer,
+    solve_shared,
+)
 from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
@@ -218,7 +231,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
-        found = solve_shared(clients, newton.dealer, newton.bounds, len(newton.weight), rng)
+        given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
+        found = solve_shared(*given, _share(newton.dealer))
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
@@ -291,6 +305,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
     return newton, info(newton)
+
+
+def _share(dealer: Dealer) -> Share:
+    """Return how clients come to shares of products: by words of the server's, or by their own."""
+    return share_by_dealer if dealer.deals else share_encrypted
 
 
 def info(newton: Newton) -> RoundMetrics:
@@ -464,7 +483,8 @@ def reveal_errors(
     """
     assert newton.dealer is not None
     outputs, samples = len(newton.weight), newton.samples
-    diagonal, known, zero = reveal_variances(clients, newton.dealer, newton.bounds, outputs, rng)
+    given = clients, newton.dealer, newton.bounds, outputs, rng
+    diagonal, known, zero = reveal_variances(*given, _share(newton.dealer))
     weights = reveal_weights(clients)
     taken = (1 - newton.regularisation * diagonal).clip(0, 1).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
@@ -491,5 +511,10 @@ def reveal_weights(clients: Clients, *, zeros: bool = False) -> Array:
     return weights
 
 
-SENDS = (*newton_client.SENDS, *newton_direction.SENDS, *newton_shares.SENDS)
+SENDS = (
+    *newton_client.SENDS,
+    *newton_direction.SENDS,
+    *newton_shares.SENDS,
+    *newton_encrypted.SENDS,
+)
 STATES = (Newton, Point, Search, Sharing, Dealer, Overlap, Partner)

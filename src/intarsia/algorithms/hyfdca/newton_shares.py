@@ -40,8 +40,8 @@ one client can read the rows of those that share samples with it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,7 +80,7 @@ _SPAN = 64.0  # that sums of a row of zeros are divided by, so that they stay in
 _FARTHEST = 1e6  # standard deviations between a column's mean and 0
 _UNSURE = 0.02  # relative, of a variance: 1 % of its root
 SAMPLES_OF_COLUMN = 10  # least samples, common to two clients, for each column of either
-_TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
+TURNS = ("first", "second", "third", "fourth")  # fields of those whose rows cross at once
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Dealer:
     features: int
     cells: int  # of samples
     overlaps: Mapping[ClientId, Overlap]
+    deals: bool = True  # False: clients multiply under encryption, in place of words
 
     retired: ClassVar[frozenset[str]] = frozenset({"holders", "widest"})
 
@@ -102,9 +103,13 @@ class Sharing:
     point: Point
     rows: Array  # (selected, features) in the secret basis
     own: NDArray[np.uint64]  # those of shared cells, weighted: (outputs, samples, features) by cell
-    drawn: NDArray[np.uint64]  # the dealer's words, likewise
-    nonce: bytes  # that they are bound to
+    drawn: NDArray[np.uint64]  # the dealer's words, likewise; none where products are encrypted
+    nonce: bytes  # that they are bound to; where products are encrypted what keys come of
     part: int = 0  # up to which rows have crossed
+    # by name of a partner whose ciphertexts were multiplied last, (outputs, its features, own)
+    shares: Mapping[ClientId, NDArray[np.uint64]] = field(
+        default_factory=dict[ClientId, NDArray[np.uint64]]
+    )
 
     @property
     def options(self) -> Any:
@@ -204,7 +209,16 @@ class ZeroDeviation:
     deviation: Array  # (outputs,)
 
 
-def deal_overlaps(schema: Schema) -> Dealer:
+Words = NDArray[np.uint64]
+# (clients, dealer, sealed bounds, outputs, secret of the round, seeds of the words over what
+# clients have of their own): the sealed total of all shares, and the words in it beside those of
+# the seeds, (outputs, entries)
+Share = Callable[
+    [fl.Clients, Dealer, Any, int, fl.SecretKey, Mapping[ClientId, bytes]], tuple[Any, Words]
+]
+
+
+def deal_overlaps(schema: Schema, *, deals: bool = True) -> Dealer:
     """Return who has which samples in common with whom, and a secret of the dealer's own."""
     index = schema.samples
     turns = _assign_turns(schema)
@@ -213,6 +227,7 @@ def deal_overlaps(schema: Schema) -> Dealer:
         features=len(schema.features),
         cells=len(index.cells),
         overlaps={name: find_overlap(schema, name, turns) for name in schema.clients},
+        deals=deals,
     )
 
 
@@ -278,20 +293,31 @@ def too_wide(overlap: Overlap) -> Partner | None:
 
 
 def solve_shared(
-    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
+    clients: fl.Clients,
+    dealer: Dealer,
+    bounds: Any,
+    outputs: int,
+    rng: fl.RandomKey,
+    share: Share,
 ) -> dict[ClientId, Array]:
     """Return the Newton direction's coefficients for each client's features, (outputs, features).
 
     They are in units of the system's size, which each client knows; parameters as `_open_system`.
     """
     y = np.empty((outputs, dealer.features))
-    for c, (hessian, gradient) in enumerate(_open_system(clients, dealer, bounds, outputs, rng)):
+    systems = _open_system(clients, dealer, bounds, outputs, rng, share)
+    for c, (hessian, gradient) in enumerate(systems):
         y[c] = np.linalg.solve(hessian, gradient)
     return {name: np.ascontiguousarray(y[:, own.features]) for name, own in dealer.overlaps.items()}
 
 
 def reveal_variances(
-    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
+    clients: fl.Clients,
+    dealer: Dealer,
+    bounds: Any,
+    outputs: int,
+    rng: fl.RandomKey,
+    share: Share,
 ) -> tuple[Array, NDArray[np.bool_], Array | None]:
     """Return the diagonal of H⁻¹ = (λI + 1/N Xᵀ h X)⁻¹, (outputs, features), and cᵀ H⁻¹ c.
 
@@ -306,7 +332,7 @@ def reveal_variances(
     R P c in a sum that they open. Its length is √(cᵀ H⁻¹ c). The server sees no more of c, nor does
     a client of the others' part than one vector that is turned.
     """
-    systems = _open_system(clients, dealer, bounds, outputs, rng)
+    systems = _open_system(clients, dealer, bounds, outputs, rng, share)
     secret = fl.SecretKey(dealer.secret).fold_in(*rng.words, "root")
     found = [_turned_root(one, dealer, secret.fold_in(c)) for c, (one, _) in enumerate(systems)]
     roots = np.stack([root for root, _ in found])
@@ -354,7 +380,12 @@ def _turned_root(
 
 
 def _open_system(
-    clients: fl.Clients, dealer: Dealer, bounds: Any, outputs: int, rng: fl.RandomKey
+    clients: fl.Clients,
+    dealer: Dealer,
+    bounds: Any,
+    outputs: int,
+    rng: fl.RandomKey,
+    share: Share,
 ) -> list[tuple[Array, Array]]:
     """Return each output's Hessian and gradient in secret bases, in units of the system's size.
 
@@ -366,18 +397,46 @@ def _open_system(
         Columns of the weights.
     rng
         The server's key of this round: it names the words, and makes none of them.
+    share
+        How clients come to their shares: `share_by_dealer`, or `share_encrypted`.
     """
     secret = fl.SecretKey(dealer.secret).fold_in(*rng.words)
+    blinds = {name: secret.fold_in("own", name).to_file() for name in dealer.overlaps}
+    total, taken = share(clients, dealer, bounds, outputs, secret, blinds)
+    # step 3
+    # discloses Newton's system, in the secret basis of each feature group; and the nonces
+    opened = joined_words(clients.reveal(total))
+    last = opened[taken.size :].astype("<u8").reshape(-1, 2)
+    for name, own in dealer.overlaps.items():
+        blind = _bound(blinds[name], last[own.number].tobytes())
+        _blind(taken, own.features, blind, dealer.features)
+    words = opened[: taken.size].reshape(taken.shape) - taken
+    return [unpack(values, dealer.features) for values in product_values(words)]
+
+
+def no_words(dealer: Dealer, outputs: int) -> Words:
+    """Return no words in a total of shares, (outputs, entries)."""
+    return np.zeros((outputs, dealer.features * (dealer.features + 3) // 2), np.uint64)
+
+
+def share_by_dealer(
+    clients: fl.Clients,
+    dealer: Dealer,
+    bounds: Any,
+    outputs: int,
+    secret: fl.SecretKey,
+    blinds: Mapping[ClientId, bytes],
+) -> tuple[Any, Words]:
+    """Let clients share the system by words of the server's; see `Share`."""
     overlaps = dealer.overlaps
     seeds = {name: secret.fold_in("rows", name).to_file() for name in overlaps}
-    blinds = {name: secret.fold_in("own", name).to_file() for name in overlaps}
     # step 1
     sharing = [name for name, one in overlaps.items() if one.partners]
     bound: dict[ClientId, bytes] = {}
     shares: Mapping[tuple[ClientId, ClientId], NDArray[np.uint64]] = {}
-    taken, rows, total = np.zeros(0, np.uint64), None, None
+    taken, rows, total = no_words(dealer, outputs), None, None
     announced = np.zeros(dealer.cells + 4 * len(overlaps))
-    for part in sorted({overlaps[name].turn // len(_TURNS) for name in sharing}) or (0,):
+    for part in sorted({overlaps[name].turn // len(TURNS) for name in sharing}) or (0,):
         if sharing:
             masks = {name: Mask(seeds[name], bounds, part) for name in sharing}
             rows = clients.sum(mask_rows, masks)
@@ -396,23 +455,15 @@ def _open_system(
         # step 2
         messages: dict[ClientId, Factors] = {}
         for name, own in overlaps.items():
-            met = [one for one in own.partners if one.turn // len(_TURNS) == part]
+            met = [one for one in own.partners if one.turn // len(TURNS) == part]
             blind = None if part else blinds[name]
-            fields = {_TURNS[one.turn % len(_TURNS)] for one in met}
+            fields = {TURNS[one.turn % len(TURNS)] for one in met}
             given = {one.name: shares[one.name, name] for one in met if one.turn < own.turn}
             found = {field: getattr(rows, field) for field in fields}
             messages[name] = Factors(part, bounds, blind, given, **found)
         share = clients.sum(multiply_rows, messages).system
         total = share if total is None else total + share
-    # step 3
-    # discloses Newton's system, in the secret basis of each feature group; and the nonces
-    opened = joined_words(clients.reveal(total))
-    last = opened[taken.size :].astype("<u8").reshape(-1, 2)
-    for name, own in overlaps.items():
-        blind = _bound(blinds[name], last[own.number].tobytes())
-        _blind(taken, own.features, blind, dealer.features)
-    words = opened[: taken.size].reshape(taken.shape) - taken
-    return [unpack(values, dealer.features) for values in product_values(words)]
+    return total, taken
 
 
 def _deal_products(
@@ -438,7 +489,7 @@ def _deal_products(
                 shares[name, one.name] = block = drawn.reshape(shape)
                 for c in range(outputs):
                     add_block(taken[c], size, block[c], own.features, one.features)
-        for number in own.cells[_shared(own)]:
+        for number in own.cells[shared_cells(own)]:
             meeting.setdefault(int(number), []).append(name)
     for number, names in meeting.items():
         if not counts[number]:
@@ -457,13 +508,18 @@ def _deal_products(
     return shares, taken
 
 
-def _nonce(key: fl.SecretKey, *hidden: NDArray[Any]) -> bytes:
-    """Return 16 bytes that differ as soon as what is to be hidden does; they tell nothing of it."""
+def digest_of(*hidden: NDArray[Any]) -> str:
+    """Return what differs as soon as one of the arrays does."""
     digest = hashlib.blake2b(digest_size=32)
     for one in hidden:
         digest.update(repr(one.shape).encode())
         digest.update(np.ascontiguousarray(one).data)
-    return key.fold_in("nonce", digest.hexdigest()).stream(16)
+    return digest.hexdigest()
+
+
+def _nonce(key: fl.SecretKey, *hidden: NDArray[Any]) -> bytes:
+    """Return 16 bytes that differ as soon as what is to be hidden does; they tell nothing of it."""
+    return key.fold_in("nonce", digest_of(*hidden)).stream(16)
 
 
 def _bound(seed: bytes, nonce: bytes) -> bytes:
@@ -471,7 +527,7 @@ def _bound(seed: bytes, nonce: bytes) -> bytes:
     return fl.SecretKey(seed).fold_in(nonce.hex()).to_file()
 
 
-def _shared(overlap: Overlap) -> NDArray[np.bool_]:
+def shared_cells(overlap: Overlap) -> NDArray[np.bool_]:
     """Return which of a client's cells others hold, too, (own cells,)."""
     found = np.zeros(len(overlap.cells), bool)
     for one in overlap.partners:
@@ -496,20 +552,20 @@ def _blind(total: NDArray[np.uint64], features: NDArray[np.int64], seed: bytes, 
         add_own(total[c], size, words[c], features)
 
 
-def _cells_of(point: Point) -> Iterator[tuple[int, int, int, int]]:
+def cells_of(point: Point) -> Iterator[tuple[int, int, int, int]]:
     """Yield each of the client's shared cells that has samples with curvature.
 
     It comes as its place among the client's cells, its number, and where its samples start and
     stop among those with curvature.
     """
     stops = np.cumsum(counts_by_cell(point, point.selected))
-    for at in np.flatnonzero(_shared(point.overlap)):
+    for at in np.flatnonzero(shared_cells(point.overlap)):
         start, stop = int(stops[at - 1]) if at else 0, int(stops[at])
         if start < stop:
             yield int(at), int(point.overlap.cells[at]), start, stop
 
 
-def _begin(point: Point, bounds: Array) -> Point:
+def begin_step(point: Point, bounds: Array) -> Point:
     """Return the client in the secret basis of this step, with the sizes of the system.
 
     Who is told other sizes than the others adds nothing: all take them from one total.
@@ -521,9 +577,25 @@ def _begin(point: Point, bounds: Array) -> Point:
     )
 
 
-def _basis_rows(point: Point, block: Block) -> Array:
+def basis_rows(point: Point, block: Block) -> Array:
     """Return the client's rows with curvature in the secret basis, (samples, features)."""
     return np.ascontiguousarray(project_rows(block.x, point.selected, point.frame).T)
+
+
+def weights_of_rows(point: Point) -> Array:
+    """Return what rows are multiplied by, (outputs, selected): √D in units of the system's size."""
+    return np.sqrt(point.curvature / (point.samples * point.system_scale[:, None]))
+
+
+def weighted_rows(point: Point, rows: Array) -> NDArray[np.uint64]:
+    """Return the words of weighted rows, (outputs, samples, features) by cell of `cells_of`."""
+    factors, found = weights_of_rows(point), [np.zeros(0, np.uint64)]
+    for _, _, start, stop in cells_of(point):
+        words = np.empty((len(factors), stop - start, rows.shape[1]), np.uint64)
+        for one, to in zip(factors, words, strict=True):
+            write_words(rows[start:stop], one[start:stop], to)
+        found.append(words.ravel())
+    return np.concatenate(found)
 
 
 @fl.secret_function
@@ -548,43 +620,35 @@ def mask_rows(
     state = fl.evolve(state, part=message.part)
     point = state.point
     overlap, counts = point.overlap, counts_by_cell(point, point.selected)
-    shared = _shared(overlap)
+    shared = shared_cells(overlap)
     announced = np.zeros(overlap.all_cells + 4 * overlap.all_clients)
     kept = shared & np.array(point.kept_samples)
     announced[overlap.cells[kept]] = counts[kept]
     at = overlap.all_cells + 4 * overlap.number
     announced[at : at + 4] = np.frombuffer(state.nonce, "<u4")
-    fields: dict[str, Any] = dict.fromkeys(_TURNS)
-    if overlap.turn // len(_TURNS) == message.part:
-        fields[_TURNS[overlap.turn % len(_TURNS)]] = state.own - state.drawn
+    fields: dict[str, Any] = dict.fromkeys(TURNS)
+    if overlap.turn // len(TURNS) == message.part:
+        fields[TURNS[overlap.turn % len(TURNS)]] = state.own - state.drawn
     entries = np.where(shared, counts, 0) * (len(point.w) * len(overlap.features))
     return state, MaskedRows(**fields, counts=entries, announced=announced)
 
 
 def _draw_words(point: Point, block: Block, message: Mask, rng: fl.SecretKey) -> Sharing:
     """Return the client with its rows as words, and the words that hide them."""
-    point = _begin(point, message.bounds)
+    point = begin_step(point, message.bounds)
     overlap, outputs = point.overlap, len(point.w)
-    counts = counts_by_cell(point, point.selected)
-    rows = _basis_rows(point, block)
-    factors = np.sqrt(point.curvature / (point.samples * point.system_scale[:, None]))
-    shared = _shared(overlap)
-    nonce = _nonce(rng, factors, point.selected, point.frame)
+    rows = basis_rows(point, block)
+    nonce = _nonce(rng, weights_of_rows(point), point.selected, point.frame)
     seed = _bound(message.seed, nonce)
-    entries = np.where(shared, counts, 0) * (outputs * len(overlap.features))
-    own, drawn = np.empty(entries.sum(), np.uint64), np.empty(entries.sum(), np.uint64)
-    at = 0
-    for _, number, start, stop in _cells_of(point):
-        shape = outputs, stop - start, len(overlap.features)
-        here = slice(at, at := at + int(np.prod(shape)))
-        words = own[here].reshape(shape)
-        for c in range(outputs):
-            write_words(rows[start:stop], factors[c, start:stop], words[c])
-        drawn[here] = _row_words(seed, number, outputs, stop - start, overlap).ravel()
-    return Sharing(point, rows, own, drawn, nonce)
+    own = weighted_rows(point, rows)
+    drawn = [
+        _row_words(seed, number, outputs, stop - start, overlap).ravel()
+        for _, number, start, stop in cells_of(point)
+    ]
+    return Sharing(point, rows, own, np.concatenate([own[:0], *drawn]), nonce)
 
 
-mask_rows = fl.one_sender(mask_rows, *_TURNS)  # co-owners have different turns
+mask_rows = fl.one_sender(mask_rows, *TURNS)  # co-owners have different turns
 
 
 @fl.secret_function
@@ -599,23 +663,13 @@ def multiply_rows(
         If the words are not for the partners and columns that the client's index sets give.
     """
     if isinstance(state, Point):
-        state = _begin(state, message.bounds)
+        state = begin_step(state, message.bounds)
     point = state.point if isinstance(state, Sharing) else state
     overlap, outputs = point.overlap, len(point.w)
     size = overlap.all_features
-    whole = np.zeros(outputs * (size * (size + 3) // 2) + 2 * overlap.all_clients, np.uint64)
-    total = whole[: -2 * overlap.all_clients].reshape(outputs, -1)
-    if message.blind is not None:
-        rows = state.rows if isinstance(state, Sharing) else _basis_rows(point, block)
-        own = _own_part(point, rows)
-        nonce = _nonce(rng, own)
-        whole[len(whole) - 2 * (overlap.all_clients - overlap.number) :][:2] = np.frombuffer(
-            nonce, "<u8"
-        )
-        for c in range(outputs):
-            add_own(total[c], size, own[c], overlap.features)
-        _blind(total, overlap.features, _bound(message.blind, nonce), size)
-    met = [one for one in overlap.partners if one.turn // len(_TURNS) == message.part]
+    rows = state.rows if isinstance(state, Sharing) else None
+    whole, total = begin_share(point, block, rows, message.blind, rng)
+    met = [one for one in overlap.partners if one.turn // len(TURNS) == message.part]
     if isinstance(state, Sharing):
         for one, products in zip(met, _pair_products(state, message, met), strict=True):
             pair = (one.features, overlap.features)
@@ -623,6 +677,29 @@ def multiply_rows(
             for c in range(outputs):
                 add_block(total[c], size, products[c], *pair)
     return state, SystemShare(split_words(whole))
+
+
+def begin_share(
+    point: Point, block: Block, rows: Array | None, blind: bytes | None, rng: fl.SecretKey
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return a share of the system, and it without nonces, (outputs, entries), to be added to.
+
+    It has what the client has of its own, under the words of a seed, or None of that.
+    """
+    overlap, outputs = point.overlap, len(point.w)
+    size = overlap.all_features
+    whole = np.zeros(outputs * (size * (size + 3) // 2) + 2 * overlap.all_clients, np.uint64)
+    total = whole[: -2 * overlap.all_clients].reshape(outputs, -1)
+    if blind is not None:
+        own = _own_part(point, basis_rows(point, block) if rows is None else rows)
+        nonce = _nonce(rng, own)
+        whole[len(whole) - 2 * (overlap.all_clients - overlap.number) :][:2] = np.frombuffer(
+            nonce, "<u8"
+        )
+        for c in range(outputs):
+            add_own(total[c], size, own[c], overlap.features)
+        _blind(total, overlap.features, _bound(blind, nonce), size)
+    return whole, total
 
 
 def _pair_products(
@@ -647,8 +724,8 @@ def _pair_products(
         else np.zeros((outputs, len(overlap.features), len(one.features)), np.uint64)
         for one in met
     ]
-    read, at = dict.fromkeys(_TURNS, 0), 0
-    for cell, _, start, stop in _cells_of(state.point):
+    read, at = dict.fromkeys(TURNS, 0), 0
+    for cell, _, start, stop in cells_of(state.point):
         shape = outputs, stop - start, len(overlap.features)
         here = slice(at, at := at + int(np.prod(shape)))
         own, drawn = state.own[here].reshape(shape), state.drawn[here].reshape(shape)
@@ -656,7 +733,7 @@ def _pair_products(
             if not one.cells[cell]:
                 continue
             turn, theirs = (
-                _TURNS[one.turn % len(_TURNS)],
+                TURNS[one.turn % len(TURNS)],
                 (outputs, stop - start, len(one.features)),
             )
             begin, read[turn] = read[turn], read[turn] + int(np.prod(theirs))
@@ -749,8 +826,10 @@ def _asked_for_errors(state: Point | Sharing) -> Point:
 
 
 SENDS = (
-    *fl.sums(mask_rows, reveals=("announced",)),
-    *fl.sums(multiply_rows, reveals=("system",)),
+    *fl.each(
+        fl.sums(mask_rows, reveals=("announced",)) + fl.sums(multiply_rows, reveals=("system",)),
+        needed=lambda options: options.system != "encrypted",
+    ),
     *fl.each(
         fl.each(
             fl.sums(own_variances, reveals=("variances", "far")), model=("variances",), once=True

@@ -51,8 +51,9 @@ class HyFDCA:
     # newton: as auto, but in the primal for all tables; ascent: the paper's alone
     frame: bool = True  # solve Newton's system exactly, up to 512 features
     # how the system is made: shares: by secret sharing, nobody sees another's rows
+    # encrypted: the same without the server's words, so that it and a co-owner see none either
     # rows: of rows in a random frame; auto: shares where sums are sealed, else rows
-    system: Literal["auto", "shares", "rows"] = "auto"
+    system: Literal["auto", "shares", "encrypted", "rows"] = "auto"
     local_method: Literal["practical", "paper"] = "practical"  # Algorithm 5 corrected, Algorithm 3
     local_samples: PositiveFraction = 1.0  # H as a share: samples that a client steps on in a round
     step: Literal["line_search", "fixed"] = "line_search"
@@ -219,7 +220,11 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
         labelled=schema.labelled.owners,
         counting=find_counting(schema.labelled),
         labellers=_find_labellers(schema),
-        dealer=newton_shares.deal_overlaps(schema) if _shares(options, schema) else None,
+        dealer=(
+            newton_shares.deal_overlaps(schema, deals=options.system != "encrypted")
+            if _shares(options, schema)
+            else None
+        ),
         readers=True,
         weighted=schema.labels.weighted,
     )

@@ -126,7 +126,7 @@ class Replies:
         # what is sent of a sample may have an entry for each of its features and outputs
         most = self._geometry.entries(client, fn.part)
         for count, (_, start, stop) in zip(value.tolist(), runs, strict=True):
-            if not 0 <= count <= (stop - start) * most:
+            if not 0 <= count <= (stop - start) * most + fn.beside:
                 return f"{count} samples of a cell of {stop - start}"
         return ""
 
