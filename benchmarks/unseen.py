@@ -72,7 +72,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "fesem": ("fesem", {}, True),
     "ifca": ("ifca", {}, True),
     "femam": ("femam", {}, False),
-    "femam-paper": ("femam", {"schedule": "paper"}, False),
+    "femam-paper": ("femam", {"level_schedule": "paper"}, False),
     "pfedme": ("pfedme", {}, True),
     "fedprox": ("fedprox", {}, False),
     # with embeddings of each client's own; not in a call that names no methods

@@ -76,7 +76,7 @@ def networks(kind):
 
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
 TUNED = {**SMALL, "final_epochs": 1}
-LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2, "schedule": "paper"}
+LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2, "level_schedule": "paper"}
 ADAPTIVE = {"final_epochs": 0, "warm_up": 1, "patience": 1, "candidates": (2,)}
 CHOSEN = {"clustering": "loss", "start": "random", "equal_starts": False}
 BOTH = ("", "numbers")  # classes, which all algorithms on networks learn, and numbers

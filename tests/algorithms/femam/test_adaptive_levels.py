@@ -132,13 +132,13 @@ def test_a_network_takes_the_place_of_others_or_joins_them_where_that_pays(alone
     ],
 )
 def test_what_the_paper_s_schedule_alone_has_is_refused(wrong, said):
-    with pytest.raises(ExperimentError, match=rf'{said}.* set schedule = "paper"'):
+    with pytest.raises(ExperimentError, match=rf'{said}.* set level_schedule = "paper"'):
         FeMAM(**wrong)
 
 
 def test_local_training_is_by_default_that_of_the_schedule():
     names = ("local_epochs", "optimiser", "rate", "batch")
-    found = {one: FeMAM(schedule=one) for one in ("adaptive", "paper")}
+    found = {one: FeMAM(level_schedule=one) for one in ("adaptive", "paper")}
     assert [getattr(found["adaptive"], name) for name in names] == [10, "adam", 1e-3, 100]
     assert [getattr(found["paper"], name) for name in names] == [2, "sgd", 0.01, 32]
     assert FeMAM(rate=0.5).rate == 0.5

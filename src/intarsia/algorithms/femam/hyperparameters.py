@@ -50,7 +50,7 @@ class FeMAM(NetworkOptions):
     )  # word in `levels` → client → its cluster
     # "paper": each level learns what those before it leave, for a number of rounds; "adaptive":
     # each is a whole network, begins when the one before gains no more, and stays where it pays
-    schedule: Literal["adaptive", "paper"] = "adaptive"
+    level_schedule: Literal["adaptive", "paper"] = "adaptive"
     warm_up: Count = 2  # rounds of level 1 before "adaptive" looks for groups of clients
     patience: Count = 3  # rounds without a better accuracy after which "adaptive" ends a level
     separation: FractionBelowOne = 0.1  # least mean silhouette of groups that "adaptive" takes
@@ -127,7 +127,7 @@ class FeMAM(NetworkOptions):
             raise ExperimentError(
                 f'algorithm.{name} is {shown!r} with the schedule "adaptive", whose levels begin '
                 'with "global" and are whole networks that rows for validation choose among; '
-                f'{_REMEDIES[name]}, or set schedule = "paper".'
+                f'{_REMEDIES[name]}, or set level_schedule = "paper".'
             )
 
     def _check_levels(self) -> None:
@@ -216,7 +216,7 @@ class FeMAM(NetworkOptions):
     @property
     def adaptive(self) -> bool:
         """Return whether levels are whole networks, each as long as it gains."""
-        return self.schedule == "adaptive"
+        return self.level_schedule == "adaptive"
 
     @property
     def alone_until(self) -> int:
