@@ -150,7 +150,9 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def options_of(network: str, **others: Any) -> FeMAM:
-    return FeMAM(local_epochs=EPOCHS, batch=BATCH, embedding=network, **others)
+    return FeMAM(
+        level_schedule="paper", local_epochs=EPOCHS, batch=BATCH, embedding=network, **others
+    )
 
 
 def least_seconds() -> float:

@@ -35,6 +35,7 @@ SHARES = (0.6, 0.25, 0.15)  # of a thing's codes, from usual to unusual
 NETWORK = {"hidden": 32, "latent": 16}
 TRAIN = {"rate": 5e-3, "batch": 100, "local_epochs": 5, "engine": "vmap"}
 HEADS = {
+    "level_schedule": "paper",
     "level_rounds": 20,
     "window": 0,
     "validation": 0.0,

@@ -181,6 +181,7 @@ RUNS = (
     _shared(
         "femam",
         *_EPOCHS,
+        "algorithm.level_schedule=paper",
         'algorithm.levels=["global", 2, "personal", "shares"]',
         *("algorithm.first_rounds=3", "algorithm.level_rounds=2", "algorithm.first_clustering=1"),
         "experiment.rounds=9",

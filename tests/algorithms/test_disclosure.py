@@ -76,7 +76,8 @@ def networks(kind):
 
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
 TUNED = {**SMALL, "final_epochs": 1}
-LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2}
+LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2, "level_schedule": "paper"}
+ADAPTIVE = {"final_epochs": 0, "warm_up": 1, "patience": 1, "candidates": (2,)}
 SCHEDULED = {"schedule": "step"}  # of the rate, which has a call of its own in levels
 CHOSEN = {"clustering": "loss", "start": "random", "equal_starts": False}
 BOTH = ("", "numbers")  # classes, which all algorithms on networks learn, and numbers
@@ -142,6 +143,8 @@ RUNS = {
         networks,
         [
             Run({**LEVELS, "levels": ("global", "auto", "personal"), "candidates": (2,)}),
+            Run({**TUNED, **ADAPTIVE, "separation": 0.0}),
+            Run({**TUNED, **ADAPTIVE}),
             Run({**LEVELS, **CHOSEN, "levels": ("global", 2)}),
             Run({**LEVELS, "levels": ("global", "shares"), "final_epochs": 0, **SCHEDULED}),
         ],

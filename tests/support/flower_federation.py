@@ -45,7 +45,7 @@ SETTINGS = {
     "hyfem": test_hyfem.SMALL,
     "femam": {  # each level in a round
         **{"levels": ("global", 2, "personal", "shares"), "first_rounds": 1, "level_rounds": 1},
-        **{"first_clustering": 1, "batch": 10, "hidden": 6, "latent": 4},
+        **{"first_clustering": 1, "batch": 10, "hidden": 6, "latent": 4, "level_schedule": "paper"},
     },
 }
 LABELS = {"hyfem": test_hyfem.LABELS, "femam": test_femam.LABELS}

@@ -27,7 +27,7 @@ SETTINGS = {
     },
     "femam": {  # each level in a round
         **{"levels": ["global", 2, "personal", "shares"], "first_rounds": 1, "level_rounds": 1},
-        **{"first_clustering": 1, "engine": "loop"},
+        **{"first_clustering": 1, "engine": "loop", "level_schedule": "paper"},
     },
 }
 

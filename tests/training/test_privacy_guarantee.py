@@ -260,7 +260,11 @@ def test_members_of_a_cluster_that_is_given_are_counted_for_themselves(tmp_path,
 
     def check(members, privacy, **changes):
         region = {f"c{number}": name for number, name in enumerate(members)}
-        given = {"levels": ["global", "region"], "groups": {"region": region}}
+        given = {
+            "levels": ["global", "region"],
+            "groups": {"region": region},
+            "level_schedule": "paper",
+        }
         name = "femam" if over is None else "femam-flic"
         given = given if over is None else {"femam": given}
         summands(tmp_path, name, len(members), privacy=privacy, given=given, **changes)
@@ -285,7 +289,7 @@ def test_clusters_that_clients_choose_promise_nobody_company(tmp_path, name):
 
     def check(clusters, **privacy):
         chosen = {"clustering": "loss", "start": "random", "equal_starts": False}
-        given = {"levels": ["global", clusters], **chosen}
+        given = {"levels": ["global", clusters], **chosen, "level_schedule": "paper"}
         given = {"ifca": {"clusters": clusters}, "femam": given, "femam-flic": {"femam": given}}
         summands(tmp_path, name, 8, privacy=privacy, given=given[name])
 

@@ -34,6 +34,7 @@ class Run:
         blocks = clients(4)
         keys = modes.in_one_process(SharedKey(bytes(range(32)), "x"))
         self.options = FeMAM(
+            level_schedule="paper",
             levels=("global", "global", "global"),
             first_rounds=1,
             level_rounds=level_rounds,

@@ -33,6 +33,7 @@ from intarsia.errors import SealedError
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 OPTIONS = FeMAM(
+        level_schedule="paper",
     levels=("global", "shares"), first_rounds=12, level_rounds=2, window=0, validation=0.3,
     rate=0.1, hidden=6, latent=4, precision="double", engine="loop",
 )  # fmt: skip

@@ -91,7 +91,14 @@ def test_one_level_for_all_is_federated_averaging(level, final, network):
     average = FedAvgFT(**PLAIN, **network, optimiser="adam", final_epochs=final)
     other, _, expected = run(FEDAVG_FT, average, present=present)
     # level 1 has no level before it to start from: it starts as federated averaging does
-    options = FeMAM(levels=(level,), groups=groups, final_epochs=final, **EQUAL, **network)
+    options = FeMAM(
+        level_schedule="paper",
+        levels=(level,),
+        groups=groups,
+        final_epochs=final,
+        **EQUAL,
+        **network,
+    )
     engine, _, found = run(FEMAM, options, present=present)
     for name, parameters in networks(engine).items():
         close(without("levels.1.", parameters), networks(other, FEDAVG_FT)[name])
@@ -107,6 +114,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights,
     plan = {"first_rounds": 3, "level_rounds": 2, "window": 0}
     descent = {**TRAINING, "optimiser": "sgd"}
     options = FeMAM(
+        level_schedule="paper",
         levels=("global", "personal"), start=start, weights=weights, **plan, **descent, **NETWORK,
         proximal=pull, proximal_norm="plain", proximal_levels="all",
     )  # fmt: skip
@@ -146,6 +154,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights,
 
 def test_equal_populations_prune_to_level_1():
     options = FeMAM(
+        level_schedule="paper",
         levels=("global", 2, "personal"), validation=0.3, first_rounds=25, level_rounds=3,
         local_epochs=2, batch=16, rate=0.05, embedding="linear", optimiser="adam", **DOUBLE,
     )  # fmt: skip
@@ -161,7 +170,9 @@ def test_given_clusters_are_averages_of_their_own(levels):
     """A level of two clusters trains as if each were a federation with the same level 1."""
     groups = {"region": {"c0": "north", "c1": "south", "c2": "north", "c3": "south"}}
     plan = {"first_rounds": 2, "level_rounds": 2, "window": 0}
-    options = FeMAM(levels=levels, groups=groups, **plan, **TRAINING, **NETWORK)
+    options = FeMAM(
+        level_schedule="paper", levels=levels, groups=groups, **plan, **TRAINING, **NETWORK
+    )
     both, _, conclusion = run(FEMAM, options, rounds=9)
     assert conclusion.structure[-1] == {"c0": 0, "c1": 1, "c2": 0, "c3": 1}
     for members in (("c0", "c2"), ("c1", "c3")):
@@ -199,8 +210,10 @@ def test_clusters_of_permuted_classes_are_found_and_pay(more):
     blocks = clients(9, **PERMUTED)
     settings = {**LEVELS, "level_rounds": 12, "local_epochs": 3, "rate": 0.03, "prune": "never"}
     settings["engine"] = "vmap"
-    one, _, _ = run(FEMAM, FeMAM(levels=("global",), **settings), blocks, rounds=16)
-    options = FeMAM(levels=("global", 3), **settings, **more)
+    one, _, _ = run(
+        FEMAM, FeMAM(level_schedule="paper", levels=("global",), **settings), blocks, rounds=16
+    )
+    options = FeMAM(level_schedule="paper", levels=("global", 3), **settings, **more)
     engine, _, conclusion = run(FEMAM, options, blocks, 30)
     level = conclusion.structure[1]
     assert len(level) == 9
@@ -213,6 +226,7 @@ def test_clusters_are_found_once_clients_trained_models_of_their_own():
     """Before that the server gets no model, and a client goes on with the one it has."""
     blocks = clients(3)
     options = FeMAM(
+        level_schedule="paper",
         levels=("global", 2),
         **{**LEVELS, "prune": "never", "first_rounds": 1, "first_clustering": 3, "batch": 100},
     )
@@ -239,7 +253,9 @@ def test_the_number_of_clusters_is_chosen_by_validation():
     blocks = clients(9, samples=40, **PERMUTED)
     settings = {**LEVELS, "level_rounds": 4, "local_epochs": 3, "rate": 0.03, "prune": "never"}
     settings["engine"] = "vmap"
-    options = FeMAM(levels=("global", "auto"), candidates=(2, 3, 4, 6), **settings)
+    options = FeMAM(
+        level_schedule="paper", levels=("global", "auto"), candidates=(2, 3, 4, 6), **settings
+    )
     _, server, conclusion = run(FEMAM, options, blocks, 30)
     level = conclusion.structure[1]
     assert len(server.levels[1].models) == 3 == len(set(level.values()))
@@ -250,7 +266,7 @@ def test_the_number_of_clusters_is_chosen_by_validation():
 
 def test_levels_that_come_to_nothing_are_named():
     groups = {"region": dict.fromkeys(("c0", "c1", "c2"), "north")}
-    options = FeMAM(levels=("global", 5), groups=groups, **LEVELS)
+    options = FeMAM(level_schedule="paper", levels=("global", 5), groups=groups, **LEVELS)
     _, server, conclusion = run(FEMAM, options, clients(3), 30)
     assert len(server.levels[1].models) == 3
     assert conclusion.level_words == ("global", "3 clusters")
@@ -262,7 +278,9 @@ def test_levels_that_come_to_nothing_are_named():
 def test_a_new_level_begins_as_no_change():
     blocks = clients(3)
     options = FeMAM(
-        levels=("global", 2), **{**LEVELS, "first_rounds": 1, "prune": "never", "rate": 1e-9}
+        level_schedule="paper",
+        levels=("global", 2),
+        **{**LEVELS, "first_rounds": 1, "prune": "never", "rate": 1e-9},
     )
     engine, server = started(FEMAM, options, blocks)
     before = {}
@@ -294,7 +312,9 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
 
     frozen = []
     monkeypatch.setattr(femam_client, "network_scores", counted)
-    options = FeMAM(levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"})
+    options = FeMAM(
+        level_schedule="paper", levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"}
+    )
     engine, _, _ = run(FEMAM, options, clients(3), rounds=100)
     # three clients: 4 + 5 + 5 rounds open a model, three levels close, one loss at the end that
     # adds up three levels
@@ -311,7 +331,9 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
 
 def test_a_level_that_is_frozen_stays():
     plan = {**LEVELS, "prune": "never"}
-    options = FeMAM(levels=("global", 2, "personal"), calibrated=False, **plan)
+    options = FeMAM(
+        level_schedule="paper", levels=("global", 2, "personal"), calibrated=False, **plan
+    )
     short, *_ = run(FEMAM, dataclasses.replace(options, levels=("global", 2)), rounds=100)
     whole, *_ = run(FEMAM, options, rounds=100)
     for name, parameters in networks(short).items():
@@ -321,6 +343,7 @@ def test_a_level_that_is_frozen_stays():
 
 def test_the_mean_of_levels_is_a_mean():
     options = FeMAM(
+        level_schedule="paper",
         levels=("global", "personal"), combination="mean", start="level-1",
         **{**LEVELS, "prune": "never"},
     )  # fmt: skip
@@ -338,7 +361,9 @@ def test_the_mean_of_levels_is_a_mean():
 
 
 def test_clients_that_were_away_make_up_for_levels():
-    options = FeMAM(levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"})
+    options = FeMAM(
+        level_schedule="paper", levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"}
+    )
     blocks = clients(5)
     plan = {"present": lambda n: ("c0", "c1", "c2", "c3") if n <= 5 else ("c1", "c2", "c4")}
     engine, _, conclusion = run(FEMAM, options, blocks, rounds=100, **plan)
@@ -355,7 +380,9 @@ def test_clients_that_were_away_make_up_for_levels():
 
 def test_a_level_ends_when_its_accuracy_is_steady():
     options = FeMAM(
-        levels=("global", 2), **{**LEVELS, "window": 3, "steadiness": 1e9, "first_clustering": 1}
+        level_schedule="paper",
+        levels=("global", 2),
+        **{**LEVELS, "window": 3, "steadiness": 1e9, "first_clustering": 1},
     )
     _, server, _ = run(FEMAM, options, rounds=100)
     assert [level.rounds for level in server.levels] == [4, 3]
@@ -367,7 +394,7 @@ def test_a_level_ends_when_its_accuracy_is_steady():
 
 def test_a_run_that_is_evaluated_in_its_last_round_ends_there():
     """`certify` says it too: training takes what it says for what the round said."""
-    options = FeMAM(levels=("global", 2), **LEVELS)
+    options = FeMAM(level_schedule="paper", levels=("global", 2), **LEVELS)
     engine, server = started(FEMAM, options, clients())
     for number in range(1, 10):
         engine.begin_round(number)
@@ -390,6 +417,7 @@ def test_a_client_keeps_a_level_that_lowers_its_loss(prune, margin, falls, kept)
     """Losses fall by 0.2 ± 0.1 (twice 0.1 / √20 is 0.045), or by 0.05 ± 0.2."""
     blocks = clients(1, samples=100)
     options = FeMAM(
+        level_schedule="paper",
         levels=("global", "personal"),
         prune=prune,
         criterion="loss",
@@ -426,7 +454,12 @@ def test_a_client_keeps_a_level_that_lowers_its_loss(prune, margin, falls, kept)
 )
 def test_a_client_keeps_a_level_that_lowers_its_errors(prune, mended, spoilt, kept):
     """Whatever the loss: of the rows that are spoilt it is large."""
-    options = FeMAM(levels=("global", "personal"), prune=prune, **{**LEVELS, "validation": 0.2})
+    options = FeMAM(
+        level_schedule="paper",
+        levels=("global", "personal"),
+        prune=prune,
+        **{**LEVELS, "validation": 0.2},
+    )
     blocks = clients(1, samples=100)
     client = run(FEMAM, options, blocks, rounds=1)[0].get_states()["c0"]
     y = blocks["c0"].y.astype(int)
@@ -444,6 +477,7 @@ def test_a_client_keeps_a_level_that_lowers_its_errors(prune, mended, spoilt, ke
 
 
 EVERY = FeMAM(
+    level_schedule="paper",
     levels=("global", "auto", "region", "personal"),
     candidates=(2, 3),
     groups={"region": {"c0": "n", "c1": "s", "c2": "n", "c3": "s"}},
@@ -499,6 +533,9 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
     seen = functions_called(EVERY)
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", 2), **loss))
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", "shares")))
+    adaptive = {"level_schedule": "adaptive", "prune": "pooled", "final_epochs": 0, "patience": 1}
+    whole = {"levels": ("global", 2, "personal"), **adaptive}
+    seen |= functions_called(dataclasses.replace(EVERY, **whole))
     assert seen == {fn.name for fn in FEMAM.disclosure.functions}
 
 
@@ -518,7 +555,8 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
     blocks = clients()
     tables = {client: (block.x, block.y.astype(int)) for client, block in blocks.items()}
     settings = {
-        "name": "femam", "levels": ["global", 2, "region", "personal", "shares"],
+        "name": "femam", "level_schedule": "paper",
+        "levels": ["global", 2, "region", "personal", "shares"],
         "hidden": 6, "latent": 4, "groups": EVERY.groups, "first_rounds": 3, "level_rounds": 2,
         "optimiser": "adam",
         "rate": 0.02, "prune": "margin", "validation": 0.2, "engine": "loop",
@@ -565,7 +603,7 @@ def test_a_run_leaves_networks_that_predict(tmp_path, mode):
 def test_a_wrong_hyperparameter_is_named(wrong, said):
     groups = {"region": {"c0": "a"}}
     with pytest.raises(ExperimentError, match=said):
-        FeMAM(**{"groups": groups, **wrong})
+        FeMAM(level_schedule="paper", **{"groups": groups, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -576,6 +614,6 @@ def test_a_wrong_hyperparameter_is_named(wrong, said):
     ],
 )
 def test_clusters_that_do_not_fit_the_clients_are_named(given, said):
-    options = FeMAM(levels=("region",), groups={"region": given})
+    options = FeMAM(level_schedule="paper", levels=("region",), groups={"region": given})
     with pytest.raises(ExperimentError, match=said):
         started(FEMAM, options, clients())

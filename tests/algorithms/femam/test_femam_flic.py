@@ -88,7 +88,9 @@ def level(number, network):
 def test_one_level_is_flic_bit_for_bit(flic):
     present = {1: ("c1", "c3"), 2: ("c0", "c1", "c2")}.get
     first = Flic(**{**SMALL, "batch": 12, **flic})
-    options = FeMAMFlic(flic=first, femam=FeMAM(levels=("global",), **WHOLE))
+    options = FeMAMFlic(
+        flic=first, femam=FeMAM(level_schedule="paper", levels=("global",), **WHOLE)
+    )
     one, _, expected = run(FLIC, first, rounds=3, present=present)
     other, _, found = run(FEMAM_FLIC, options, rounds=3, present=present)
     assert found.info.loss == expected.info.loss
@@ -126,6 +128,7 @@ def test_later_levels_are_averages_of_heads_on_the_points_of_flic(variant):
     regions = {"c0": "north", "c1": "south", "c2": "north", "c3": "south"}
     flic = dataclasses.replace(GLOBAL, variant=variant)
     femam = FeMAM(
+        level_schedule="paper",
         levels=("global", "region"), groups={"region": regions}, first_rounds=2, level_rounds=2,
         **{**WHOLE, "optimiser": "sgd"},
     )  # fmt: skip
@@ -167,6 +170,7 @@ def test_later_levels_are_averages_of_heads_on_the_points_of_flic(variant):
 
 def test_a_level_of_shares_moves_the_scores_of_flic():
     femam = FeMAM(
+        level_schedule="paper",
         levels=("global", "shares"), first_rounds=3, calibrated=False,
         **{**WHOLE, "validation": 0.3},
     )  # fmt: skip
@@ -190,7 +194,9 @@ def test_a_level_of_shares_moves_the_scores_of_flic():
 
 
 PLAN = {"levels": ("global", 2, "personal"), "first_rounds": 2, "level_rounds": 2}
-OPTIONS = FeMAMFlic(flic=GLOBAL, femam=FeMAM(**PLAN, **{**LEVELS, "validation": 0.25}))
+OPTIONS = FeMAMFlic(
+    flic=GLOBAL, femam=FeMAM(level_schedule="paper", **PLAN, **{**LEVELS, "validation": 0.25})
+)
 
 
 def test_rows_for_validation_train_neither_level():
@@ -271,8 +277,9 @@ def test_names_of_client_functions_are_unique():
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        ({"femam": {"levels": [2]}}, 'begin with "global"'),
-        ({"femam": {"hidden": 8}}, "algorithm.femam.hidden is 8"),
+        ({"femam": {"levels": ["global"]}}, 'set algorithm.femam.level_schedule = "paper"'),
+        ({"femam": {"level_schedule": "paper", "levels": [2]}}, 'begin with "global"'),
+        ({"femam": {"level_schedule": "paper", "hidden": 8}}, "algorithm.femam.hidden is 8"),
         ({"femam": {"validation": 2.0}}, "algorithm.femam.validation is 2.0"),
         ({"flic": {"scheme": "l2gd"}}, 'algorithm.flic.scheme is "l2gd"'),
         ({"flic": {"scheme": "fedavg-ft"}}, "algorithm.flic.final_epochs is 10"),
@@ -305,7 +312,8 @@ ALGORITHM = {
         "pretraining_epochs": 2, "local_epochs": 2, "engine": "loop",
     },
     "femam": {
-        "levels": ["global", 2, "personal"], "first_rounds": 2, "level_rounds": 2,
+        "level_schedule": "paper", "levels": ["global", 2, "personal"], "first_rounds": 2,
+        "level_rounds": 2,
         "optimiser": "adam", "rate": 0.02, "prune": "never", "engine": "loop",
     },
 }  # fmt: skip

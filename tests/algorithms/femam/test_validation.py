@@ -17,6 +17,7 @@ from intarsia.algorithms.femam.validation import FACTORS, best_factor, losses_by
 from intarsia.core.block import Block, Labels
 
 OPTIONS = FeMAM(
+        level_schedule="paper",
     levels=("global", "personal"), first_rounds=20, level_rounds=2, local_epochs=5, window=0,
     prune="never", validation=0.3, rate=0.2, hidden=6, latent=4, precision="double", engine="loop",
 )  # fmt: skip

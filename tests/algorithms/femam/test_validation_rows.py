@@ -25,22 +25,32 @@ def some_of_one_row():
 def test_of_a_few_labelled_rows_one_is_for_validation():
     """A tenth of 2 to 5 is none, rounded."""
     blocks = {f"c{n}": one.take(np.arange(n + 1)) for n, one in enumerate(clients(6).values())}
-    engine, _ = started(FEMAM, FeMAM(**FEW), blocks)
+    engine, _ = started(FEMAM, FeMAM(level_schedule="paper", **FEW), blocks)
     held = {name: int(state.held_out.sum()) for name, state in engine.get_states().items()}
     assert held == {"c0": 0, "c1": 1, "c2": 1, "c3": 1, "c4": 1, "c5": 1}
-    none, _ = started(FEMAM, FeMAM(**{**FEW, "validation": 0.0, "prune": "never"}), blocks)
+    none, _ = started(
+        FEMAM, FeMAM(level_schedule="paper", **{**FEW, "validation": 0.0, "prune": "never"}), blocks
+    )
     assert not any(state.held_out.any() for state in none.get_states().values())
 
 
 def test_a_federation_without_a_row_for_validation_is_refused():
     blocks = {name: block.take(np.arange(1)) for name, block in clients().items()}
     with pytest.raises(FederationError, match=r"no client has two labelled rows.*validation = 0"):
-        run(FEMAM, FeMAM(**FEW), blocks)
-    run(FEMAM, FeMAM(levels=("global",), **{**FEW, "validation": 0.0, "prune": "never"}), blocks)
+        run(FEMAM, FeMAM(level_schedule="paper", **FEW), blocks)
+    run(
+        FEMAM,
+        FeMAM(
+            level_schedule="paper",
+            levels=("global",),
+            **{**FEW, "validation": 0.0, "prune": "never"},
+        ),
+        blocks,
+    )
 
 
 def test_rounds_without_a_row_for_validation_do_not_end_a_level():
-    options = FeMAM(levels=("global", 1), **FEW)
+    options = FeMAM(level_schedule="paper", levels=("global", 1), **FEW)
     blocks = some_of_one_row()
     plan = {"present": lambda number: LONE if 4 < number < 9 else None}
     _, server, _ = run(FEMAM, options, blocks, 8, **plan)
@@ -48,7 +58,9 @@ def test_rounds_without_a_row_for_validation_do_not_end_a_level():
 
 
 def test_without_a_row_for_validation_the_fewest_clusters_are_taken():
-    options = FeMAM(levels=("global", "auto"), candidates=(1, 2), **{**FEW, "window": 0})
+    options = FeMAM(
+        level_schedule="paper", levels=("global", "auto"), candidates=(1, 2), **{**FEW, "window": 0}
+    )
     blocks = some_of_one_row()
     plan = {"present": lambda number: LONE if 4 < number < 9 else None}
     _, server, conclusion = run(FEMAM, options, blocks, 100, **plan)
@@ -62,7 +74,7 @@ def test_without_a_row_for_validation_the_fewest_clusters_are_taken():
 def test_who_has_rows_for_validation_weighs_a_level_that_others_closed_before():
     """Clients of one row each close level 2 first: what that is worth they cannot say."""
     levels = {"levels": ("global", "personal", "personal"), "evidence": 0.0}
-    options = FeMAM(**levels, **{**FEW, "window": 0, "level_rounds": 2})
+    options = FeMAM(level_schedule="paper", **levels, **{**FEW, "window": 0, "level_rounds": 2})
     plan = {"present": lambda number: LONE if number == 7 else None}
     _, server, _ = run(FEMAM, options, some_of_one_row(), 8, **plan)
     assert server.levels[1].worth[0] == 3  # clients with such rows

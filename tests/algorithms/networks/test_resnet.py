@@ -235,7 +235,7 @@ def test_clients_train_it_and_its_model_predicts(tmp_path, name, kind):
     settings = {"name": name, "embedding": kind, "local_epochs": 1, "rate": 0.01}
     if name == "femam":
         settings |= {"levels": ["global", "personal"], "first_rounds": 2, "level_rounds": 1}
-        settings |= {"validation": 0.2, "window": 0}
+        settings |= {"validation": 0.2, "window": 0, "level_schedule": "paper", "batch": 32}
     result = intarsia.run(
         tables=tables, algorithm=settings, classes=["0", "1"], rounds=3, yardsticks=False,
         intercept=False, out=tmp_path / "run",

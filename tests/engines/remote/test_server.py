@@ -513,7 +513,7 @@ def test_a_network_algorithm_over_sites_comes_to_the_bits_of_the_in_process_engi
         "flic": {"pretraining_epochs": 1},
         "femam": {
             **{"levels": ("global", 2, "personal", "shares"), "first_clustering": 1},
-            **{"first_rounds": 1, "level_rounds": 1},
+            **{"first_rounds": 1, "level_rounds": 1, "level_schedule": "paper"},
         },
     }
     options = algorithm.hyperparameters(**plans.get(name, {}))

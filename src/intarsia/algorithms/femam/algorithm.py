@@ -35,6 +35,12 @@ code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster
 `scaled`, `proximal` = 0.02 (its term is 0.01 ‖θ_i - Θ_k‖²) with `proximal_levels` = "all",
 `embedding` = "residual-batch".
 
+All of this is `level_schedule` = "paper". With "adaptive", the default, each level is a whole
+network that starts from level 1's, or a client's own from its best: it ends when the rows for validation
+are named no better (`gains_no_more`), groups are found by how clients' networks change
+(`clustering.separated`), a client takes the level alone, in the mean with others or not at all
+(`validation.decided`), and levels that are kept train once more on all rows (`train_again`).
+
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
 
@@ -47,7 +53,7 @@ import numpy as np
 
 from intarsia.algorithms.femam import class_priors, state
 from intarsia.algorithms.femam import client as at_client
-from intarsia.algorithms.femam.clustering import clustered
+from intarsia.algorithms.femam.clustering import averages_of, clustered
 from intarsia.algorithms.femam.hyperparameters import FeMAM, check_groups, given_clusters
 from intarsia.algorithms.femam.state import Level, Server
 from intarsia.algorithms.femam.validation import best_factor
@@ -89,6 +95,7 @@ def init_server(
     clients = tuple(schema.clients)
     server = Server(
         options=options,
+        level_schedule=options.level_schedule,
         clients=clients,
         shares=at_client.weights_of(options, schema),
         features=networks.check_same_features(schema, name),
@@ -152,7 +159,11 @@ def _latest(
     level = server.levels[number - 1]
     own_each = state.apart(server.options, number, level)
     messages = [state.Latest(None if own_each else model) for model in level.models]
-    return {client: messages[state.group_of(level, client)] for client in clients}
+    found = {client: messages[state.group_of(level, client)] for client in clients}
+    if server.options.adaptive and level.kind == "clusters" and len(level.models) > 1:
+        # who was not there when groups were found starts as they did, and so tells which is its own
+        found |= {one: state.Latest(None) for one in found if one not in level.groups}
+    return found
 
 
 def _caught_up(server: Server, clients: fl.Clients, reached: int) -> Server:
@@ -187,12 +198,13 @@ def _closed(
 ) -> Server:
     """Let clients close a level, if they have not yet; those that tuned it have their own model."""
     options, level = server.options, server.levels[number - 1]
+    pooled = options.adaptive or options.prune == "pooled"
     late = [one for one in asked if server.closed[one] < number]
     if not late:
         return server
     messages = dict.fromkeys(late, state.Latest(None)) if tuned else _latest(server, number, late)
     worth = level.worth
-    if number > 1 and options.prune == "pooled" and worth is None:
+    if number > 1 and pooled and worth is None:
         # discloses what the level is worth to all clients that close it now, and how much that
         # differs among them; those that come later get what these came to, if they have rows
         worth = clients.reveal(clients.sum(at_client.weigh_level, messages).at)
@@ -202,6 +214,8 @@ def _closed(
         at_client.close_level,
         {one: state.Closing(said.model, worth) for one, said in messages.items()},
     )
+    if options.adaptive:
+        server = _without(server, {one: reply.levels for one, reply in replies.items()})
     own_each = state.apart(options, number, level)
     kept = {
         one: server.clients.index(one) if own_each else state.group_of(level, one)
@@ -215,11 +229,28 @@ def _closed(
     )
 
 
+def _without(server: Server, chosen: Mapping[ClientId, Sequence[int]]) -> Server:
+    """Return the server without what clients keep no longer."""
+    levels = [
+        fl.evolve(
+            level,
+            kept={
+                one: group
+                for one, group in level.kept.items()
+                if number in chosen.get(one, (number,))
+            },
+        )
+        for number, level in enumerate(server.levels, 1)
+    ]
+    return fl.evolve(server, levels=tuple(levels))
+
+
 def _calibrated(
     server: Server, clients: fl.Clients, number: int, asked: Sequence[ClientId]
 ) -> Server:
     """Let clients that closed a level set right how sure the levels so far are."""
-    if not server.options.calibrated or not server.options.validation:
+    options = server.options
+    if not options.calibrated or not options.validation or options.adaptive:
         return server
     level = server.levels[number - 1]
     factor = level.factor
@@ -244,9 +275,42 @@ def _converged(options: FeMAM, level: Level, number: int) -> bool:
         return True
     if level.kind == "clusters" and state.apart(options, number, level):
         return False
+    if options.adaptive:
+        following = options.kind(number + 1) if number < len(options.levels) else None
+        if number == 1 and following == "clusters":
+            return level.rounds >= options.warm_up
+        return _settled(options, level) and not _to_look(options, number, level)
     if number == 1 or not options.window or len(level.accuracies) < options.window:
         return False
     return float(np.var(level.accuracies)) < options.steadiness
+
+
+def _to_look(options: FeMAM, number: int, level: Level) -> bool:
+    """Return whether a level of one model is to look for groups before it ends."""
+    found_by_itself = options.levels[number - 1] == "auto"
+    return found_by_itself and len(level.models) == 1 and not level.looked
+
+
+def _needless(server: Server) -> bool:
+    """Return whether the latest level has nothing to train: one before it is already of all."""
+    number, level = len(server.levels), server.levels[-1]
+    options = server.options
+    if not options.adaptive or number == 1 or level.kind != "global":
+        return False
+    return number < len(options.levels) and any(
+        one.kind == "clusters" and len(one.models) == 1 for one in server.levels
+    )
+
+
+def _settled(options: FeMAM, level: Level) -> bool:
+    """Return whether the accuracy of a level gets no better."""
+    return gains_no_more(level.accuracies, options.patience)
+
+
+def gains_no_more(accuracies: Sequence[float], patience: int) -> bool:
+    """Return whether the last rounds have no better accuracy than those before them."""
+    before, latest = accuracies[:-patience], accuracies[-patience:]
+    return bool(before) and max(latest) <= max(before)
 
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
@@ -262,13 +326,15 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     info = fl.RoundMetrics(phase=f"level {number}{counted}", finished=_finished(server))
     if info.finished or not _converged(server.options, level, number):
         return server, info
-    return with_level(server), info
+    server = with_level(server)
+    return with_level(server) if _needless(server) else server, info
 
 
 def _trained(
     server: Server, number: int, level: Level, clients: fl.Clients, rng: fl.RandomKey
 ) -> Level:
     """Return the level after a round of training."""
+    options = server.options
     # step 1: the groups' models
     messages = _latest(server, number, clients.ids)
     if level.kind == "clusters" and server.options.clustering == "loss":
@@ -285,11 +351,14 @@ def _trained(
     # step 3: groups and averages
     if not state.apart(server.options, number, level):
         found = level.kind == "clusters" and server.options.clustering != "loss"
+        if options.adaptive and len(level.models) == 1:
+            # no groups: an average of all that the server does not read, until it gains no more
+            found = _to_look(options, number, level) and _settled(options, level)
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
     # last: where a client does not answer while it trains, nothing of the round was opened
-    if number > 1 and server.options.window and server.options.validation:
-        level = _measured(server.options, level, clients, right)
+    if options.adaptive or (number > 1 and options.window and options.validation):
+        level = _measured(options, level, clients, right)
     return level
 
 
@@ -307,6 +376,8 @@ def _measured(options: FeMAM, level: Level, clients: fl.Clients, right: Any) -> 
     if not rows:  # of clients with one labelled row each: they say nothing
         return level
     accuracy = 100.0 * hits / rows
+    if options.adaptive:
+        return fl.evolve(level, accuracies=(*level.accuracies, accuracy))
     return fl.evolve(level, accuracies=(*level.accuracies, accuracy)[-options.window :])
 
 
@@ -354,12 +425,60 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
         clients.sum(at_client.open_level, _latest(server, reached, clients.ids))
         clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
+    if server.options.adaptive:
+        server, tuned = _ended(server, clients), False
+        reached = len(server.levels)
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
+    if server.options.adaptive:
+        _train_again(server, clients)
     _, info = certify(server, clients, rng)
     structure = tuple(level.kept for level in server.levels)
     return fl.FinalResult(
         info, structure=structure, level_words=state.words_of(server), notes=state.notes_of(server)
     )
+
+
+def _ended(server: Server, clients: fl.Clients) -> Server:
+    """Return the server at the last level.
+
+    Of levels that the rounds did not come to, a personal one is trained once, as each client trains
+    after the last round of federated averaging; clusters are none.
+    """
+    while len(server.levels) < len(server.options.levels):
+        server = with_level(server)
+        number = len(server.levels)
+        server = _caught_up(server, clients, number)
+        if server.levels[-1].kind == "personal":
+            clients.sum(at_client.open_level, _latest(server, number, clients.ids))
+            clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
+    return server
+
+
+def _train_again(server: Server, clients: fl.Clients) -> None:
+    """Let the levels that somebody keeps train once more, with the rows for validation too."""
+    for number, level in enumerate(server.levels, 1):
+        if not level.kept:
+            continue
+        clients.ask(at_client.train_again, dict.fromkeys(clients.ids, state.Again(number)))
+        models: dict[ClientId, Any] = dict.fromkeys(clients.ids)
+        if level.kind == "clusters" and len(level.models) > 1:
+            # as in the level's rounds, the server reads by how much each client's model changed
+            replies = clients.ask(at_client.send_model, dict.fromkeys(clients.ids, state.Ask()))
+            told = np.stack([replies[one].model for one in clients.ids])
+            groups = np.array([state.group_of(level, one) for one in clients.ids])
+            shares = np.array([server.shares[one] for one in clients.ids])
+            averages = averages_of(told, shares, groups)
+            models = {
+                one: averages[group]
+                for one, group in zip(clients.ids, groups.tolist(), strict=True)
+            }
+        elif level.kind != "personal":
+            averaged = _averaged(server, level, clients)
+            models = {one: averaged.models[state.group_of(level, one)] for one in clients.ids}
+        clients.ask(
+            at_client.keep_again,
+            {one: state.Trained(model, number) for one, model in models.items()},
+        )
 
 
 def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
@@ -371,13 +490,14 @@ def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
         server = with_level(server)
         found += server.levels[-1].models
     return dict.fromkeys(
-        ["Begin.own", "Candidate.model", "Closing.model", "Latest.model"], tuple(found)
+        ["Begin.own", "Candidate.model", "Closing.model", "Latest.model", "Trained.model"],
+        tuple(found),
     )
 
 
 def opening_models(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
     """Declare that messages hold the models of clusters: totals, or what these start from."""
-    places = ["Candidate.model", "Closing.model", "Latest.model"]
+    places = ["Candidate.model", "Closing.model", "Latest.model", "Trained.model"]
     return fl.opening(dict.fromkeys(places, ("Model.model", fl.PUBLIC)), sends)
 
 
@@ -414,6 +534,7 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
                     needed=lambda options: bool(options.read_of_clients),
+                    repeats=True,  # for each level that trains once more
                 ),
                 *fl.each(
                     fl.sums(
@@ -432,7 +553,7 @@ FEMAM = fl.Algorithm(
                 ),
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),
-                    needed=lambda options: options.prune == "pooled",
+                    needed=lambda options: options.adaptive or options.prune == "pooled",
                 ),
                 *fl.each(
                     fl.sums(at_client.calibrate, reveals=("at",)),
@@ -449,6 +570,11 @@ FEMAM = fl.Algorithm(
                         ),
                     ),
                     needed=lambda options: "shares" in options.levels,
+                ),
+                *fl.each(
+                    fl.asks(at_client.train_again, at_client.keep_again),
+                    needed=lambda options: options.adaptive,
+                    repeats=True,  # for each level
                 ),
             )
         ),

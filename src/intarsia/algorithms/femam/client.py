@@ -42,6 +42,11 @@ class Client:
     choice: int = 0  # which of them it is
     least: float = math.inf  # its loss
     count: int = 0  # of levels that are kept
+    # with the adaptive schedule `kept` has all levels until the last is closed, `base` and `count`
+    # are of those that are chosen, and a personal level starts from the best one
+    chosen: tuple[int, ...] = ()
+    parent: int = 1
+    origin: int = 0  # the level that the personal one began as
     level: int = 0  # the latest, counted from 1
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
@@ -100,7 +105,13 @@ def _latest_scores(client: Client, block: Block) -> Array:
 
 def combined(client: Client, total: Array, levels: int) -> Array:
     """Return the scores that a sum of the scores of some levels stands for."""
-    return total / max(levels, 1) if client.options.combination == "mean" else total
+    options = client.options
+    return total / max(levels, 1) if options.adaptive or options.combination == "mean" else total
+
+
+def _with_latest(client: Client, before: Array, latest: Array) -> Array:
+    """Return the scores that the latest level trains for, of rows with those before it."""
+    return latest if client.options.adaptive else before + latest
 
 
 def labelled(block: Block) -> tuple[Block, Array]:
@@ -121,12 +132,21 @@ def _smoothed(smoothing: float) -> Loss:
     return partial(_level_loss, smoothing=smoothing) if smoothing else _level_loss
 
 
-def _learner(training: LocalTraining, client: Client, block: Block, rng: fl.RandomKey) -> Learner:
+def _learner(
+    training: LocalTraining, client: Client, block: Block, rng: fl.RandomKey, *, whole: bool
+) -> Learner:
+    """Return what trains the latest level, on all rows or without those for validation."""
     parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
     kind = parameters["classifier.bias"].dtype
     x, y = labelled_rows(block)
     x, rows = pictures(training.model, x, block), ~client.held_out
-    scale = combined(client, np.ones((1, 1)), client.count + 1)
+    if whole:
+        rows = np.ones_like(rows)
+    base, scale = client.base[rows], np.ones((1, 1))
+    if client.options.adaptive:
+        base = np.zeros_like(base)
+    else:
+        scale = combined(client, scale, client.count + 1)
     like, classes = parameters["classifier.bias"], client.options.class_weights
     labels = targets.label_tensor(y[rows], like, client.outputs)
     return Learner(
@@ -134,7 +154,7 @@ def _learner(training: LocalTraining, client: Client, block: Block, rng: fl.Rand
         rows={
             "x": torch.from_numpy(x[rows]).to(kind),
             "y": labels,
-            "base": torch.from_numpy(client.base[rows]),
+            "base": torch.from_numpy(base),
             **targets.importance(labels, like, client.outputs, classes),
         },
         key=rng.fold_in("local").integer(),
@@ -149,8 +169,12 @@ def begin_level(
     """Make what the level starts from."""
     start = {name: np.zeros_like(values) for name, values in client.start.items()}
     if not message.absolute:
-        start = dict(levels_of(client.kept)[1])
-        if client.options.start == "zero-output":
+        options = client.options
+        own = options.adaptive and options.kind(message.level) == "personal"
+        start = dict(levels_of(client.kept)[client.parent if own else 1])
+        if own:
+            client = fl.evolve(client, origin=client.parent)
+        if options.start == "zero-output" and not options.adaptive:
             for name in ("classifier.weight", "classifier.bias"):
                 start[name] = np.zeros_like(start[name])
     client = fl.evolve(client, start=start, latest={}, level=message.level)
@@ -167,7 +191,7 @@ def open_level(
         return client, state.Right(np.zeros(2))
     own, y = labelled(block)
     rows = np.flatnonzero(client.held_out)
-    scores = client.base[rows] + _latest_scores(client, own.take(rows))
+    scores = _with_latest(client, client.base[rows], _latest_scores(client, own.take(rows)))
     right = scores.argmax(axis=1) == np.maximum(y[rows], 0.0)
     return client, state.Right(np.array([right.sum(), len(right)], np.float64))
 
@@ -224,11 +248,17 @@ def _level_trained(calls: Sequence[Any], number: int) -> list[tuple[Client, fl.R
 @fl.vectorised_function
 def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level, each client for itself."""
-    return _trained(calls, calls[0][0].options.final_epochs, 0.0)
+    options = calls[0][0].options
+    return _trained(calls, options.final_epochs or options.local_epochs, 0.0)
 
 
 def _trained(
-    calls: Sequence[fl.ClientCall[Any]], epochs: int, pull: float, number: int = 1
+    calls: Sequence[fl.ClientCall[Any]],
+    epochs: int,
+    pull: float,
+    number: int = 1,
+    *,
+    whole: bool = False,
 ) -> list[tuple[Client, fl.Ready]]:
     first, options = calls[0][0], calls[0][0].options
     training = networks.training_of(
@@ -240,12 +270,34 @@ def _trained(
         proximal=pull,
         squared=options.proximal_norm == "squared",
     )
-    learners = [_learner(training, client, block, rng) for client, block, _, rng in calls]
+    learners = [
+        _learner(training, client, block, rng, whole=whole) for client, block, _, rng in calls
+    ]
     rate, device = networks.rate_of(options, number), device_of(options)
     found = networks.train_learners([training] * len(calls), learners, options.engine, rate, device)
     return [
         (fl.evolve(call[0], latest=own), fl.Ready()) for call, own in zip(calls, found, strict=True)
     ]
+
+
+@fl.vectorised_function
+def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Client, fl.Ready]]:
+    """Train a level that was closed once more, with the rows for validation too."""
+    opened = []
+    for client, block, message, rng in calls:
+        own = dict(levels_of(client.kept)[message.level])
+        opened.append((fl.evolve(client, start=own, latest=own), block, message, rng))
+    return _trained(opened, calls[0][0].options.local_epochs, 0.0, whole=True)
+
+
+@fl.client_function
+def keep_again(
+    client: Client, block: Block, message: state.Trained, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
+    """Keep what a level came to: the average of a group, or the client's own network."""
+    client = _opened(client, message.model)
+    kept = {**client.kept, **as_level(message.level, client.latest)}
+    return fl.evolve(client, kept=kept, latest={}), fl.Ready()
 
 
 @fl.client_function
@@ -293,9 +345,11 @@ def weigh_level(
     """Send what the latest level is worth on the rows for validation, for a sum over clients."""
     client = _opened(client, message.model)
     own, y = labelled(block)
-    return client, state.Weight(
-        validation.summary(_falls(client, client.base + _latest_scores(client, own), y))
-    )
+    latest = _latest_scores(client, own)
+    if client.options.adaptive:
+        both = [validation.summary(one) for one in _falls_of_both(client, latest, y)]
+        return client, state.Weight(np.concatenate(both))
+    return client, state.Weight(validation.summary(_falls(client, client.base + latest, y)))
 
 
 def _falls(client: Client, total: Array, y: Array) -> Array:
@@ -309,6 +363,52 @@ def _falls(client: Client, total: Array, y: Array) -> Array:
     return validation.falls(options, before, after, y[rows])
 
 
+def _falls_of_both(client: Client, latest: Array, y: Array) -> tuple[Array, Array]:
+    """Return what rows for validation gain by the latest level alone, and joined to those kept."""
+    rows, options = client.held_out, client.options
+    before = combined(client, client.base[rows], client.count)
+    joined = combined(client, (client.base + latest)[rows], client.count + 1)
+    return (
+        validation.falls(options, before, latest[rows], y[rows]),
+        validation.falls(options, before, joined, y[rows]),
+    )
+
+
+def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> Client:
+    """Return the client with the level alone, joined to those it keeps, or as it was."""
+    level, summary = client.level, message.summary
+    kept: Arrays = {**client.kept, **as_level(level, client.latest)}
+    decision: validation.Decision = "alone" if level == 1 else "neither"
+    if level > 1 and summary is not None:
+        both = zip(_falls_of_both(client, latest, y), np.split(summary, 2), strict=True)
+        worth = [validation.worth_of(one, validation.pooled(part)) for one, part in both]
+        if worth[0][0] > 0:
+            client = fl.evolve(client, parent=level)
+        decision = validation.decided(worth[0][0], *worth[1], client.options.evidence)
+    latest = latest.astype(client.base.dtype)
+    if decision == "alone":
+        client = fl.evolve(client, chosen=(level,), base=latest, count=1)
+    elif decision == "joined":
+        chosen = (*client.chosen, level)
+        client = fl.evolve(client, chosen=chosen, base=client.base + latest, count=len(chosen))
+    return fl.evolve(client, kept=kept, latest={})
+
+
+def _lineage(client: Client) -> tuple[int, ...]:
+    """Return the levels that a client keeps, and the one that its personal one began as."""
+    personal = any(client.options.kind(number) == "personal" for number in client.chosen)
+    return tuple(sorted({*client.chosen, *((client.origin,) if personal else ())}))
+
+
+def _those_chosen(kept: Arrays, chosen: Sequence[int]) -> Arrays:
+    """Return the networks of the levels that are chosen."""
+    own = levels_of(kept)
+    found: dict[str, Any] = {}
+    for number in chosen:
+        found |= as_level(number, own[number])
+    return found
+
+
 @fl.client_function
 def close_level(
     client: Client, block: Block, message: state.Closing, rng: fl.RandomKey
@@ -316,6 +416,9 @@ def close_level(
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
     client = _opened(client, message.model)
     own, y = labelled(block)
+    if client.options.adaptive:
+        client = _chosen(client, _latest_scores(client, own), y, message)
+        return client, state.Kept(client.level in client.chosen, _lineage(client))
     total = client.base + _latest_scores(client, own)
     level = None if message.summary is None else validation.pooled(message.summary)
     kept = client.level == 1 or validation.helps(client.options, _falls(client, total, y), level)
@@ -364,10 +467,13 @@ def part_of_loss(
 def _scores(client: Client, block: Block) -> Array:
     """Return the scores of a block's rows with the levels that the client has, (rows, outputs)."""
     made_of = client.options.architecture
+    adaptive = client.options.adaptive
     each: list[Any] = [
-        network_scores(own, made_of, block) for own in levels_of(client.kept).values()
+        network_scores(own, made_of, block)
+        for number, own in levels_of(client.kept).items()
+        if not adaptive or number in client.chosen
     ]
-    if client.latest:
+    if client.latest and not (adaptive and each):
         each.append(_latest_scores(client, block))
     if not each:
         return np.zeros((block.shape[0], client.outputs))
@@ -381,4 +487,6 @@ def predict(client: Client, block: Block) -> Array:
 
 def network(client: Client) -> Arrays:
     """Return the networks of the levels that a client keeps."""
+    if client.options.adaptive:
+        return _those_chosen(client.kept, client.chosen)
     return client.kept

@@ -41,6 +41,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     columns = _columns(server)
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
+    if options.adaptive:
+        return _settled(server, number, level, dict(zip(there, told, strict=True)), draws)
     if options.levels[number - 1] == "auto" and not level.trials:
         points = dict(zip(there, told, strict=True))
         level = _counted(server, level, clients, points, draws)
@@ -48,10 +50,101 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     centres = [None if one is None else one[columns] for one in level.models]
     groups = _groups_of(options, told[:, columns], centres, former, draws)
     models = list(level.models)
-    for group, average in _averages(told, shares, groups).items():
+    for group, average in averages_of(told, shares, groups).items():
         models[group] = average
     found = {one: int(group) for one, group in zip(there, groups, strict=True)}
     return evolve(level, models=tuple(models), groups={**level.groups, **found})
+
+
+def _settled(
+    server: Server,
+    number: int,
+    level: Level,
+    models: Mapping[ClientId, Array],
+    draws: np.random.Generator,
+) -> Level:
+    """Return the level with its groups, found once, and their models.
+
+    A client that was not there then joins the group whose average its model moves to.
+    """
+    options, told, columns = server.options, np.stack(list(models.values())), _columns(server)
+    again = len(level.models) == 1
+    found: dict[ClientId, int] = {} if again else dict(level.groups)
+    if not found:
+        word = options.levels[number - 1]
+        counts = options.candidates if word == "auto" else (int(word),)
+        least = options.separation if word == "auto" else -1.0
+        labels, clear = separated(told[:, columns], counts, least, draws)
+        found = dict(zip(models, labels.tolist(), strict=True))
+        count = int(labels.max()) + 1
+        # what was gained so far says nothing of models of other groups
+        gained = level.accuracies if count == 1 else ()
+        level = evolve(
+            level,
+            models=(None,) * count,
+            clear=clear,
+            looked=again,
+            accuracies=gained,
+        )
+    for one, model in models.items():
+        if one not in found:
+            centres = np.stack([average[columns] for average in level.models])
+            found[one] = towards(model[columns], centres)
+    groups = np.array([found[one] for one in models])
+    shares = np.array([server.shares[one] for one in models])
+    averages = list(level.models)
+    for group, average in averages_of(told, shares, groups).items():
+        averages[group] = average
+    return evolve(level, models=tuple(averages), groups=found)
+
+
+def towards(point: Array, centres: Array) -> int:
+    """Return which of the centres a point is on the way to, seen from the mean of the centres."""
+    away = centres - centres.mean(axis=0)
+    lengths = np.linalg.norm(away, axis=1)
+    return int(np.argmax(away @ point / np.where(lengths > 0, lengths, 1.0)))
+
+
+def separated(
+    points: Array, counts: Sequence[int], least: float, draws: np.random.Generator
+) -> tuple[Labels, float]:
+    """Return the groups of points that are the most apart, and their mean silhouette.
+
+    Of some numbers of groups, and of the points as they are or each at one distance from their
+    mean, so that how far clients move does not outweigh whereto; one group of all where no mean
+    silhouette is above `least`.
+    """
+    centred = points - points.mean(axis=0)
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    best, clear = np.zeros(len(points), np.int64), least
+    for scaled in (centred, centred / np.where(lengths > 0, lengths, 1.0)):
+        for count in counts:
+            if not 1 < count < len(points):
+                continue
+            labels = kmeans.k_means(scaled, count, draws)
+            value = silhouette(scaled, labels)
+            if value > clear:
+                best, clear = labels, value
+    return best, clear
+
+
+def silhouette(points: Array, labels: Labels) -> float:
+    """Return the mean silhouette of points (Rousseeuw, 1987); 0 for a point alone in its group."""
+    squares = np.square(points).sum(axis=1)
+    away = np.sqrt(np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0.0))
+    np.fill_diagonal(away, 0.0)
+    count = np.bincount(labels)
+    sums = np.stack([away[:, labels == group].sum(axis=1) for group in range(len(count))], axis=1)
+    at = np.arange(len(points))
+    own = sums[at, labels] / np.maximum(count[labels] - 1, 1)
+    others = sums / np.maximum(count, 1)
+    others[at, labels] = np.inf
+    others[:, count == 0] = np.inf
+    next_best = others.min(axis=1)
+    larger = np.maximum(own, next_best)
+    with np.errstate(invalid="ignore"):
+        each = np.where((count[labels] > 1) & (larger > 0), (next_best - own) / larger, 0.0)
+    return float(each.mean())
 
 
 def _counted(
@@ -69,7 +162,7 @@ def _counted(
     each = []  # for each number, the model that each client would have
     for count in tried:
         groups = _groups_of(options, told[:, columns], [None] * count, none, draws)
-        average = _averages(told, shares, groups)
+        average = averages_of(told, shares, groups)
         each.append([average[group] for group in groups.tolist()])
     messages = {
         one: Candidates(np.stack(trials))
@@ -112,7 +205,7 @@ def _groups_of(
     return kmeans.renumbered(found, former)
 
 
-def _averages(told: Array, shares: Array, groups: Labels) -> dict[int, Array]:
+def averages_of(told: Array, shares: Array, groups: Labels) -> dict[int, Array]:
     """Return the average of each cluster's models, (parameters,)."""
     found: dict[int, Array] = {}
     for group in np.unique(groups).tolist():

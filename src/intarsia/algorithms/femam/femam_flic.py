@@ -62,9 +62,15 @@ class FeMAMFlic:
     loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
 
     flic: Flic = field(default_factory=Flic)
-    femam: FeMAM = field(default_factory=FeMAM)
+    femam: FeMAM = field(default_factory=lambda: FeMAM(level_schedule="paper"))
 
     def __post_init__(self) -> None:
+        if self.femam.level_schedule != "paper":
+            raise ExperimentError(
+                f"algorithm.femam.level_schedule is {self.femam.level_schedule!r}, whose levels are "
+                "whole networks, and those over flic are heads on its latent space; set "
+                'algorithm.femam.level_schedule = "paper".'
+            )
         known = {one.name: one.default for one in fields(FeMAM)}
         for name in _OF_THE_HEADS:
             value = getattr(self.femam, name)

@@ -63,6 +63,7 @@ class _OneLevel(NetworkOptions):
             known |= {"clustering": "loss", "equal_starts": False, "first_clustering": 1}
         return FeMAM(
             levels=(known.pop("clusters"),),
+            level_schedule="paper",
             start="random",
             first_rounds=_WITHOUT_END,
             validation=0.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions
@@ -17,6 +17,21 @@ LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 
 _KINDS: dict[str, LevelKind] = {"global": "global", "personal": "personal", "shares": "shares"}
 _WORDS = ("global", "auto", "personal", "shares")
+_OF_SCHEDULE: Any = None  # a default that the schedule says
+_TRAINING: dict[str, tuple[Any, Any]] = {  # of "adaptive", of "paper"
+    "local_epochs": (10, 2),
+    "optimiser": ("adam", "sgd"),
+    "rate": (1e-3, 0.01),
+    "batch": (100, 32),
+}
+_REMEDIES = {
+    "validation": "set validation = 0.1",
+    "levels": 'begin with "global" and leave "shares" out',
+    "clustering": "leave it out",
+    "start": "leave it out",
+    "prune": "leave it out",
+    "final_epochs": "leave it out",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +44,16 @@ class FeMAM(NetworkOptions):
     other word an entry of `groups`, which says for each client the name of its cluster.
     """
 
-    levels: tuple[int | str, ...] = ("global", 5, 5, 5, "personal")
+    levels: tuple[int | str, ...] = ("global", "auto", "global", "personal")
     groups: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]], hash=False
     )  # word in `levels` → client → its cluster
+    # "paper": each level learns what those before it leave, for a number of rounds; "adaptive":
+    # each is a whole network, begins when the one before gains no more, and stays where it pays
+    level_schedule: Literal["adaptive", "paper"] = "adaptive"
+    warm_up: Count = 2  # rounds of level 1 before "adaptive" looks for groups of clients
+    patience: Count = 3  # rounds without a better accuracy after which "adaptive" ends a level
+    separation: FractionBelowOne = 0.1  # least mean silhouette of groups that "adaptive" takes
     combination: Literal["sum", "mean"] = "sum"  # of the levels' scores
     # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
     start: Literal["zero-output", "level-1", "random"] = "zero-output"
@@ -64,15 +85,22 @@ class FeMAM(NetworkOptions):
     level_rounds: Count = 75  # of each other level, at most
     window: CountOrZero = 50  # rounds in which a converged level's accuracy is steady; 0: never
     steadiness: NotNegative = 1.0  # variance of the accuracy in percent below which it is
-    local_epochs: Count = 2
+    # by default 10 epochs of Adam with the rate 1e-3 in batches of 100, as in other algorithms on
+    # networks; with the paper's schedule 2 of "sgd" with 0.01 in batches of 32
+    local_epochs: Count = _OF_SCHEDULE
     final_epochs: CountOrZero = 0  # of the last level, each client for itself, after the last round
-    optimiser: Literal["sgd", "adam"] = "sgd"
-    rate: Positive = 0.01
-    batch: Count = 32
+    optimiser: Literal["sgd", "adam"] = _OF_SCHEDULE
+    rate: Positive = _OF_SCHEDULE
+    batch: Count = _OF_SCHEDULE
     layer: bool = False  # a hidden layer between embedding and classifier
 
     def __post_init__(self) -> None:
+        for name, (adaptive, paper) in _TRAINING.items():
+            if getattr(self, name) is _OF_SCHEDULE:
+                object.__setattr__(self, name, adaptive if self.adaptive else paper)
         super().__post_init__()
+        if self.adaptive:
+            self._check_adaptive()
         if self.validation == 0 and self.prune != "never":
             raise ExperimentError(
                 f"algorithm.validation is 0 and algorithm.prune is {self.prune!r}, which needs "
@@ -84,6 +112,24 @@ class FeMAM(NetworkOptions):
                 'from the first; set start = "random" and equal_starts = false.'
             )
         self._check_levels()
+
+    def _check_adaptive(self) -> None:
+        wrong: dict[str, bool] = {
+            "validation": self.validation == 0,
+            "levels": "shares" in self.levels or self.levels[:1] != ("global",),
+            "clustering": self.clustering != "fresh",
+            "start": self.start == "random",
+            "prune": self.prune != "pooled",
+            "final_epochs": self.final_epochs > 0,
+        }
+        for name in (one for one, holds in wrong.items() if holds):
+            value = getattr(self, name)
+            shown = list(value) if isinstance(value, tuple) else value
+            raise ExperimentError(
+                f'algorithm.{name} is {shown!r} with the schedule "adaptive", whose levels begin '
+                'with "global" and are whole networks that rows for validation choose among; '
+                f'{_REMEDIES[name]}, or set level_schedule = "paper".'
+            )
 
     def _check_levels(self) -> None:
         for given in self.groups:
@@ -169,6 +215,16 @@ class FeMAM(NetworkOptions):
         return 1 if self.kind(number) == "shares" else self.level_rounds
 
     @property
+    def adaptive(self) -> bool:
+        """Return whether levels are whole networks, each as long as it gains."""
+        return self.level_schedule == "adaptive"
+
+    @property
+    def alone_until(self) -> int:
+        """Return the round of a level in which clusters are found first."""
+        return 1 if self.adaptive else self.first_clustering
+
+    @property
     def pools(self) -> bool:
         """Return whether some level has sums over clients of what is their own."""
         kinds = {self.kind(number) for number in range(1, len(self.levels) + 1)}
@@ -191,7 +247,11 @@ class FeMAM(NetworkOptions):
     @property
     def architecture(self) -> Architecture:
         """Return what a client's network is made of."""
-        return replace(super().architecture, layer=self.layer, additive=self.combination)
+        return replace(
+            super().architecture,
+            layer=self.layer,
+            additive="mean" if self.adaptive else self.combination,
+        )
 
 
 def check_groups(options: FeMAM, schema: Schema) -> None:

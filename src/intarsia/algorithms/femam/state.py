@@ -42,6 +42,20 @@ class Turn:
 
 
 @dataclass(frozen=True)
+class Again:
+    """Names a level that trains once more, with the rows for validation."""
+
+    level: int
+
+
+@dataclass(frozen=True)
+class Trained(Latest):
+    """What a level came to that has trained once more; None: the client's own network."""
+
+    level: int = 0
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One of the latest level's models, for a client to try."""
 
@@ -100,7 +114,7 @@ class Compared:
 class Weight:
     """A client's part of what a level is worth (see `validation.pooled`)."""
 
-    at: Array  # (6,)
+    at: Array  # (6,), or (12,): of the level alone, and of its mean with those that are kept
 
 
 @fl.describe("counts and summed losses of validation rows")
@@ -160,15 +174,20 @@ class Closing:
     """Closes the latest level, with the model that a client has there; None: the one it has."""
 
     model: Array | None  # (parameters,)
-    summary: Array | None = None  # (6,) of all clients' falls, where `prune` asks for it
+    # of all clients' falls, where `prune` asks for it: (6,), or (12,) with the adaptive schedule
+    summary: Array | None = None
 
 
 @fl.describe("whether a level of models is kept")
 @dataclass(frozen=True)
 class Kept:
-    """Whether a client keeps the level."""
+    """Whether a client keeps the level, and with the adaptive schedule which ones it keeps.
+
+    Of a personal level also the one that it began as.
+    """
 
     kept: bool
+    levels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,7 +203,9 @@ class Level:
     rounds: int = 0
     accuracies: tuple[float, ...] = ()  # in percent, of the last rounds
     trials: tuple[float, ...] = ()  # mean loss with each of the numbers of clusters that were tried
-    worth: Array | None = None  # (6,) what the level is worth to those that closed it first
+    looked: bool = False  # whether groups were looked for again, once one model gained no more
+    clear: float | None = None  # mean silhouette of the groups, with the adaptive schedule
+    worth: Array | None = None  # what the level is worth to those that closed it first
     factor: float | None = None  # of the scores up to it, once the next level begins
     offset: Offset | None = None  # of a level of shares, once it is found
 
@@ -194,6 +215,8 @@ class Server:
     """The server's state."""
 
     options: FeMAM
+    # of the options: a run that began before there were two has none here, and does not go on
+    level_schedule: str
     clients: tuple[ClientId, ...]
     shares: Mapping[ClientId, float]
     features: int
@@ -216,7 +239,7 @@ def apart(options: FeMAM, number: int, level: Level) -> bool:
     """Return whether each client has a model of its own, and the server none."""
     if level.kind != "clusters" or options.clustering == "loss" or len(level.models) == 1:
         return level.kind in ("personal", "shares")
-    return level.rounds < min(options.first_clustering, options.rounds(number))
+    return level.rounds < min(options.alone_until, options.rounds(number))
 
 
 def reached_of(server: Server) -> int:
@@ -262,6 +285,16 @@ def notes_of(server: Server) -> tuple[str, ...]:
                     if math.isnan(level.trials[0])
                     else "the fewest that do as well as the best on the rows for validation (loss "
                     f"by number of clusters: {losses})."
+                )
+            )
+        if level.clear is not None and word == "auto":
+            said.append(
+                f"Level {number} has {words_of(server)[number - 1]}: "
+                + (
+                    "no groups of clients are apart by a mean silhouette of more than "
+                    f"{server.options.separation:g}."
+                    if len(level.models) == 1
+                    else f"their mean silhouette is {level.clear:.2g}."
                 )
             )
         if level.offset is not None:

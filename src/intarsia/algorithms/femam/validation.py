@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.special import chdtri
@@ -99,7 +100,7 @@ def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
         return True
     if options.prune == "pooled":
         assert level is not None
-        worth, error = _worth(fallen, level)
+        worth, error = worth_of(fallen, level)
         return worth > options.evidence * math.sqrt(error)
     if not len(fallen):
         return False
@@ -111,7 +112,7 @@ def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
     return bool(fallen.mean() > _ONE_SIDED * deviation and fallen.mean() > 0)
 
 
-def _worth(fallen: Array, level: Pooled) -> tuple[float, float]:
+def worth_of(fallen: Array, level: Pooled) -> tuple[float, float]:
     """Return what a level is worth to a client, shrunk towards all clients' mean; its variance."""
     if not len(fallen) or level.between == 0:
         return level.mean, level.uncertainty + level.between
@@ -119,6 +120,25 @@ def _worth(fallen: Array, level: Pooled) -> tuple[float, float]:
     weight = level.between / (level.between + own)
     worth = level.mean + weight * (float(fallen.mean()) - level.mean)
     return worth, (1 - weight) * level.between + (1 - weight) ** 2 * level.uncertainty
+
+
+Decision = Literal["alone", "joined", "neither"]
+
+
+def decided(alone: float, joined: float, error: float, evidence: float) -> Decision:
+    """Return how a client of the adaptive schedule takes a whole network beside those it keeps.
+
+    Parameters
+    ----------
+    alone, joined
+        What it is worth in their place, and what the mean of all is, against those that are kept.
+    error
+        Variance of `joined`, by whose root times `evidence` a mean must be better than what is
+        simpler.
+    """
+    if joined > max(alone, 0.0) + evidence * math.sqrt(error):
+        return "joined"
+    return "alone" if alone > 0 else "neither"
 
 
 # so fine that the loss between two of them hardly differs

@@ -1,0 +1,259 @@
+"""The adaptive schedule of FeMAM: when levels begin and end, the groups it finds, what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import federations  # noqa: E402
+from intarsia.algorithms.femam.algorithm import FEMAM, gains_no_more  # noqa: E402
+from intarsia.algorithms.femam.clustering import separated, silhouette, towards  # noqa: E402
+from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
+from intarsia.algorithms.femam.validation import decided  # noqa: E402
+from intarsia.algorithms.networks import client_network as networks  # noqa: E402
+from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
+from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.engines import codec  # noqa: E402
+from intarsia.engines.communication_log import RECORDS  # noqa: E402
+from intarsia.errors import ExperimentError  # noqa: E402
+
+LABELS = Labels("multiclass", ("a", "b", "c"))
+OPTIONS = FeMAM(
+    hidden=8, latent=6, rate=0.02, batch=40, local_epochs=10, validation=0.2, candidates=(2, 3),
+    engine="vmap", precision="double",
+)  # fmt: skip
+
+
+def clients(count=8, permuted=True, samples=40, spread=1.0):
+    """Return clients of three classes; those of odd numbers have their columns in another order."""
+    rng = np.random.default_rng(0)
+    centres = 3 * rng.normal(size=(3, 6))
+    order = np.array([1, 2, 3, 4, 5, 0])
+    made = {}
+    for number in range(count):
+        y = np.arange(samples) % 3
+        x = centres[y] + spread * rng.normal(size=(samples, 6))
+        x = x[:, order] if permuted and number % 2 else x
+        names = tuple(f"f{place}" for place in range(6))
+        made[f"c{number}"] = Block(1000 * number + np.arange(samples), names, x, y + 0.0)
+    return made
+
+
+def begun(blocks, options=OPTIONS):
+    return federations.started(FEMAM, options, blocks, LABELS, 0)
+
+
+def trained(blocks, options=OPTIONS, rounds=40, present=lambda number: None):
+    """Return the engine, the server's state and the conclusion after the last round."""
+    engine, server = begun(blocks, options)
+    for number in range(1, rounds + 1):
+        engine.begin_round(number, present(number))
+        server, info = FEMAM.round(server, engine, engine.key())
+        if info.finished:
+            break
+    engine.begin_round(number + 1)
+    return engine, server, FEMAM.conclude(server, engine, engine.key())
+
+
+# ---- rules
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "over"),
+    [
+        ([50.0, 60.0, 60.0], False),  # not one more round than the patience, 3
+        ([50.0, 60.0, 60.0, 61.0], False),
+        ([60.0, 50.0, 60.0, 55.0], True),
+        ([50.0, 60.0, 60.0, 60.0], False),  # the first of the last three was better
+        ([50.0, 60.0, 60.0, 60.0, 60.0], True),
+    ],
+)
+def test_a_level_is_done_once_no_round_of_the_last_is_better(accuracies, over):
+    assert gains_no_more(accuracies, 3) is over
+
+
+def test_the_silhouette_is_that_of_the_definition():
+    points = np.array([[0.0], [1.0], [10.0], [12.0]])
+    # 0: 1 to its own, 11 to the others; 1: 1 and 10; 10: 2 and 9.5; 12: 2 and 11.5
+    expected = np.mean([10 / 11, 9 / 10, 7.5 / 9.5, 9.5 / 11.5])
+    assert silhouette(points, np.array([0, 0, 1, 1])) == pytest.approx(expected)
+    # one that is alone in its group counts 0
+    alone = silhouette(points[:3], np.array([0, 0, 1]))
+    assert alone == pytest.approx(np.mean([9 / 10, 8 / 9, 0.0]))
+
+
+def test_groups_that_are_apart_are_found_and_counted():
+    points = np.concatenate([np.eye(3)[np.arange(12) % 3], 0.1 * np.eye(12)], axis=1)
+    labels, clear = separated(points, (2, 3, 4), 0.1, np.random.default_rng(0))
+    assert labels.tolist() == [0, 1, 2] * 4
+    assert clear > 0.8  # √0.02 to the own, √2.02 to the others
+    # each as far from any other: no groups
+    none, _ = separated(np.eye(12), (2, 3, 4), 0.1, np.random.default_rng(0))
+    assert none.tolist() == [0] * 12
+
+
+def test_groups_by_whither_are_found_where_lengths_differ():
+    """Two directions, in each of which clients move by 1 to 64: as they are, long ones group."""
+    lengths = 4.0 ** np.array([0, 1, 2, 3, 0, 1, 2, 3])
+    directions = np.repeat([[1.0, 0.0], [-1.0, 0.0]], 4, axis=0)
+    labels, clear = separated(lengths[:, None] * directions, (2,), 0.1, np.random.default_rng(0))
+    assert labels.tolist() == [0] * 4 + [1] * 4
+    assert clear == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("alone", "joined", "decision"),
+    [
+        (0.02, 0.03, "alone"),  # the mean is better by less than an error of 0.02
+        (0.02, 0.05, "joined"),
+        (-0.01, 0.03, "joined"),
+        (-0.01, 0.01, "neither"),
+        (0.0, 0.0, "neither"),
+        (-0.01, -0.02, "neither"),
+    ],
+)
+def test_a_network_takes_the_place_of_others_or_joins_them_where_that_pays(alone, joined, decision):
+    assert decided(alone, joined, 0.02**2, 1.0) == decision
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"validation": 0.0}, r"algorithm\.validation is 0\.0 .* set validation = 0\.1"),
+        ({"levels": ("global", "shares")}, r"algorithm\.levels is \['global', 'shares'\]"),
+        ({"levels": (2,)}, r"algorithm\.levels is \[2\]"),
+        ({"clustering": "nearest"}, r"algorithm\.clustering is 'nearest'"),
+        ({"prune": "never"}, r"algorithm\.prune is 'never'"),
+        ({"final_epochs": 2}, r"algorithm\.final_epochs is 2"),
+    ],
+)
+def test_what_the_paper_s_schedule_alone_has_is_refused(wrong, said):
+    with pytest.raises(ExperimentError, match=rf'{said}.* set level_schedule = "paper"'):
+        FeMAM(**wrong)
+
+
+def test_local_training_is_by_default_that_of_the_schedule():
+    names = ("local_epochs", "optimiser", "rate", "batch")
+    found = {one: FeMAM(level_schedule=one) for one in ("adaptive", "paper")}
+    assert [getattr(found["adaptive"], name) for name in names] == [10, "adam", 1e-3, 100]
+    assert [getattr(found["paper"], name) for name in names] == [2, "sgd", 0.01, 32]
+    assert FeMAM(rate=0.5).rate == 0.5
+
+
+# ---- runs
+
+
+def test_groups_with_other_orders_of_columns_are_found_early():
+    blocks = clients()
+    engine, server, conclusion = trained(blocks)
+    assert server.levels[0].rounds == OPTIONS.warm_up
+    assert [server.levels[1].groups[f"c{n}"] for n in range(8)] == [0, 1] * 4
+    for name, state in engine.get_states().items():
+        found = FEMAM.model.predict(state, blocks[name]).argmax(0)
+        assert (found == blocks[name].y).mean() > 0.9
+    assert any(note.startswith("Level 2 has 2 clusters: their mean") for note in conclusion.notes)
+
+
+def test_without_groups_one_model_is_averaged_and_read_by_nobody():
+    """The server looks twice: after the warm-up, and once the model of all gains no more."""
+    blocks = clients(16, permuted=False, spread=4.0)
+    engine, server, conclusion = trained(blocks)
+    assert len(server.levels[1].models) == 1
+    # each client's model is read twice: after the warm-up, and once the average gains no more
+    read = engine.books.crossings.summary()["exchanges"]["ask send_model ()"]
+    assert read["exchanges"] == 2
+    assert server.levels[1].looked
+    assert server.levels[2].rounds == 0  # the level of all again is what level 2 is already
+    assert any(note.startswith("Level 2 has 1 cluster: no groups") for note in conclusion.notes)
+
+
+def test_a_personal_level_that_no_round_came_to_is_trained_at_the_end():
+    engine, server, conclusion = trained(clients(), rounds=3)
+    assert len(server.levels) == 2
+    assert len(conclusion.structure) == 4
+    state = engine.get_states()["c0"]
+    assert set(levels_of(state.kept)) == {1, 2, 3, 4}
+    own, before = (levels_of(state.kept)[number] for number in (4, state.origin))
+    assert not np.allclose(own["classifier.weight"], before["classifier.weight"])
+
+
+def test_levels_that_are_kept_train_at_the_end_with_the_rows_for_validation(monkeypatch):
+    counts = []
+    train = networks.train_learners
+
+    def watched(trainings, learners, engine, rate=None):
+        counts.append({len(one.rows["y"]) for one in learners})
+        return train(trainings, learners, engine, rate)
+
+    monkeypatch.setattr(networks, "train_learners", watched)
+    _, _, conclusion = trained(clients(samples=40), rounds=3)
+    in_use = sum(bool(level) for level in conclusion.structure)
+    assert counts[:3] == [{32}] * 3
+    assert counts[-in_use:] == [{40}] * in_use
+
+
+def test_a_point_belongs_to_the_centre_that_it_is_on_the_way_to():
+    centres = np.array([[10.0, 8.0], [10.0, -2.0]])  # from their mean, (10, 3), up and down
+    assert towards(np.array([1.0, 0.5]), centres) == 0
+    assert towards(np.array([1.0, -0.5]), centres) == 1  # nearer to 0.5 than to any centre
+
+
+def test_who_was_away_joins_its_group():
+    away = tuple(f"c{n}" for n in range(7))  # c7, until the groups are found
+    _, server, _ = trained(clients(), present=lambda number: away if number < 5 else None)
+    assert server.levels[1].groups["c7"] == server.levels[1].groups["c1"]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
+    blocks = clients(4)
+    ends = []
+    for stop in (None, cut):
+        engine, server = begun(blocks)
+        for number in range(1, 9):
+            engine.begin_round(number)
+            server, _ = FEMAM.round(server, engine, engine.key())
+            if number == stop:
+                written = codec.encode((engine.books.seal(server), engine.get_states()))
+                sealed, states = codec.decode(written, *FEMAM.states, *RECORDS)
+                engine, _ = begun(blocks)
+                engine.set_states(states)
+                server = engine.books.unseal(sealed)
+        engine.begin_round(9)
+        conclusion = FEMAM.conclude(server, engine, engine.key())
+        ends.append((engine.get_states(), conclusion.structure))
+    (one, structure), (other, again) = ends
+    assert structure == again
+    for name, state in one.items():
+        for key, values in FEMAM.model.network(state).items():
+            np.testing.assert_array_equal(values, FEMAM.model.network(other[name])[key])
+
+
+def test_what_a_client_keeps_is_what_it_predicts_with():
+    blocks = clients()
+    engine, _, conclusion = trained(blocks)
+    for name, state in engine.get_states().items():
+        kept = {int(key.split(".")[1]) for key in FEMAM.model.network(state)}
+        assert kept == set(state.chosen)
+        for number in state.chosen:
+            assert name in conclusion.structure[number - 1]
+        # the mean of the levels' scores
+        scores = [
+            networks.network_scores(own, OPTIONS.architecture, blocks[name])
+            for number, own in levels_of(state.kept).items()
+            if number in state.chosen
+        ]
+        odds = FEMAM.model.predict(state, blocks[name])
+        p = np.exp(np.mean(scores, axis=0))
+        p /= p.sum(1, keepdims=True)
+        np.testing.assert_allclose(odds.T, np.log(p / (1 - p)), rtol=1e-3)
+
+
+def test_a_number_of_groups_may_be_given():
+    options = dataclasses.replace(OPTIONS, levels=("global", 2, "personal"))
+    _, server, _ = trained(clients(), options)
+    assert [server.levels[1].groups[f"c{n}"] for n in range(8)] == [0, 1] * 4
