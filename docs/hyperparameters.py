@@ -121,6 +121,10 @@ SAID: dict[str, tuple[str, str]] = {
     "latent": ("width of the latent space", "raise with the number of classes"),
     "layer": ("a hidden layer between embedding and classifier", "where one layer says too little"),
     "level_rounds": ("rounds of each later level, at most", "so many that its accuracy is steady"),
+    "level_schedule": (
+        "adaptive: whole networks, each as long as it gains; paper: each learns what is left",
+        "paper: for the published settings, shares, or levels over flic",
+    ),
     "levels": ("models of each level", "to the structure that you expect (femam.md)"),
     "local_epochs": ("epochs of a client in a round", "lower where clients differ much"),
     "local_method": ("how a client ascends", "hardly ever (hyfdca.md)"),
@@ -152,6 +156,7 @@ SAID: dict[str, tuple[str, str]] = {
     "objective": ("your loss; empty: cross-entropy", "where the loss is your own"),
     "optimiser": ("adam or sgd, fresh in each round", "sgd as papers have it; then raise rate"),
     "own_epochs": ("epochs on the client's own network in a round", "as local_epochs"),
+    "patience": ("rounds without better accuracy that end a level", "raise for noisy accuracy"),
     "passes": ("passes of a matching over clients, at most", "hardly ever"),
     "points": ("points whose kernels are compared", "raise for steadier kernels; traffic R²"),
     "precision": ("numbers that networks compute with", "double to compare runs"),
@@ -185,6 +190,10 @@ SAID: dict[str, tuple[str, str]] = {
         "to experiment.rounds for cosine",
     ),
     "scheme": ("which layers all share", "fedavg-ft where clients are alike"),
+    "separation": (
+        "least mean silhouette of groups of clients that are taken",
+        "lower where you know that there are groups",
+    ),
     "shared": ("patterns of the parameters that all share", "to the layers to be averaged"),
     "shared_epochs": ("epochs on what is shared in a round", "1: the authors' code of flic"),
     "shared_from": ("round in which the shared layer begins to train", "21 of 50: their code"),
@@ -205,6 +214,7 @@ SAID: dict[str, tuple[str, str]] = {
     "unseen_rows": ("output rows of classes that a client lacks", "averaged: the paper"),
     "validation": ("share of rows kept to judge levels by", "raise for few rows"),
     "variant": ("the paper's variant", "see the algorithm's page"),
+    "warm_up": ("rounds of level 1 before groups are looked for", "raise for few rows a client"),
     "weight_decay": ("decay of the layers behind the embedding", "1e-3 where clients overfit"),
     "weights": ("what clients count for in an average", "clients: small ones count as large ones"),
     "window": ("rounds that accuracy must be steady for; 0: never", "raise for noisy accuracy"),
@@ -218,10 +228,12 @@ def rows(name: str) -> Iterator[tuple[str, str, str, str, str]]:
     for one in dataclasses.fields(cls):
         own = f"{name}.{one.name}"
         meaning, advice = SAID[own if own in SAID else one.name]
-        yield one.name, _default(one), _range(cls, one.name, hints[one.name]), meaning, advice
+        yield one.name, _default(cls, one), _range(cls, one.name, hints[one.name]), meaning, advice
 
 
-def _default(field: dataclasses.Field[Any]) -> str:
+def _default(cls: Any, field: dataclasses.Field[Any]) -> str:
+    if field.default is None:  # other keys say it: here their own defaults do
+        return _whole(getattr(cls(), field.name))
     if field.default is not dataclasses.MISSING:
         return _whole(field.default)
     if field.default_factory is dataclasses.MISSING:

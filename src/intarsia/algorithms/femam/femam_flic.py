@@ -67,8 +67,8 @@ class FeMAMFlic:
     def __post_init__(self) -> None:
         if self.femam.level_schedule != "paper":
             raise ExperimentError(
-                f"algorithm.femam.level_schedule is {self.femam.level_schedule!r}, whose levels are "
-                "whole networks, and those over flic are heads on its latent space; set "
+                f"algorithm.femam.level_schedule is {self.femam.level_schedule!r}, whose levels "
+                "are whole networks, and those over flic are heads on its latent space; set "
                 'algorithm.femam.level_schedule = "paper".'
             )
         known = {one.name: one.default for one in fields(FeMAM)}
