@@ -88,7 +88,7 @@ def close(one, other, atol=1e-12):
 def test_one_level_for_all_is_federated_averaging(level, final, network):
     groups = {"all": {f"c{number}": "everybody" for number in range(4)}}
     present = {2: ("c1", "c3")}.get
-    average = FedAvgFT(**PLAIN, **network, optimiser="adam", final_epochs=final)
+    average = FedAvgFT(**PLAIN, **network, optimiser="adam", final_epochs=final, weights="clients")
     other, _, expected = run(FEDAVG_FT, average, present=present)
     # level 1 has no level before it to start from: it starts as federated averaging does
     options = FeMAM(
