@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intarsia.engines.communication_log import split
+from intarsia.engines.communication_log import Split
 
 
 class Listening:
@@ -29,6 +29,6 @@ class Listening:
     def _heard(self, fn, messages):
         self.called.append(fn.name)
         for message in messages.values():
-            for _, origins in split(message).names:
+            for _, origins in Split(message).names:
                 self.opened |= {*origins.split(" and ")}
         return messages
