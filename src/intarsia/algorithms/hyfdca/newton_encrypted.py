@@ -68,7 +68,7 @@ class Encrypt:
 
 
 @fl.describe(
-    "chosen rows, encrypted under a key of their client", counts="numbers of ciphertexts of rows"
+    "chosen rows encrypted under a key of their client", counts="numbers of ciphertexts of rows"
 )
 @dataclass(frozen=True)
 class EncryptedRows:
@@ -94,7 +94,7 @@ class ToMultiply:
 
 
 @fl.describe(
-    "products of columns less random numbers, encrypted under a key of who opens them",
+    "products of columns under encryption less random numbers",
     counts="numbers of ciphertexts of products",
 )
 @dataclass(frozen=True)
