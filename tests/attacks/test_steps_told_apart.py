@@ -55,7 +55,10 @@ def told_apart(mode, trust):
     schema = engine.schema("test")
     score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
     z = engine.sum(score, dict.fromkeys(NAMES, evaluation.Ask())).z
-    grading = evaluation._grading(evaluation._given_scores, losses.LOGISTIC, schema, "test", "")
+    every = np.ones(len(schema.samples), bool)
+    grading = evaluation._grading(
+        evaluation._given_scores, losses.LOGISTIC, schema, every, "test", ""
+    )
     bins = {
         name: evaluation.Binned(z, np.array([0.0 if name == VICTIM else 1e9]), np.ones(1))
         for name in NAMES
