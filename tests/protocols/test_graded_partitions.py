@@ -28,6 +28,7 @@ SHORT = {
     "own_epochs": 1,
     "pretraining_epochs": 1,
     "final_epochs": 1,
+    "level_schedule": "paper",
     "levels": ["global", "personal"],
     "clusters": 2,
     "steps": 1,

@@ -37,6 +37,7 @@ SHORT = {
     "local_epochs": 1,
     "pretraining_epochs": 1,
     "final_epochs": 1,
+    "level_schedule": "paper",
     "first_rounds": 2,
     "level_rounds": 1,
     "levels": ["global", "personal"],

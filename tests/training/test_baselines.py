@@ -234,15 +234,15 @@ def test_a_yardstick_that_does_not_converge_is_said(monkeypatch):
 
 def test_the_pooled_table_is_the_table_that_was_dealt():
     rng = np.random.default_rng(5)
-    x = rng.normal(size=(30, 4))
+    x = rng.normal(size=(300, 4))
     y = np.where(x[:, 0] > 0, "b", "a")
     names = ["p", "q", "r", "s"]
-    frame = pandas.DataFrame(x, columns=names).assign(id=np.arange(30), y=y)
+    frame = pandas.DataFrame(x, columns=names).assign(id=np.arange(300), y=y)
     tables = {
-        "left": frame.loc[:19, ["id", "p", "q", "r", "y"]],
-        "right": frame.loc[10:, ["id", "q", "r", "s", "y"]],
-        "rest": frame.loc[:9, ["id", "s"]],
-        "back": frame.loc[20:, ["id", "p"]],
+        "left": frame.loc[:199, ["id", "p", "q", "r", "y"]],
+        "right": frame.loc[100:, ["id", "q", "r", "s", "y"]],
+        "rest": frame.loc[:99, ["id", "s"]],
+        "back": frame.loc[200:, ["id", "p"]],
     }
     whole = {"all": frame}
     settings = {"id": "id", "label": "y", "algorithm": "centralised", "loss": "logistic"}

@@ -191,7 +191,7 @@ class Simulation:
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            visits = [self._visit(fn, client, exchange) for client in group]
+            visits = [self._visit(fn, client, self._opened(client, exchange)) for client in group]
             for client, reply in zip(group, self._replies(fn, group, visits), strict=True):
                 exchange.take(client, reply)
         return exchange.end()
@@ -250,11 +250,7 @@ class Simulation:
             raise
         return replies
 
-    def _visit(
-        self, fn: ClientFunction, client: ClientId, exchange: Exchange
-    ) -> fl.ClientCall[Any]:
-        """Return what a client function is called with, with the message opened by the client."""
-        opened = self._opened(client, exchange)
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
         words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
         state, key = self._states[client], RandomKey(words)
         visit = state, self._blocks[client][fn.part], opened

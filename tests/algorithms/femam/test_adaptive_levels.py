@@ -185,9 +185,9 @@ def test_levels_that_are_kept_train_at_the_end_with_the_rows_for_validation(monk
     counts = []
     train = networks.train_learners
 
-    def watched(trainings, learners, engine, rate=None):
+    def watched(trainings, learners, *how):
         counts.append({len(one.rows["y"]) for one in learners})
-        return train(trainings, learners, engine, rate)
+        return train(trainings, learners, *how)
 
     monkeypatch.setattr(networks, "train_learners", watched)
     _, _, conclusion = trained(clients(samples=40), rounds=3)

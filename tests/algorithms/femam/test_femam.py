@@ -533,6 +533,7 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
     seen = functions_called(EVERY)
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", 2), **loss))
     seen |= functions_called(dataclasses.replace(EVERY, levels=("global", "shares")))
+    seen |= functions_called(dataclasses.replace(EVERY, schedule="step"))
     adaptive = {"level_schedule": "adaptive", "prune": "pooled", "final_epochs": 0, "patience": 1}
     whole = {"levels": ("global", 2, "personal"), **adaptive}
     seen |= functions_called(dataclasses.replace(EVERY, **whole))

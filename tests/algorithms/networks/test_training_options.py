@@ -32,6 +32,7 @@ SHORT = {
     "own_epochs": 1,
     "pretraining_epochs": 1,
     "final_epochs": 1,
+    "level_schedule": "paper",
     "local_rounds": 2,
     "clusters": 2,
     "steps": 2,

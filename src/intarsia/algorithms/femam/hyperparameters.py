@@ -18,7 +18,8 @@ LevelKind = Literal["global", "clusters", "given", "personal", "shares"]
 _KINDS: dict[str, LevelKind] = {"global": "global", "personal": "personal", "shares": "shares"}
 _WORDS = ("global", "auto", "personal", "shares")
 _OF_SCHEDULE: Any = None  # a default that the schedule says
-_TRAINING: dict[str, tuple[Any, Any]] = {  # of "adaptive", of "paper"
+_DEFAULTS: dict[str, tuple[Any, Any]] = {  # of "adaptive", of "paper"
+    "levels": (("global", "auto", "global", "personal"), ("global", 5, 5, 5, "personal")),
     "local_epochs": (10, 2),
     "optimiser": ("adam", "sgd"),
     "rate": (1e-3, 0.01),
@@ -44,7 +45,7 @@ class FeMAM(NetworkOptions):
     other word an entry of `groups`, which says for each client the name of its cluster.
     """
 
-    levels: tuple[int | str, ...] = ("global", "auto", "global", "personal")
+    levels: tuple[int | str, ...] = _OF_SCHEDULE
     groups: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict[str, Mapping[str, str]], hash=False
     )  # word in `levels` → client → its cluster
@@ -95,7 +96,7 @@ class FeMAM(NetworkOptions):
     layer: bool = False  # a hidden layer between embedding and classifier
 
     def __post_init__(self) -> None:
-        for name, (adaptive, paper) in _TRAINING.items():
+        for name, (adaptive, paper) in _DEFAULTS.items():
             if getattr(self, name) is _OF_SCHEDULE:
                 object.__setattr__(self, name, adaptive if self.adaptive else paper)
         super().__post_init__()
