@@ -37,7 +37,7 @@ class Watched(Simulation):
 
     def _opened(self, client, exchange):
         opened, geometry = super()._opened(client, exchange), self._totals._geometry
-        for field, total in exchange.split(client).sealed:
+        for field, total in exchange.split(client).sealed.items():
             if total.layout is not None and total.layout.is_scores:
                 cells = geometry.own_cells(client, total.part, total.layout, exchange.asked)
                 key = type(opened).__name__, field
