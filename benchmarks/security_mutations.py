@@ -62,7 +62,7 @@ CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
-APART = "tests/attacks/test_steps_told_apart.py"
+STEPS = "tests/attacks/test_steps_told_apart.py"
 SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
@@ -226,12 +226,12 @@ MUTATIONS = [
             "what is told alike bound into what is sealed",
             "collector = totals.collector(fn, call.round, call.asked, told)",
             "collector = totals.collector(fn, call.round, call.asked)",
-            APART,
+            STEPS,
         ),
     ),
     *_of(
         "protocols/evaluation.py",
-        ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", APART),
+        ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", STEPS),
     ),
     *_of(
         "engines/sums/plain.py",
