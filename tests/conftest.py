@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,10 @@ settings.register_profile("checks", derandomize=True, deadline=None, print_blob=
 settings.load_profile("checks")
 
 PROJECT = Path(__file__).parents[1]
+
+# Tests that press Ctrl-C need processes that hear it; in the background of a script none would.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
