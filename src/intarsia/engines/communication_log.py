@@ -71,9 +71,9 @@ class Split:
         self.kind: type = type(message)
         self.sealed, self.plain = sealed, plain
         # the sealed fields, and the fields of replies that they are totals of
-        self.names = tuple((name, one.name) for name, one in sealed.items())
+        self.names = tuple([(name, one.name) for name, one in sealed.items()])
         # bytes of the message with nothing in the place of what is sealed
-        self.size = codec.size(evolve(message, **dict.fromkeys(sealed)) if sealed else message)
+        self.size = codec.size(message, SealedField)
 
 
 class CommunicationLog:
@@ -89,6 +89,13 @@ class CommunicationLog:
         # how often each client was asked to release with noise, in rounds begun again too
         self.releases = dict.fromkeys(clients, 0)
         self._recorder = recorder
+        self._asked: frozenset[ClientId] = frozenset()
+
+    def set_of(self, clients: Mapping[ClientId, Any]) -> frozenset[ClientId]:
+        """Return some clients as a set: the same one again while they are the same."""
+        if self._asked != clients.keys():
+            self._asked = frozenset(clients)
+        return self._asked
 
     @property
     def recorded(self) -> bool:
@@ -199,7 +206,7 @@ class Exchange:
         messages: Mapping[ClientId, Any],
     ) -> None:
         self.messages = books.refreshed(messages)
-        self.asked = frozenset(self.messages)
+        self.asked = books.set_of(self.messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
         self._recorded = books.recorded
@@ -247,8 +254,10 @@ class Exchange:
         sent = reply.__dict__
         if self._unsent is None:
             self._unsent = {name for name, value in sent.items() if value is None}
-        elif self._unsent:
-            self._unsent = {name for name in self._unsent if sent.get(name) is None}
+        for name in self._unsent:
+            if sent.get(name) is not None:
+                self._unsent = {name for name in self._unsent if sent.get(name) is None}
+                break
         if self._collector is None:
             self.replies[client] = reply
             self.up += codec.size(reply)

@@ -191,7 +191,7 @@ class Simulation:
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            visits = [self._visit(fn, client, self._opened(client, exchange)) for client in group]
+            visits = [self._visit(fn, client, exchange) for client in group]
             for client, reply in zip(group, self._replies(fn, group, visits), strict=True):
                 exchange.take(client, reply)
         return exchange.end()
@@ -212,18 +212,6 @@ class Simulation:
             groups[-1].append(client)
             room -= size
         return groups
-
-    def _opened(self, client: ClientId, exchange: Exchange) -> Any:
-        """Return a client's message with its totals opened by the client."""
-        apart, opened = exchange.split(client), exchange.messages[client]
-        exchange.down += apart.size
-        if apart.sealed:
-            opened = fl.evolve(opened)
-            for field, total in apart.sealed.items():
-                found, extra = self._totals.own(client, total, exchange.asked)
-                opened.__dict__[field] = found
-                exchange.down += extra + codec.size_within(found) - codec.NOTHING
-        return opened
 
     def _replies(
         self, fn: ClientFunction, clients: Sequence[ClientId], visits: Sequence[fl.ClientCall[Any]]
@@ -250,14 +238,27 @@ class Simulation:
             raise
         return replies
 
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
+    def _visit(self, fn: ClientFunction, client: ClientId, exchange: Exchange) -> fl.ClientCall[Any]:
+        """Return what a client's call is given: its message with the totals that it opens."""
+        apart, opened = exchange.split(client), exchange.messages[client]
+        exchange.down += apart.size
+        if apart.sealed:
+            opened = object.__new__(apart.kind)
+            own = opened.__dict__
+            own.update(apart.plain)
+            for field, total in apart.sealed.items():
+                found, extra = self._totals.own(client, total, exchange.asked)
+                own[field] = found
+                exchange.down += extra + codec.size_within(found) - codec.NOTHING
         words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
         state, key = self._states[client], RandomKey(words)
-        visit = state, self._blocks[client][fn.part], opened
+        block = self._blocks[client][fn.part]
         if fn.releases:
             parts = [codec.encode(one) for one in (state, opened)]
-            return *visit, self._ledger.key(client, self._secrets[client], key, parts)
-        return *visit, self._secrets[client].fold_in(*words) if fn.secret else key
+            key = self._ledger.key(client, self._secrets[client], key, parts)
+        elif fn.secret:
+            key = self._secrets[client].fold_in(*words)
+        return state, block, opened, key
 
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
