@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from intarsia.core.algorithm import ClientFunction, evolve
@@ -24,6 +25,8 @@ from intarsia.engines.sums.secure import (
 )
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
+
+_NONE: Mapping[str, Sequence[ClientId]] = MappingProxyType({})
 
 
 @dataclass
@@ -283,15 +286,11 @@ class Exchange:
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""
-        traffic, reply = self._books.traffic, self._reply
+        traffic, reply, partly = self._books.traffic, self._reply, _NONE
         apart = [*self._splits.values()] or [Split(None)]
         message, opened = apart[-1].kind, apart[-1].names
-        for counts, kind, size in (
-            (traffic.down, message, self.down),
-            (traffic.up, reply, self.up),
-        ):
-            counts[kind.__name__] = counts.get(kind.__name__, 0) + size
-        partly: dict[str, list[ClientId]] = {}
+        traffic.down[message.__name__] = traffic.down.get(message.__name__, 0) + self.down
+        traffic.up[reply.__name__] = traffic.up.get(reply.__name__, 0) + self.up
         if len(apart) > 1 and len({one.names for one in apart}) > 1:
             found = self._opened()
             opened = tuple((field, origin) for field, (origin, _) in found.items())

@@ -238,7 +238,9 @@ class Simulation:
             raise
         return replies
 
-    def _visit(self, fn: ClientFunction, client: ClientId, exchange: Exchange) -> fl.ClientCall[Any]:
+    def _visit(
+        self, fn: ClientFunction, client: ClientId, exchange: Exchange
+    ) -> fl.ClientCall[Any]:
         """Return what a client's call is given: its message with the totals that it opens."""
         apart, opened = exchange.split(client), exchange.messages[client]
         exchange.down += apart.size

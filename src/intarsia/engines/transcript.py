@@ -100,8 +100,12 @@ class Crossings:
         """Count a total, or a field of one, that was opened to the server."""
         found = self.reveals.setdefault(field, {"times": 0, "values": 0})
         found["times"] += 1
-        parts = value.values() if isinstance(value, dict) else (value,)
-        found["values"] = max(found["values"], sum(int(np.size(part)) for part in parts))
+        if isinstance(value, np.ndarray):
+            size = value.size
+        else:
+            parts = value.values() if isinstance(value, dict) else (value,)
+            size = sum(int(np.size(part)) for part in parts)
+        found["values"] = max(found["values"], size)
 
     def refresh(self, field: str) -> None:
         """Count a total that owners of its entries opened, to seal it anew."""

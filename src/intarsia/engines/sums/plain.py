@@ -18,7 +18,14 @@ from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Index, Schema, compact
 from intarsia.engines import codec
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, counts_of, layouts
+from intarsia.engines.sums.sealed import (
+    SealedField,
+    SealedRecord,
+    SealedTotal,
+    counts_of,
+    layouts,
+    origins,
+)
 
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
@@ -390,13 +397,9 @@ class _PlainCollector:
         return codec.size(reply)
 
     def total(self) -> SealedTotal:
-        kind = self._kind
-        return SealedTotal(
-            kind,
-            {
-                name: SealedField(
-                    self._totals.get(name), layout, self._part, f"{kind.__name__}.{name}"
-                )
-                for name, layout in self._plan
-            },
-        )
+        kind, totals, part = self._kind, self._totals, self._part
+        fields = {
+            name: SealedField(totals.get(name), layout, part, origin)
+            for name, origin, layout in origins(kind)
+        }
+        return SealedTotal(kind, fields)
