@@ -245,22 +245,19 @@ class Simulation:
         apart, opened = exchange.split(client), exchange.messages[client]
         exchange.down += apart.size
         if apart.sealed:
-            opened = object.__new__(apart.kind)
-            own = opened.__dict__
-            own.update(apart.plain)
+            own = dict(apart.plain)
             for field, total in apart.sealed.items():
-                found, extra = self._totals.own(client, total, exchange.asked)
-                own[field] = found
-                exchange.down += extra + codec.size_within(found) - codec.NOTHING
+                own[field], extra = self._totals.own(client, total, exchange.asked)
+                exchange.down += extra + codec.size_within(own[field]) - codec.NOTHING
+            opened = object.__new__(apart.kind)
+            opened.__dict__.update(own)
         words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
         state, key = self._states[client], RandomKey(words)
-        block = self._blocks[client][fn.part]
+        visit = state, self._blocks[client][fn.part], opened
         if fn.releases:
             parts = [codec.encode(one) for one in (state, opened)]
-            key = self._ledger.key(client, self._secrets[client], key, parts)
-        elif fn.secret:
-            key = self._secrets[client].fold_in(*words)
-        return state, block, opened, key
+            return *visit, self._ledger.key(client, self._secrets[client], key, parts)
+        return *visit, self._secrets[client].fold_in(*words) if fn.secret else key
 
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
