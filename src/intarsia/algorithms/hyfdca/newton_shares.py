@@ -251,10 +251,10 @@ def find_overlap(
     turns = turns or _assign_turns(schema)
     index = schema.samples
     cells = np.array(list(index.cells_of[name]), np.int64)
-    sizes = [index.cells[number].stop - index.cells[number].start for number in cells]
+    own = [index.cells[number] for number in index.cells_of[name]]
     common: dict[ClientId, list[int]] = {}  # the places of cells among the client's
-    for place, number in enumerate(cells):
-        for other in index.cells[number].owners:
+    for place, cell in enumerate(own):
+        for other in cell.owners:
             if other != name:
                 common.setdefault(other, []).append(place)
     features = {one: schema.features.own(one).astype(np.int64) for one in (name, *common)}
@@ -270,7 +270,7 @@ def find_overlap(
                 turns[other],
                 features[other],
                 np.bincount(places, minlength=len(cells)) > 0,
-                sum(sizes[one] for one in places),
+                sum(own[place].stop - own[place].start for place in places),
             )
             for other, places in common.items()
         ),
