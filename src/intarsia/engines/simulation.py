@@ -191,7 +191,7 @@ class Simulation:
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
         for group in self._groups(fn, list(messages)):
-            visits = [self._visit(fn, client, exchange) for client in group]
+            visits = [self._visit(fn, client, self._opened(client, exchange)) for client in group]
             for client, reply in zip(group, self._replies(fn, group, visits), strict=True):
                 exchange.take(client, reply)
         return exchange.end()
@@ -212,6 +212,19 @@ class Simulation:
             groups[-1].append(client)
             room -= size
         return groups
+
+    def _opened(self, client: ClientId, exchange: Exchange) -> Any:
+        """Return a client's message with its totals opened by the client."""
+        apart, opened = exchange.split(client), exchange.messages[client]
+        exchange.down += apart.size
+        if apart.sealed:
+            own = dict(apart.plain)
+            for field, total in apart.sealed.items():
+                own[field], extra = self._totals.own(client, total, exchange.asked)
+                exchange.down += extra + codec.size_within(own[field]) - codec.NOTHING
+            opened = object.__new__(apart.kind)
+            opened.__dict__.update(own)
+        return opened
 
     def _replies(
         self, fn: ClientFunction, clients: Sequence[ClientId], visits: Sequence[fl.ClientCall[Any]]
@@ -238,19 +251,7 @@ class Simulation:
             raise
         return replies
 
-    def _visit(
-        self, fn: ClientFunction, client: ClientId, exchange: Exchange
-    ) -> fl.ClientCall[Any]:
-        """Return what a client's call is given: its message with the totals that it opens."""
-        apart, opened = exchange.split(client), exchange.messages[client]
-        exchange.down += apart.size
-        if apart.sealed:
-            own = dict(apart.plain)
-            for field, total in apart.sealed.items():
-                own[field], extra = self._totals.own(client, total, exchange.asked)
-                exchange.down += extra + codec.size_within(own[field]) - codec.NOTHING
-            opened = object.__new__(apart.kind)
-            opened.__dict__.update(own)
+    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
         words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
         state, key = self._states[client], RandomKey(words)
         visit = state, self._blocks[client][fn.part], opened
