@@ -135,7 +135,7 @@ class Index:
             own = np.sort(place[local[name]])
             for cell in np.flatnonzero(np.bincount(number_of[own])):
                 owners[cell].append(name)
-            positions[name] = _compact(own)
+            positions[name] = compact(own)
         stops = [*edges[1:].tolist(), len(ids)][: len(edges)]  # none at all without entries
         cells = tuple(
             Cell(tuple(names), int(start), int(stop))
@@ -144,7 +144,8 @@ class Index:
         return cls(ids[order], cells, positions)
 
 
-def _compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
+def compact(positions: NDArray[np.intp]) -> slice | NDArray[np.intp]:
+    """Return ascending positions as a slice, where they follow one another."""
     if len(positions) and positions[-1] - positions[0] + 1 == len(positions):
         return slice(int(positions[0]), int(positions[-1]) + 1)
     return positions

@@ -77,9 +77,9 @@ def decode(data: bytes, *classes: type) -> Any:
     return value
 
 
-def size(value: Any) -> int:
-    """Return len(encode(value)) without encoding."""
-    return _HEADER + size_within(value)
+def size(value: Any, left_out: type | None = None) -> int:
+    """Return len(encode(value)) without encoding; with None for its fields of a type."""
+    return _HEADER + size_within(value, left_out)
 
 
 def replace_within(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
@@ -136,7 +136,7 @@ def _array_overhead(dtype: np.dtype[Any], axes: int) -> int:
     return 1 + 8 + len(dtype.str) + 8 + 8 * axes
 
 
-def size_within(value: Any) -> int:
+def size_within(value: Any, left_out: type | None = None) -> int:
     """Return the bytes that a value takes in one that is encoded."""
     kind: Any = type(value)
     if kind is np.ndarray:
@@ -152,7 +152,11 @@ def size_within(value: Any) -> int:
         own = value.__dict__
         for name in names:
             one = own[name]
-            total += NOTHING if one is None else size_within(one)
+            if type(one) is np.ndarray:
+                total += _array_overhead(one.dtype, one.ndim) + one.nbytes
+            else:
+                nothing = one is None or type(one) is left_out
+                total += NOTHING if nothing else size_within(one)
         return total
     if kind is tuple:
         return 9 + sum(size_within(item) for item in value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from intarsia.core.algorithm import ClientFunction, evolve
@@ -24,6 +25,8 @@ from intarsia.engines.sums.secure import (
 )
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
 from intarsia.errors import CodecError
+
+_NONE: Mapping[str, Sequence[ClientId]] = MappingProxyType({})
 
 
 @dataclass
@@ -71,9 +74,9 @@ class Split:
         self.kind: type = type(message)
         self.sealed, self.plain = sealed, plain
         # the sealed fields, and the fields of replies that they are totals of
-        self.names = tuple((name, one.name) for name, one in sealed.items())
+        self.names = tuple([(name, one.name) for name, one in sealed.items()])
         # bytes of the message with nothing in the place of what is sealed
-        self.size = codec.size(evolve(message, **dict.fromkeys(sealed)) if sealed else message)
+        self.size = codec.size(message, SealedField)
 
 
 class CommunicationLog:
@@ -89,6 +92,13 @@ class CommunicationLog:
         # how often each client was asked to release with noise, in rounds begun again too
         self.releases = dict.fromkeys(clients, 0)
         self._recorder = recorder
+        self._asked: frozenset[ClientId] = frozenset()
+
+    def set_of(self, clients: Mapping[ClientId, Any]) -> frozenset[ClientId]:
+        """Return some clients as a set: the same one again while they are the same."""
+        if self._asked != clients.keys():
+            self._asked = frozenset(clients)
+        return self._asked
 
     @property
     def recorded(self) -> bool:
@@ -199,7 +209,7 @@ class Exchange:
         messages: Mapping[ClientId, Any],
     ) -> None:
         self.messages = books.refreshed(messages)
-        self.asked = frozenset(self.messages)
+        self.asked = books.set_of(self.messages)
         self.down = self.up = 0  # bytes
         self._books, self._kind, self._fn = books, kind, fn
         self._recorded = books.recorded
@@ -247,8 +257,10 @@ class Exchange:
         sent = reply.__dict__
         if self._unsent is None:
             self._unsent = {name for name, value in sent.items() if value is None}
-        elif self._unsent:
-            self._unsent = {name for name in self._unsent if sent.get(name) is None}
+        for name in self._unsent:
+            if sent.get(name) is not None:
+                self._unsent = {name for name in self._unsent if sent.get(name) is None}
+                break
         if self._collector is None:
             self.replies[client] = reply
             self.up += codec.size(reply)
@@ -274,15 +286,11 @@ class Exchange:
 
     def end(self) -> Exchange:
         """Count what the exchange took; return it."""
-        traffic, reply = self._books.traffic, self._reply
+        traffic, reply, partly = self._books.traffic, self._reply, _NONE
         apart = [*self._splits.values()] or [Split(None)]
         message, opened = apart[-1].kind, apart[-1].names
-        for counts, kind, size in (
-            (traffic.down, message, self.down),
-            (traffic.up, reply, self.up),
-        ):
-            counts[kind.__name__] = counts.get(kind.__name__, 0) + size
-        partly: dict[str, list[ClientId]] = {}
+        traffic.down[message.__name__] = traffic.down.get(message.__name__, 0) + self.down
+        traffic.up[reply.__name__] = traffic.up.get(reply.__name__, 0) + self.up
         if len(apart) > 1 and len({one.names for one in apart}) > 1:
             found = self._opened()
             opened = tuple((field, origin) for field, (origin, _) in found.items())

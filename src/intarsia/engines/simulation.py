@@ -218,11 +218,12 @@ class Simulation:
         apart, opened = exchange.split(client), exchange.messages[client]
         exchange.down += apart.size
         if apart.sealed:
-            opened = fl.evolve(opened)
+            own = dict(apart.plain)
             for field, total in apart.sealed.items():
-                found, extra = self._totals.own(client, total, exchange.asked)
-                opened.__dict__[field] = found
-                exchange.down += extra + codec.size_within(found) - codec.NOTHING
+                own[field], extra = self._totals.own(client, total, exchange.asked)
+                exchange.down += extra + codec.size_within(own[field]) - codec.NOTHING
+            opened = object.__new__(apart.kind)
+            opened.__dict__.update(own)
         return opened
 
     def _replies(

@@ -33,6 +33,7 @@ class Crossings:
         self.reveals: dict[str, dict[str, int]] = {}
         self.refreshes: dict[str, int] = {}
         self._clients = tuple(clients)
+        self._found: dict[tuple[Any, ...], dict[str, Any]] = {}  # those of `exchanges`
 
     def exchange(
         self,
@@ -51,17 +52,20 @@ class Crossings:
         `unsent` the fields of the reply that none of them had anything for; a field that some sent
         is counted for all.
         """
-        key = f"{kind} {function} {opened}" + (f" without {sorted(unsent)}" if unsent else "")
-        key += f" partly {sorted(partly)}" if partly else ""
-        found = self.exchanges.get(key)
+        mark = kind, function, opened, frozenset(unsent), frozenset(partly)
+        found = self._found.get(mark)
         if found is None:
+            key = f"{kind} {function} {opened}" + (f" without {sorted(unsent)}" if unsent else "")
+            key += f" partly {sorted(partly)}" if partly else ""
+            found = self._found[mark] = self.exchanges.setdefault(key, {})
+        if not found:
             fields = {
                 name: "entry" if layout is None else layout.value
                 for name, layout in (layouts(reply) if reply is not type(None) else ())
                 if name not in unsent
             }
             sealed, words = dict(opened), contents(reply)
-            found = {
+            found |= {
                 "kind": kind,
                 "function": function,
                 "message": message.__name__,
@@ -80,7 +84,6 @@ class Crossings:
             }
             if partly:
                 found["partly"] = {name: {} for name in partly}  # who opened it, how often
-            self.exchanges[key] = found
         found["exchanges"] += 1
         for name, few in partly.items():
             times: dict[str, int] = found["partly"][name]
@@ -97,8 +100,12 @@ class Crossings:
         """Count a total, or a field of one, that was opened to the server."""
         found = self.reveals.setdefault(field, {"times": 0, "values": 0})
         found["times"] += 1
-        parts = value.values() if isinstance(value, dict) else (value,)
-        found["values"] = max(found["values"], sum(int(np.size(part)) for part in parts))
+        if isinstance(value, np.ndarray):
+            size = value.size
+        else:
+            parts = value.values() if isinstance(value, dict) else (value,)
+            size = sum(int(np.size(part)) for part in parts)
+        found["values"] = max(found["values"], size)
 
     def refresh(self, field: str) -> None:
         """Count a total that owners of its entries opened, to seal it anew."""
@@ -117,7 +124,7 @@ class Crossings:
         """Put back the counts of a checkpoint."""
         kept = copy.deepcopy(summary)
         self.exchanges, self.reveals = kept["exchanges"], kept["reveals"]
-        self.refreshes = kept["refreshes"]
+        self.refreshes, self._found = kept["refreshes"], {}
 
 
 @dataclass(frozen=True)

@@ -265,8 +265,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
     )
-    missed = _matters(newton) & (bend > _MISSED)
-    if newton.dealer is None and missed.any() and newton.curved > newton.budget:
+    some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
+    if some and (_matters(newton) & (bend > _MISSED)).any():
         newton = _grow(newton)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss in losses.SMOOTHED
@@ -284,8 +284,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
-    tiny = (length < _RETURN) & newton.faded
-    if tiny.any():
+    if newton.faded and (tiny := length < _RETURN).any():
         # there and back: samples that gain curvature on the whole way count from now on
         newton = _at(newton, clients, tiny.astype(np.float64), np.zeros_like(length))
         length = np.asarray(length - tiny, np.float64)
@@ -328,12 +327,13 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     """Move by a step, move the centre (where `recentre` is not 0), and measure the point."""
     weight, centred_at = newton.weight, newton.centred_at
     moves = recentre > 0
-    # the smoothing fades while the inner problems are easy
-    grown = np.minimum(2 * weight, _HIGHEST / newton.unit)
-    weight = np.where(moves & (centred_at <= 2), grown, weight)
-    weight = np.where(moves & (centred_at >= 6), _fallen(newton), weight)
-    weight = np.where(moves, np.maximum(weight, _least(newton)), weight)
-    centred_at = np.where(moves, 0, centred_at)
+    if moves.any():
+        # the smoothing fades while the inner problems are easy
+        grown = np.minimum(2 * weight, _HIGHEST / newton.unit)
+        weight = np.where(moves & (centred_at <= 2), grown, weight)
+        weight = np.where(moves & (centred_at >= 6), _fallen(newton), weight)
+        weight = np.where(moves, np.maximum(weight, _least(newton)), weight)
+        centred_at = np.where(moves, 0, centred_at)
     move = Move(length, weight, recentre, newton.told)
     point = clients.sum(move_duals, dict.fromkeys(newton.labelled, move))
     # discloses for each output: losses, dual terms, the proximal term (of the Gamma loss Pearson's

@@ -630,7 +630,8 @@ def measure_point(
         away = message.w - point.w
         norms = np.zeros((len(away), 3))
         if (kept := point.kept_features).any():
-            norms = np.stack([away**2 @ kept, point.w**2 @ kept, message.w**2 @ kept], axis=1)
+            for place, one in enumerate((away, point.w, message.w)):
+                norms[:, place] = one**2 @ kept
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
     size, outputs = len(point.frame), len(away)
@@ -722,7 +723,7 @@ def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
     for start, stop, holders, rank in point.sample_cells:
         end = int(np.searchsorted(selected, stop))
         # by the place in the cell, which is the same at all its owners
-        places.append(begin + np.flatnonzero((selected[begin:end] - start) % holders == rank))
+        places.append(begin + ((selected[begin:end] - start) % holders == rank).nonzero()[0])
         begin = end
     return places[0] if len(places) == 1 else np.concatenate(places)
 

@@ -321,7 +321,7 @@ def multiply(
     if point.threshold:
         line = _penalty_slopes(point, direction, np.tile(_STEPS, (len(direction), 1)))
     elif kept.any():
-        line = np.stack([(direction * point.w) @ kept, direction**2 @ kept], axis=1)
+        line[:, 0], line[:, 1] = (direction * point.w) @ kept, direction**2 @ kept
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
 
 

@@ -251,11 +251,12 @@ def find_overlap(
     turns = turns or _assign_turns(schema)
     index = schema.samples
     cells = np.array(list(index.cells_of[name]), np.int64)
-    common: dict[ClientId, list[int]] = {}
-    for number in cells:
-        for other in index.cells[number].owners:
+    own = [index.cells[number] for number in index.cells_of[name]]
+    common: dict[ClientId, list[int]] = {}  # the places of cells among the client's
+    for place, cell in enumerate(own):
+        for other in cell.owners:
             if other != name:
-                common.setdefault(other, []).append(number)
+                common.setdefault(other, []).append(place)
     features = {one: schema.features.own(one).astype(np.int64) for one in (name, *common)}
     return Overlap(
         number=schema.clients.index(name),
@@ -268,10 +269,10 @@ def find_overlap(
                 other,
                 turns[other],
                 features[other],
-                np.isin(cells, shared),
-                sum(index.cells[one].stop - index.cells[one].start for one in shared),
+                np.bincount(places, minlength=len(cells)) > 0,
+                sum(own[place].stop - own[place].start for place in places),
             )
-            for other, shared in common.items()
+            for other, places in common.items()
         ),
         all_features=len(schema.features),
         all_cells=len(index.cells),

@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import feature_blocks
-from intarsia.core.schema import Index, Schema
+from intarsia.core.schema import Index, Schema, compact
 from intarsia.engines import codec
-from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, counts_of, layouts
+from intarsia.engines.sums.sealed import (
+    SealedField,
+    SealedRecord,
+    SealedTotal,
+    counts_of,
+    layouts,
+    origins,
+)
 
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
@@ -45,7 +52,7 @@ class Geometry:
                 if layout is Layout.SAMPLES:
                     self._cells[client, part] = tuple(cell for cell, *_ in runs)
         self._orders: dict[tuple[ClientId, str], NDArray[np.int64] | None] = {}
-        self._read: dict[tuple[Any, ...], tuple[tuple[int, int, int], ...]] = {}
+        self._read: dict[tuple[Any, ...], tuple[tuple[tuple[int, int, int], ...], Any]] = {}
 
     def index(self, part: str, layout: Layout) -> Index:
         """Return the index that entries run over."""
@@ -152,18 +159,33 @@ class Geometry:
         if layout is Layout.BLOCKS:
             return [(cell, 0, 0) for cell in self.own_blocks(client, part).values()]
         if layout is not None and layout.is_scores:
-            key = client, part, asked if asked is None else frozenset(asked)
-            if key not in self._read:
-                if len(self._read) > _CACHED:
-                    self._read.clear()
-                runs = self.runs(client, part, Layout.SCORES, None)
-                self._read[key] = tuple(
-                    run for run in runs if self.reader(part, run[0], key[2]) == client
-                )
-            return self._read[key]
+            return self._scores(client, part, asked)[0]
         # of selected samples a client opens all: the total's cells are those of the samples
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.runs(client, part, whole, None)
+
+    def hidden(self, client: ClientId, part: str, asked: Collection[ClientId] | None) -> Any:
+        """Return the places of a client's samples whose scores another opens; None: of none."""
+        return self._scores(client, part, asked)[1]
+
+    def _scores(
+        self, client: ClientId, part: str, asked: Collection[ClientId] | None
+    ) -> tuple[tuple[tuple[int, int, int], ...], Any]:
+        """Return the cells of scores that a client opens, and the places of all others."""
+        key = client, part, asked if asked is None else frozenset(asked)
+        found = self._read.get(key)
+        if found is None:
+            if len(self._read) > _CACHED:
+                self._read.clear()
+            runs, order = self.runs(client, part, Layout.SCORES, None), self.order(client, part)
+            own = tuple(run for run in runs if self.reader(part, run[0], key[2]) == client)
+            others = [np.arange(start, stop) for _, start, stop in {*runs}.difference(own)]
+            places: Any = None
+            if others:
+                joined = np.concatenate(others)
+                places = compact(np.sort(joined if order is None else order[joined]))
+            found = self._read[key] = own, places
+        return found
 
 
 _CACHED = 1 << 12
@@ -276,12 +298,10 @@ class PlainTotals:
             value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
             value = value[..., geometry.index(part, layout).positions[client]]
-            if layout is Layout.SCORES:
-                read = {cell for cell, *_ in geometry.own_cells(client, part, layout, asked)}
-                value, order = value.copy(), geometry.order(client, part)
-                for cell, start, stop in geometry.runs(client, part, layout, None):
-                    if cell not in read:
-                        value[..., slice(start, stop) if order is None else order[start:stop]] = 0
+            hidden = geometry.hidden(client, part, asked) if layout is Layout.SCORES else None
+            if hidden is not None:
+                value = value.copy()
+                value[..., hidden] = 0
         # as it would come from a wire: the order in memory decides how sums round
         return np.ascontiguousarray(value), 0
 
@@ -368,17 +388,18 @@ class _PlainCollector:
                 index = geometry.index(part, layout)
                 if first:
                     totals[name] = np.zeros((*value.shape[:-1], len(index)))
-                totals[name][..., index.positions[client]] += value
+                total, where = totals[name], index.positions[client]
+                if isinstance(where, slice):  # a view: adding to it is enough
+                    total = total[..., where]
+                    total += value
+                else:
+                    total[..., where] += value
         return codec.size(reply)
 
     def total(self) -> SealedTotal:
-        kind = self._kind
-        return SealedTotal(
-            kind,
-            {
-                name: SealedField(
-                    self._totals.get(name), layout, self._part, f"{kind.__name__}.{name}"
-                )
-                for name, layout in self._plan
-            },
-        )
+        kind, totals, part = self._kind, self._totals, self._part
+        fields = {
+            name: SealedField(totals.get(name), layout, part, origin)
+            for name, origin, layout in origins(kind)
+        }
+        return SealedTotal(kind, fields)

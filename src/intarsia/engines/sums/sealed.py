@@ -160,6 +160,12 @@ def layouts(kind: type) -> tuple[tuple[str, Layout | None], ...]:
 
 
 @cache
+def origins(kind: type) -> tuple[tuple[str, str, Layout | None], ...]:
+    """Return each field of a reply type with its name in transcripts, and its layout."""
+    return tuple((name, f"{kind.__name__}.{name}", layout) for name, layout in layouts(kind))
+
+
+@cache
 def counted_cells(kind: type) -> Layout:
     """Return of which cells the counts in a reply are: those of samples, or of scores."""
     scores = any(layout is Layout.SELECTED_SCORES for _, layout in layouts(kind))

@@ -22,7 +22,7 @@ from intarsia.core.algorithm import ClientFunction, Layout, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import EVERYONE, Geometry
-from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts
+from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts, origins
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import (
     Aggregator,
@@ -276,7 +276,7 @@ class SecureCollector:
         """Return the sealed total of the replies so far."""
         kind, part = self._kind, self._fn.part
         fields: dict[str, SealedField] = {}
-        for name, layout in layouts(kind):
+        for name, origin, layout in origins(kind):
             value: Any = None
             if layout is not Layout.COUNTS:
                 stream, plan = self._stream, self._plans.get(name)
@@ -289,7 +289,7 @@ class SecureCollector:
                     }
                     cells = SecureCells(key, added, plan.number, plan.lead)
                 value = Combination(((1.0, cells),))
-            fields[name] = SealedField(value, layout, part, f"{kind.__name__}.{name}")
+            fields[name] = SealedField(value, layout, part, origin)
         return SealedTotal(kind, fields)
 
 

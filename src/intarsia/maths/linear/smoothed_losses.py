@@ -28,7 +28,7 @@ from intarsia.maths.linear.losses import (
 _EDGE = 1e-6  # of the box, within which a dual counts as at its bound: it may carry noise
 
 
-@compiled
+@inlined
 def dual_point(
     loss: int, z: float, y: float, centre: float, weight: float, shape: float = 0.0
 ) -> tuple[float, float]:
@@ -66,7 +66,7 @@ def dual_point(
     return y - z, 1.0
 
 
-@compiled
+@inlined
 def _value(loss: int, z: float, y: float, shape: float) -> float:
     """Return l(z, y)."""
     slack = 1.0 - y * z
@@ -89,7 +89,7 @@ def _value(loss: int, z: float, y: float, shape: float) -> float:
     return 0.5 * (z - y) ** 2
 
 
-@compiled
+@inlined
 def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
     """Return -l*(-α) for an α in its box."""
     beta = y * alpha
@@ -371,6 +371,12 @@ def slopes(
             factor = q
             if weights is not None:
                 factor = weights[i] * q
+            if loss == HINGE:  # a loop of its own: it has no branches
+                for k in range(steps.shape[1]):
+                    at = z[c, i] + steps[c, k] * q
+                    a, _ = dual_point(HINGE, at, y[c, i], centre[c, i], weight[c], shape)
+                    total[c, k] += a * factor
+                continue
             for k in range(steps.shape[1]):
                 at = z[c, i] + steps[c, k] * q
                 a, _ = dual_point(loss, at, y[c, i], centre[c, i], weight[c], shape)
