@@ -25,7 +25,7 @@ import pyarrow.compute as arrow
 from numpy.typing import NDArray
 from pyarrow import types
 
-from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array
+from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, have_repeats
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import canonical, day, number, spellings_of, unit_of
 from intarsia.data.source import Source
@@ -543,7 +543,24 @@ def ids_of(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray
                 'correct it or set id_type = "text"',
                 "correct it",
             )
-    return _unique(np.array(ids.to_pylist(), np.str_), own)
+    return _unique(_texts_of(ids), own)
+
+
+def _texts_of(column: pa.ChunkedArray) -> NDArray[np.str_]:
+    """Return text, of which none is null, as an array of NumPy, (values,)."""
+    texts = column.combine_chunks()
+    if isinstance(texts, pa.ChunkedArray) or not len(texts):
+        return np.array(column.to_pylist(), np.str_)
+    _, starts, letters = texts.buffers()
+    kind = np.int32 if types.is_string(texts.type) else np.int64
+    ends = np.frombuffer(starts, kind)[texts.offset : texts.offset + len(texts) + 1]
+    written = np.frombuffer(letters, np.uint8)[ends[0] : ends[-1]]
+    sizes = np.diff(ends)
+    if not sizes.any() or not written.min() or written.max() > 127:  # 0 ends a text of NumPy
+        return np.array(column.to_pylist(), np.str_)
+    found = np.zeros((len(texts), sizes.max()), np.uint32)
+    found[np.arange(found.shape[1]) < sizes[:, None]] = written
+    return found.view(f"U{found.shape[1]}")[:, 0]
 
 
 def _check_whole_ids(own: _Column, ids: pa.ChunkedArray) -> None:
@@ -580,8 +597,8 @@ def _whole_numbers(ids: pa.ChunkedArray, *, strict: bool) -> tuple[NDArray[np.in
 
 
 def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
-    ids, counts = np.unique(samples, return_counts=True)
-    if len(ids) < len(samples):
+    if have_repeats(samples):
+        ids, counts = np.unique(samples, return_counts=True)
         twice = ids[counts > 1][0]
         rows = np.flatnonzero(samples == twice)[:2] + 1
         raise own.source.error(
