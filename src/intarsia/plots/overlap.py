@@ -89,7 +89,11 @@ def holdings_picture(
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
     colours = np.array(distinct_colours(len(holdings)))
-    image, strip = _paint(rows, columns, colours, missing)
+    # bytes, rounded as matplotlib does: of fractions it would copy eight times as much
+    image, strip = (
+        np.multiply(one, 255, out=one).astype(np.uint8)
+        for one in _paint(rows, columns, colours, missing)
+    )
 
     figure = new_figure(_SIZE)
     left, bottom = 0.055, 0.17
@@ -97,8 +101,7 @@ def holdings_picture(
     main = figure.add_axes((left, bottom, width, height))
     beside = figure.add_axes((left + width + 0.006, bottom, _STRIP / DPI / _SIZE[0], height))
     for axes, pixels in ((main, image), (beside, strip)):
-        # bytes, rounded as matplotlib does: of fractions it would copy eight times as much
-        axes.imshow((pixels * 255).astype(np.uint8), aspect="auto", interpolation="nearest")
+        axes.imshow(pixels, aspect="auto", interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
     beside.set_title("labels", fontsize=9, color=INK)
