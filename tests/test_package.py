@@ -231,3 +231,40 @@ def test_the_command_line_starts_without_the_heavy_libraries():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numba", "sklearn", "matplotlib", "scipy", "pyarrow", "polars", "sqlalchemy", "torch"}
     assert not heavy & set(found.stdout.split())
+
+
+_RUN = """
+import sys
+from intarsia.data.reader import read
+from intarsia.data.source import Source
+read(Source(name="bank", path="bank.csv", id="id", label="y", categorical=("c",)))
+print("pandas" in sys.modules)  # which scikit-learn imports, where it is installed
+import intarsia
+intarsia.run("run.toml")
+print(*sys.modules)
+"""
+
+
+def test_a_linear_run_imports_only_the_libraries_that_it_needs(tmp_path):
+    rows = [f"{row},{row % 7},{'ab'[row % 2]},{row % 3 == 0:d},{row / 9}" for row in range(60)]
+    (tmp_path / "bank.csv").write_text("id,whole,c,y,x\n" + "\n".join(rows))
+    (tmp_path / "run.toml").write_text(
+        '[experiment]\nname = "one"\nyardsticks = false\n[algorithm]\nname = "hyfdca"\n[[client]]\n'
+        'name = "bank"\npath = "bank.csv"\nid = "id"\nlabel = "y"\n'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    pandas, modules = done.stdout.split("\n")[:2]
+    assert pandas == "False"
+    unneeded = {
+        "torch",
+        "sqlalchemy",
+        "optuna",
+        "statsmodels",
+        "polars",
+        "duckdb",
+        "h5py",
+        "tenseal",
+    }
+    assert not unneeded & set(modules.split())

@@ -48,6 +48,27 @@ def csv_table(folder: Path, content: str, client: str = "bank", **settings: Any)
     return read(Source(name=client, path=str(path), **{"least_rows": 1, **settings}))
 
 
+@pytest.mark.parametrize(
+    "ids", [["P7", "P10", "P123"], ["P7", "é", "日本"], ["x" * 200, "y", "z 1"]], ids=len
+)
+def test_ids_of_any_letters_and_lengths_are_read_as_they_are(
+    tmp_path: Path, ids: list[str]
+) -> None:
+    content = "id,x\n" + "".join(f"{one},1\n" for one in ids)
+    found = csv_table(tmp_path, content, id="id").samples
+    assert found.tolist() == ids
+    assert found.dtype == np.array(ids).dtype
+
+
+def test_the_same_file_is_read_with_quotes_and_without(tmp_path: Path) -> None:
+    plain = csv_table(tmp_path, "id,c,x\n1,a,2\n2,b,3\n", id="id")
+    quoted = csv_table(tmp_path, 'id,c,x\n1,"a",2\n2,"b",3\n', id="id")
+    broken = csv_table(tmp_path, 'id,c,x\n1,"a\na",2\n2,"b",3\n', id="id")
+    assert plain.categorical["c"].levels == quoted.categorical["c"].levels == ("a", "b")
+    assert broken.categorical["c"].levels == ("a\na", "b")
+    assert_array_equal(plain.values, broken.values)
+
+
 def only(table: Table, settings: LabelSettings | None = None) -> tuple[Block, Labels]:
     blocks, labels = assemble({table.client: table}, settings)
     return blocks[table.client], labels

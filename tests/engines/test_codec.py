@@ -125,6 +125,15 @@ def test_any_layout_comes_back_as_a_whole_array_of_its_own(array):
     assert codec.size(array) == len(codec.encode(array))
 
 
+def test_pieces_are_the_bytes_and_hold_arrays_as_they_lie():
+    value = {"rows": np.arange(6.0).reshape(2, 3), "columns": np.ones((2, 3), order="F")}
+    pieces = codec.pieces(value)
+    assert b"".join(pieces) == codec.encode(value)
+    lying = [np.frombuffer(one) for one in pieces if isinstance(one, memoryview)]
+    for array, own in zip(value.values(), lying, strict=True):
+        assert np.shares_memory(array, own)
+
+
 def test_numpy_scalars_become_python_numbers():
     for value, plain in ((np.float64(0.5), 0.5), (np.int32(3), 3), (np.bool_(True), True)):
         back = codec.decode(codec.encode(value))

@@ -9,6 +9,8 @@ from scipy.sparse import csr_array
 import intarsia
 from federations import ON_SIGNS
 from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 from intarsia.results import comparison
@@ -230,6 +232,30 @@ def test_a_yardstick_that_does_not_converge_is_said(monkeypatch):
     found = trained("hyfdca", "hinge")
     assert "centralised baseline did not converge" in found.notes[-2]
     assert "stand-alone models of 4 clients did not converge" in found.notes[-1]
+
+
+def test_sparse_tables_that_overlap_are_pooled_entry_by_entry():
+    rng = np.random.default_rng(3)
+    x = np.where(rng.random((40, 6)) < 0.4, rng.normal(size=(40, 6)), 0.0)
+    names = [f"f{column}" for column in range(6)]
+    held = {"one": (slice(0, 30), slice(0, 4)), "two": (slice(20, 40), slice(2, 6))}
+    blocks = {
+        client: Block(
+            np.arange(40)[rows],
+            tuple(names[columns]),
+            csr_array(x[rows, columns]),
+            np.where(np.arange(40)[rows] % 2, 1.0, -1.0),
+        )
+        for client, (rows, columns) in held.items()
+    }
+    schema = Schema.of(blocks, Labels("binary", ("0", "1")))
+    found = yardsticks.pooled(Simulation({"train": (schema, blocks)}, 0))
+    whole = np.zeros_like(x)
+    for rows, columns in held.values():
+        whole[rows, columns] = x[rows, columns]
+    at = [names.index(name) for name in found.features]
+    np.testing.assert_allclose(found.x.toarray(), whole[found.samples][:, at], rtol=1e-15)
+    assert found.x.has_canonical_format
 
 
 def test_the_pooled_table_is_the_table_that_was_dealt():

@@ -62,7 +62,9 @@ def write_durably(files: Iterable[tuple[Path, bytes]]) -> None:
         sync(path)
 
 
-def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o666, durable: bool = True) -> None:
+def write(
+    path: Path, pieces: Iterable[bytes | memoryview], *, mode: int = 0o666, durable: bool = True
+) -> None:
     """Write a file, by default durably; one that is new has at most this mode."""
     made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(made, "wb") as file:

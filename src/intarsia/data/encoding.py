@@ -25,12 +25,11 @@ from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_wei
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table
 from intarsia.errors import FederationError, TableError
+from intarsia.maths.one_hot import write_entries, write_rows
 
 # A category of more levels is wide: its columns are scaled and not centred, as those of a sparse
 # table, since centring would give every row a value for each level.
 MOST_CENTRED = 20
-
-_AT_ONCE = 1024  # rows whose columns are filled one by one, so few that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -152,53 +151,34 @@ def _one_hot(
     As CSR, a row stores its level of a wide category and all of its other values.
     """
     rows, width = len(table.samples), sum(map(len, features.values()))
-    wide = {name for name in expanded if len(expanded[name]) > MOST_CENTRED}
-    stored = sum(1 if name in wide else len(own) for name, own in features.items())
+    wide = [len(expanded.get(name, ())) > MOST_CENTRED for name in table.columns]
+    sizes = [len(features[name]) for name in table.columns]
+    stored = sum(1 if alone else size for alone, size in zip(wide, sizes, strict=True))
     numeric = {name: position for position, name in enumerate(table.numeric)}
-    smaller = stored * (8 + 4) < width * 8 and rows * stored <= np.iinfo(np.int32).max
-    x = np.zeros((rows, stored if smaller else width))
-    column = np.zeros((rows, stored), np.int32) if smaller else None  # -1: there is no level
-    levels = {name: _levels(table, name, own) for name, own in expanded.items()}
-    for some in (slice(first, first + _AT_ONCE) for first in range(0, rows, _AT_ONCE)):
-        values, own_x = table.values[some], x[some]
-        own_column = None if column is None else column[some]
-        start = at = 0
-        for name in table.columns:
-            stop = start + len(features[name])
-            own = at + (1 if name in wide else stop - start)
-            if own_column is not None:
-                own_column[:, at:own] = np.arange(start, start + own - at)
-            if name not in expanded:
-                own_x[:, at] = values[:, numeric[name]]
-            else:
-                where = levels[name][some]
-                known = np.flatnonzero(where >= 0)
-                if name not in wide:
-                    own_x[where < 0, at:own] = np.nan
-                    own_x[known, at + where[known]] = 1.0
-                elif own_column is not None:
-                    own_x[:, at] = 1.0
-                    own_column[:, at] = np.where(where >= 0, start + where, -1)
-                else:
-                    own_x[known, at + where[known]] = 1.0
-            start, at = stop, own if smaller else stop
-    if column is None:
+    place = {name: -1 - number for number, name in enumerate(expanded)}
+    source = np.array([place.get(name, numeric.get(name, 0)) for name in table.columns])
+    levels = np.stack([_levels(table, name, own) for name, own in expanded.items()])
+    read = np.ascontiguousarray(table.values), levels, source, np.cumsum(sizes), np.array(wide)
+    if stored * (8 + 4) >= width * 8 or rows * stored > np.iinfo(np.int32).max:
+        x = np.zeros((rows, width))
+        write_rows(*read, x)
         return x
-    held = column >= 0
-    indptr = np.concatenate([[0], held.sum(axis=1).cumsum()]).astype(np.int32)
-    values, columns = (x.ravel(), column.ravel()) if held.all() else (x[held], column[held])
-    return csr_array((values, columns, indptr), shape=(rows, width))
+    data, columns = np.empty(rows * stored), np.empty(rows * stored, np.int32)
+    ends = write_entries(*read, data, columns)
+    if ends[-1] < len(data):
+        data, columns = data[: ends[-1]].copy(), columns[: ends[-1]].copy()
+    return csr_array((data, columns, ends), shape=(rows, width))
 
 
-def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.intp]:
+def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int32]:
     """Return which of the levels each row has, -1 where it has none, (samples,)."""
     if column not in table.categorical:  # missing in every row
-        return np.full(len(table.samples), -1, np.intp)
+        return np.full(len(table.samples), -1, np.int32)
     category = table.categorical[column]
     place = {level: at for at, level in enumerate(levels)}
     rest = place.get(RARE, -1)
-    target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.intp)
-    return np.asarray(target[category.codes], np.intp)
+    target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.int32)
+    return np.asarray(target[category.codes], np.int32)
 
 
 def assemble(

@@ -45,10 +45,17 @@ def encode(value: Any) -> bytes:
         If the value holds something other than dataclasses, arrays, scalars, text, tuples,
         and dictionaries with text keys.
     """
-    parts: list[bytes] = []
+    return b"".join(pieces(value))
+
+
+def pieces(value: Any) -> list[bytes | memoryview]:
+    """Return what `encode` does in pieces, with the arrays as they lie in memory."""
+    parts: list[bytes | memoryview] = []
     _write(value, parts.append)
-    body = b"".join(parts)
-    return _MAGIC + struct.pack("<I", zlib.crc32(body)) + body
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return [_MAGIC + struct.pack("<I", checksum), *parts]
 
 
 def decode(data: bytes, *classes: type) -> Any:
@@ -217,7 +224,8 @@ def _write_array(value: NDArray[Any], put: Any) -> None:
     by_column = value.flags.f_contiguous and not value.flags.c_contiguous
     put((b"f" if by_column else b"a") + _text(value.dtype.str) + _LENGTH.pack(value.ndim))
     put(struct.pack(f"<{value.ndim}Q", *value.shape))
-    put(value.tobytes("F" if by_column else "C"))
+    flat = np.ravel(value, "F" if by_column else "C")
+    put(flat.view(np.uint8).data if flat.nbytes else b"")
 
 
 def _write_tuple(value: tuple[Any, ...], put: Any) -> None:

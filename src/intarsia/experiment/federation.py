@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.freed_memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import assemble
@@ -183,6 +184,7 @@ def aligned(
     found = feature_dictionary.translate(found, sources, shared)
     checks.check_names({name: table.columns for name, table in found.items()})
     ids = {name: table.samples for name, table in found.items() if not table.generated}
+    give_back()
     return found | {
         name: replace(found[name], samples=own)
         for name, own in entity_alignment.normalised(settings, ids).items()

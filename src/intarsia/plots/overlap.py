@@ -46,6 +46,7 @@ Mask = NDArray[np.bool_]
 _SIZE = (12.5, 7.8)  # inches
 _WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
 _STRIPE = 8  # pixels
+_AT_ONCE = 64  # rows of pixels that are coloured: more would take memory
 _LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
 _NOBODY = (0.935, 0.935, 0.93)
 _MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
@@ -88,7 +89,11 @@ def holdings_picture(
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
     colours = np.array(distinct_colours(len(holdings)))
-    image, strip = _paint(rows, columns, colours, missing)
+    # bytes, rounded as matplotlib does: of fractions it would copy eight times as much
+    image, strip = (
+        np.multiply(one, 255, out=one).astype(np.uint8)
+        for one in _paint(rows, columns, colours, missing)
+    )
 
     figure = new_figure(_SIZE)
     left, bottom = 0.055, 0.17
@@ -259,7 +264,8 @@ def _paint(
         pale = np.zeros((_WIDTH, len(colours)))
         for client, fraction in missing.items():
             pale[:, client] = fraction[cell][columns.entry_at]
-        image[band] = _stripes(owners, colours, band, pale)
+        for some in np.array_split(band, 1 + len(band) // _AT_ONCE):
+            image[some] = _stripes(owners, colours, some, pale)
         labels = np.tile(rows.labels[cell], (_STRIP, 1))
         strip[band] = _stripes(labels, colours, band, np.zeros(labels.shape))
         if wide:  # white joints, where the owners change

@@ -118,7 +118,7 @@ class Checkpoints:
     ) -> None:
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the clients
         filling.mkdir()
-        write(filling / "server.state", [codec.encode(server)], durable=False)
+        write(filling / "server.state", codec.pieces(server), durable=False)
         # one file: for thousands of clients, making a file durable takes longer than all the rest
         write(filling / "clients.state", _records(clients), durable=False)
         text = json.dumps(content, ensure_ascii=False, indent=1)
@@ -286,11 +286,11 @@ def _cleared(filling: Path, final: Path) -> Iterator[None]:
         raise
 
 
-def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes]:
+def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes | memoryview]:
     for client, state in clients.items():
-        record = codec.encode((client, state))
-        yield _LENGTH.pack(len(record))
-        yield record
+        record = codec.pieces((client, state))
+        yield _LENGTH.pack(sum(map(len, record)))
+        yield from record
 
 
 def _discard(path: Path) -> None:

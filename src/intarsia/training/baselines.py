@@ -33,6 +33,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weights, targets
 from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.schema import Schema
 from intarsia.core.settings import Between, Count, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
@@ -159,9 +160,6 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
     blocks = [engine.block(name, part) for name in schema.clients]
     sparse = any(block.sparse for block in blocks)
     x: Values = np.zeros((0, 0)) if sparse else np.zeros(shape)
-    stored = sum(block.x.nnz if block.sparse else block.x.size for block in blocks)
-    rows, columns = np.empty((2, stored if sparse else 0), np.int32)
-    data, stop = np.empty(len(rows)), 0
     for name, held in zip(schema.clients, blocks, strict=True):
         block = held.counted_once()
         own, features = schema.samples.own(name), schema.features.own(name)
@@ -170,19 +168,34 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
             y[own[known]] = block.y[known]
             if weights is not None:
                 weights[own[known]] = row_weights(block)[known]
-        if sparse:
-            entries = csr_array(block.x).tocoo()
-            start, stop = stop, stop + entries.nnz
-            rows[start:stop] = own[entries.coords[0]]
-            columns[start:stop] = features[entries.coords[1]]
-            data[start:stop] = entries.data
-        else:
+        if not sparse:
             x[np.ix_(own, features)] += block.x
     if sparse:
-        places = (rows[:stop], columns[:stop])
-        x = sdca.as_rows(csr_array((data[:stop], places), shape=shape))
+        x = sdca.as_rows(_stacked(schema, blocks))
     names = tuple(map(str, schema.features.ids))
     return Block(schema.samples.ids, names, x, y, weights=weights)
+
+
+def _stacked(schema: Schema, blocks: Sequence[Block]) -> csr_array:
+    """Return the entries of all clients' tables as one; entries of several holders are added."""
+    tables = [csr_array(block.counted_once().x) for block in blocks]
+    own = [schema.samples.own(name) for name in schema.clients]
+    held = np.zeros(len(schema.samples) + 1, np.int64)
+    for rows, table in zip(own, tables, strict=True):
+        held[rows + 1] += np.diff(table.indptr)
+    stops = held.cumsum()
+    data, columns, at = np.empty(stops[-1]), np.empty(stops[-1], np.int32), stops[:-1].copy()
+    for name, rows, table in zip(schema.clients, own, tables, strict=True):
+        stored = np.diff(table.indptr)
+        places = np.repeat(at[rows] - table.indptr[:-1], stored)
+        places += np.arange(len(places))
+        data[places] = table.data
+        columns[places] = schema.features.own(name).astype(np.int32)[table.indices]
+        at[rows] += stored
+    shape = len(schema.samples), len(schema.features)
+    found = csr_array((data, columns, stops), shape=shape)
+    found.sum_duplicates()
+    return found
 
 
 @dataclass(frozen=True)

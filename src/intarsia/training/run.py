@@ -19,6 +19,7 @@ import numpy as np
 from intarsia.core.algorithm import Algorithm, Release, SecretKey
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
+from intarsia.core.freed_memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
@@ -256,6 +257,7 @@ def run_at(
     """
     clock, started = Clock(), datetime.now(UTC)
     plan, store, ready = _prepare(place, description, clock)
+    give_back()
     options = plan.options
     outcome, traffic = _train(plan, ready, store, clock, progress)
     place.keep(plan, ready.engine)
@@ -263,7 +265,10 @@ def run_at(
     crossed = books.mode, books.crossings.summary()
     notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
     pooled = ready.engine if description.yardsticks and not place.sites else None
+    if isinstance(pooled, Simulation):
+        pooled.set_states(dict.fromkeys(schema.clients))  # reference models need the blocks alone
     del ready, books
+    give_back()
     # late, when the blocks are gone that no reference model needs: the libraries for models and
     # pictures take 200 MB
     with clock.part("model"):
@@ -289,6 +294,7 @@ def run_at(
     if not made.yardsticks_left:
         return made
     assert isinstance(pooled, Simulation)
+    give_back()
     trained = pooled, plan.algorithm, options, part, clock
     return yardsticks.complete(made, *trained, yardstick_progress)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,8 +27,9 @@ from federations import (
     table,
     train,
 )
-from intarsia.algorithms.hyfdca import newton
+from intarsia.algorithms.hyfdca import newton, newton_client
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton_direction import _inverse
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
@@ -39,6 +41,26 @@ from intarsia.maths.linear import losses, sdca
 EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 GRIDS = [(2, 2), (4, 4), (8, 2)]
 EVERY_GRID = pytest.mark.parametrize("grid", GRIDS, ids="{0[0]}x{0[1]}".format)
+
+
+def test_the_preconditioner_is_the_inverse_of_each_cell():
+    rng = np.random.default_rng(0)
+    sizes, gram, regularisation = (5, 8), np.zeros((2, 5, 13)), 0.1
+    whole, start = np.zeros((2, 13, 13)), 0
+    for size in sizes:
+        here = slice(start, start := start + size)
+        for c in range(2):
+            rows = rng.normal(size=(9, size))
+            whole[c, here, here] = rows.T @ rows
+            gram[c, : size // 2 + 1, here] = whole[c, here, here][newton_client.halves(size)]
+    cells = ((0, 5), (5, 13))
+    found = _inverse(SimpleNamespace(feature_cells=cells, regularisation=regularisation), gram)
+    for c in range(2):
+        for first, last in cells:
+            own = whole[c, first:last, first:last] + regularisation * np.eye(last - first)
+            inverse = found[c, : last - first, first:last]
+            np.testing.assert_allclose(inverse @ own, np.eye(last - first), atol=1e-10)
+            np.testing.assert_array_equal(inverse, inverse.T)
 
 
 # -- the optimum of real data

@@ -426,10 +426,12 @@ def _inverse(point: Point, gram: Array) -> Array:
             block[row, column] = half
             block[column, row] = half
             block.flat[:: size + 1] += point.regularisation
-            factor, _ = lapack.dpotrf(block, lower=1)
-            found, _ = lapack.dpotri(factor, lower=1)
-            found = np.tril(found)
-            inverse[c, :size, start:stop] = found + np.tril(found, -1).T
+            # in place: a matrix of 2,000 features takes 32 MB; its transpose is the same matrix
+            factor, _ = lapack.dpotrf(block.T, lower=1, clean=0, overwrite_a=1)
+            found, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+            whole = inverse[c, :size, start:stop]
+            for at in range(size):  # only the lower half was computed
+                whole[at:, at] = whole[at, at:] = found[at:, at]
     return inverse
 
 

@@ -49,7 +49,9 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     def read(as_text: set[str]) -> pa.Table:
         return arrow_csv.read_csv(
             pa.BufferReader(_arrow_s_own(content)),
-            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=separator, newlines_in_values=b'"' in content
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header if name.strip() in as_text},
                 null_values=sorted(missing),
@@ -109,6 +111,8 @@ def _utf_8(content: bytes, source: Source) -> bytes:
             f'set encoding = "utf-{32 if wide else 16}", or save it as UTF-8',
             "save it as UTF-8",
         )
+    if source.encoding is None and content.isascii() and b"\0" not in content:
+        return _SEPARATOR_LINE.sub(b"", content)
     named = "UTF-8" if source.encoding is None else source.encoding
     try:
         text = content.decode(named)

@@ -10,7 +10,6 @@ its process writes that there.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -29,6 +28,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from intarsia.core.block import ClientId
+from intarsia.core.freed_memory import give_back
 from intarsia.errors import ExperimentError, SiteError
 
 ADMIN: Final = "admin@intarsia.org"
@@ -130,18 +130,10 @@ class SiteSide:
             long = self._calls % _CALLS == 0
         answer: bytes = self._site.handle(data)
         if long:
-            _give_back()
+            # Python and glibc put both off: 8 kB a call, for as long as a job runs
+            gc.collect()
+            give_back()
         return answer
-
-
-def _give_back() -> None:
-    """Free what only refers to itself, and give the system memory that is free.
-
-    Python and glibc put both off: 8 kB a call, for as long as a job runs.
-    """
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another library of C has no such function
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _entry_point(folder: Path, purpose: str) -> Any:
