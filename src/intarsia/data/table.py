@@ -17,7 +17,6 @@ from intarsia.core.block import Array, Block, ClientId, Values
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
-from intarsia.maths.keyed_hash import keyed_hashes
 
 RARE = "other"  # the level of rows whose own level others may not know
 
@@ -109,14 +108,13 @@ def split(
 
 def _fractions(samples: NDArray[Any], key: bytes) -> Array:
     """Return the keyed hash of each id as a fraction of all hashes, (samples,)."""
-    return (keyed_hashes(_as_bytes(samples), key, 7) << np.uint64(8)).byteswap() / 2**56
-
-
-def _as_bytes(samples: NDArray[Any]) -> NDArray[np.bytes_]:
-    """Return ids as UTF-8, (samples,); pseudonyms are bytes already."""
-    if samples.dtype.kind != "U":
-        return samples.astype(np.bytes_, copy=False)
-    letters = np.ascontiguousarray(samples).view(np.uint32)
-    if not samples.dtype.isnative or letters.max(initial=0) > 127:
-        return np.char.encode(samples, "utf-8")
-    return letters.astype(np.uint8).view(f"S{samples.dtype.itemsize // 4}")  # a tenth of the time
+    begun = hashlib.blake2b(key=key, digest_size=7).copy  # the key is hashed once
+    ids: list[Any] = samples.tolist()
+    digests = []
+    for text in ids if samples.dtype.kind == "S" else map(str.encode, map(str, ids)):
+        hashed = begun()
+        hashed.update(text)  # bytes are pseudonyms
+        digests.append(hashed.digest())
+    whole = np.zeros((len(ids), 8), np.uint8)
+    whole[:, 1:] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 7)
+    return whole.view(">u8")[:, 0] / 2**56
