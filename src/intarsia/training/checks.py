@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, RandomKey
@@ -12,6 +13,7 @@ from intarsia.errors import ExperimentError, listed
 from intarsia.experiment.config import Experiment, NamedDataset
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.protocols import evaluation
 from intarsia.training import privacy_guarantee
 from intarsia.training.baselines import Baseline
 
@@ -108,6 +110,21 @@ def check_fit(
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)
     privacy_guarantee.check_summands(description, algorithm, options, schema)
+
+
+def check_stopping(description: Experiment, schemas: Mapping[str, Schema]) -> None:
+    """Refuse early stopping where no client holds out enough labelled rows to be graded on."""
+    if not description.early_stopping:
+        return
+    schema = schemas["validation"]
+    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
+    if not graded:
+        raise ExperimentError(
+            f"[split] stopping is {description.split.stopping:g}, which holds out at most "
+            f"{max(int(one.labelled.sum()) for one in schema.holdings.values())} labelled rows of "
+            f"a client, and rounds are compared by clients with {evaluation.LEAST_ROWS} or more; "
+            "raise stopping, or set early_stopping = 0 and stopping = 0."
+        )
 
 
 def check_weights(description: Experiment, algorithm: Algorithm | Baseline, schema: Schema) -> None:
