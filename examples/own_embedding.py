@@ -1,4 +1,4 @@
-"""An embedding of your own, for `embedding = "own_embedding:Strokes"` of an algorithm on networks."""
+"""An embedding of your own: `embedding = "own_embedding:Strokes"` of an algorithm on networks."""
 
 from __future__ import annotations
 

@@ -499,6 +499,8 @@ class InThisProcess:
         assert self.found is not None
         caveats.check_fit(plan.description, plan.algorithm, plan.options, plan.schema)
         caveats.check_stopping(plan.description, self.found.schemas)
+        if plan.algorithm.model.server_model is not None:
+            self.notes += caveats.unheld(self.found.train, plan.schema.labels)
 
     def open(self, plan: Plan) -> Checkpoints | None:
         """Begin the run in its folder, or go on there."""
