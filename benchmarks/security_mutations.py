@@ -779,8 +779,8 @@ MUTATIONS = [
         ),
         (
             "training rows graded",
-            'part: Literal["train", "test"] = "test" if "test" in schemas else "train"',
-            'part: Literal["train", "test"] = "train"',
+            'parts: list[Part] = ["test" if "test" in schemas else "train"]',
+            'parts: list[Part] = ["train"]',
             GRADES,
         ),
     ),
