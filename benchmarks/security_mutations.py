@@ -269,6 +269,12 @@ MUTATIONS = [
         "models/serialization.py",
         ("module of a model", 'check_allowed(f"{made_of.module}:",', "check_allowed((),", MODULES),
         (
+            "embedding of a model",
+            "check_allowed(made_of, allow_modules, folder)",
+            "check_allowed((), allow_modules, folder)",
+            MODULES,
+        ),
+        (
             "extractors of a model",
             "check_allowed([one.kind for one in made_of.extractors],",
             "check_allowed((),",
@@ -299,7 +305,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/networks/user_modules.py",
+        "algorithms/networks/named_modules.py",
         (
             "current folder",
             "    try:\n        module = importlib",
@@ -694,7 +700,7 @@ MUTATIONS = [
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
-            "parties=lambda *_: _graded_clients(schema, schema.clients, wanted),",
+            "parties=lambda *_: graded_clients(schema, wanted),",
             'together="some",',
             SINGLE,
         ),
@@ -773,8 +779,8 @@ MUTATIONS = [
         ),
         (
             "training rows graded",
-            'part: Literal["train", "test"] = "test" if "test" in schemas else "train"',
-            'part: Literal["train", "test"] = "train"',
+            'parts: list[Part] = ["test" if "test" in schemas else "train"]',
+            'parts: list[Part] = ["train"]',
             GRADES,
         ),
     ),

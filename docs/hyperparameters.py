@@ -82,7 +82,11 @@ SAID: dict[str, tuple[str, str]] = {
         "auto where there is an accelerator",
     ),
     "dropout": ("chance that a unit of the embedding is left out", "0.5 where clients overfit"),
-    "embedding": ("what takes features to the latent space", "convolutional, residual for images"),
+    "embedding": (
+        "what takes features to the latent space: perceptron, convolutional; where the features are"
+        " the same also linear, residual, residual-batch; or your own, module:name (cohort.md)",
+        "convolutional, residual for images",
+    ),
     "engine": (
         "how clients of this process train together",
         "loop to debug; compiled for long runs",

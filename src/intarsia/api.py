@@ -38,6 +38,7 @@ _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
 _SPLIT = tuple(one.name for one in dataclasses.fields(Split))
 _EXPERIMENT = (
     "checkpoint_seconds",
+    "early_stopping",
     "evaluate_every",
     "name",
     "participation",
@@ -45,6 +46,7 @@ _EXPERIMENT = (
     "rounds",
     "seed",
     "state_megabytes",
+    "stop_by",
     "tolerance",
     "yardsticks",
 )

@@ -31,6 +31,7 @@ from torch import nn
 def Network(features, classes):
     return nn.Linear(features, classes)
 """
+EMBEDDING = {"embedding": "evil:Network"}
 HYFEM = {
     "features": 4,
     "extractor_hidden": [8],
@@ -98,6 +99,13 @@ def as_extractor(arrays):
     return {**arrays, "composition": np.array(json.dumps(content))}
 
 
+def as_embedding(folder):
+    """Let the networks of a run be made of an embedding by name."""
+    known = folder / "model" / "networks.json"
+    tree = json.loads(known.read_text())
+    known.write_text(json.dumps({**tree, "architecture": tree["architecture"] | EMBEDDING}))
+
+
 COMMANDS = {
     "predict": ["predict", "run", "new.csv", "--client", "a"],
     "predict --federated": ["predict", "run", "a=new.csv", "--federated"],
@@ -111,7 +119,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("on_path", [False, True])
-@pytest.mark.parametrize("form", ["module", "extractor"])
+@pytest.mark.parametrize("form", ["module", "extractor", "embedding"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_command_imports_what_a_model_names(
     folders, place, capfd, monkeypatch, command, form, on_path
@@ -120,6 +128,8 @@ def test_no_command_imports_what_a_model_names(
         monkeypatch.syspath_prepend(place)
     if form == "module":
         copied(folders["flic"], place, as_module)
+    elif form == "embedding":
+        as_embedding(copied(folders["flic"], place, dict))
     else:
         copied(folders["hyfem"], place, as_extractor)
     status, err = main(COMMANDS[command]), capfd.readouterr().err
@@ -131,17 +141,20 @@ def test_no_command_imports_what_a_model_names(
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("hyfem", "extractor"), ("flic", "embedding")], ids=["hyfem", "flic"]
+)
 @pytest.mark.parametrize("command", ["resume", "join", "embeddings"])
 def test_no_command_imports_what_the_settings_of_a_run_name(
-    folders, place, capfd, monkeypatch, command
+    folders, place, capfd, monkeypatch, command, name, key
 ):
     monkeypatch.syspath_prepend(place)
-    folder = copied(folders["hyfem"], place, dict)
-    for name in ("experiment.json", "result.json"):
-        tree = json.loads((folder / name).read_text())
-        own = tree["algorithm"] if name == "experiment.json" else tree["hyperparameters"]
-        own["extractor"] = "evil:Network"
-        (folder / name).write_text(json.dumps(tree))
+    folder = copied(folders[name], place, dict)
+    for file in ("experiment.json", "result.json"):
+        tree = json.loads((folder / file).read_text())
+        own = tree["algorithm"] if file == "experiment.json" else tree["hyperparameters"]
+        own[key] = "evil:Network"
+        (folder / file).write_text(json.dumps(tree))
     if command == "resume":
         (folder / "result.json").unlink()
     assert main(COMMANDS[command]) == 2

@@ -338,6 +338,8 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
         {"name": "own-networks", "model": "networks:Small"},
         {"name": "own-networks", "model": "a:B", "models": {"bank": "networks:Small"}},
         {"name": "hyfem", "extractor": "networks:Small"},
+        {"name": "fedprox", "embedding": "networks:Small"},
+        {"name": "femam-flic", "flic": {"embedding": "networks:Small"}},
         {"name": "own-networks", "model": "networks: Small"},
         {"name": "own-networks", "model": "networks:Small:x"},
         {"name": "own-networks", "model": ["a:B", "networks:Small"]},

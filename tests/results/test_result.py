@@ -36,6 +36,7 @@ KEYS = [
     "metrics",
     "environment",
     "hyperparameters",
+    "best_round",
     "privacy",
     "structure",
     "yardsticks_left",

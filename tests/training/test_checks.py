@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,26 @@ def test_one_key_of_all_clients_is_said(mode):
     assert not notes(mode="plain", trust="clients")
     [note] = notes(mode=mode, trust="clients")
     assert 'set privacy.trust = "pairs"' in note
+
+
+def test_pairs_of_a_block_and_a_class_that_nobody_holds_are_named():
+    """Of two views of three classes the left one of r and the right one of p are with nobody."""
+    rows = np.arange(4)
+    held = {"a": ("left", (0, 1)), "b": ("right", (1, 2))}
+    blocks = {
+        client: Block(
+            rows + 10 * at,
+            (f"{view}1",),
+            rows[:, None] / 4,
+            np.array(classes, float)[rows % 2],
+            groups={view: (f"{view}1",)},
+        )
+        for at, (client, (view, classes)) in enumerate(held.items())
+    }
+    labels = Labels("multiclass", ("p", "q", "r"))
+    (note,) = caveats.unheld(blocks, labels)
+    assert note.startswith("2 of 6 pairs of a feature block and a class are with nobody: ")
+    assert "left of 'r'; right of 'p'." in note
+    whole = {**blocks, "c": dataclasses.replace(blocks["a"], y=np.array([2.0, 0, 1, 2]))}
+    (note,) = caveats.unheld(whole, labels)
+    assert "nobody: right of 'p'." in note

@@ -64,6 +64,7 @@ _WHY = {
     "rounds": "the limit of rounds is reached",
     "algorithm": "the algorithm has nothing left to do",
     "stalled": "the gap stays as it is",
+    "early_stopping": "no later round is better",
 }
 
 

@@ -26,6 +26,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import KeyMaterialError
 
 T = TypeVar("T")
+Part = Literal["train", "validation", "test"]  # of a client's rows
 _WORDS: Final = "__contents__"  # of a reply's class: what its fields hold
 
 
@@ -198,7 +199,7 @@ class ClientFunction:
 
     name: str  # one of its algorithm, or of its protocol, has it
     call: Callable[[Any, Block, Any, Any], tuple[Any, Any]]
-    part: Literal["train", "test"] = "train"  # which of the client's blocks it reads
+    part: Part = "train"  # which of the client's blocks it reads
     secret: bool = False  # whether it gets a SecretKey of the client's own for a RandomKey
     releases: bool = False  # whether what it sends has noise: it gets a NoiseKey
     together: Callable[[Sequence[ClientCall[Any]]], Sequence[tuple[Any, Any]]] | None = None
@@ -220,7 +221,7 @@ def client_function(
     call: Callable[[Any, Block, Any, Any], tuple[Any, Any]],
     *,
     name: str = "",
-    part: Literal["train", "test"] = "train",
+    part: Part = "train",
     protocol: str = "",
 ) -> ClientFunction:
     """Return the client function that a Python function defines.

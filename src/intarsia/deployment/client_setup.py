@@ -49,7 +49,7 @@ from intarsia.errors import (
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import build, checksum, held_out, table_of
+from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import preprocessing
@@ -303,7 +303,8 @@ class Work:
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
-        self._hold(found.train[name], found.test[name])
+        held = {"validation": found.validation[name]} if found.validation else {}
+        self._hold(found.train[name], found.test[name], held)
         self.told = ("what a simulated client was dealt",)
         return state, Dealt(self._holdings(), found.labels, PROTOCOL)
 
@@ -321,16 +322,22 @@ class Work:
             raise StaleError("An encoding came before the site's table was read.")
         block = encode(self._table, codec.decode(message, Encoding, Labels))
         self._table = None
-        self._hold(*held_out(block, self._experiment.split))
+        settings = self._experiment.split
+        train, test = held_out(block, settings)
+        held = {}
+        if settings.stopping:
+            train, held["validation"] = held_for_stopping(train, settings)
+        self._hold(train, test, held)
         self.told = ("which rows and columns the site holds",)
         return state, self._holdings()
 
-    def _hold(self, train: Block, test: Block) -> None:
-        self._blocks = {"train": train, "test": test}
+    def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
+        self._blocks = {"train": train, **held, "test": test}
         self.fingerprint = b"%08x" % checksum(self._blocks)
 
     def _holdings(self) -> Held:
-        return Held(Holding.of(self._blocks["train"]), Holding.of(self._blocks["test"]))
+        own = {part: Holding.of(block) for part, block in self._blocks.items()}
+        return Held(own["train"], own["test"], own.get("validation"))
 
     def _settle(self, state: Any, message: bytes) -> tuple[Any, Any]:
         settled = codec.decode(message, Settled, Schema, Holding, Labels)

@@ -49,6 +49,7 @@ from intarsia.errors import (
     FederationError,
     SiteError,
     VersionError,
+    listed,
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment.checks import check_forgotten_ids, check_kinds, check_names
@@ -60,7 +61,7 @@ from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
 from intarsia.training import privacy_guarantee, timing
-from intarsia.training.checks import check_task, check_weights
+from intarsia.training.checks import check_stopping, check_task, check_weights
 from intarsia.training.loop import Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
@@ -258,7 +259,14 @@ class AtSites:
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
-        self._schemas = {"train": train, **(test if tested else {})}
+        late = {name: one.validation for name, one in held.items() if one.validation is not None}
+        if description.early_stopping and len(late) < len(held):
+            raise SiteError(
+                f"{listed([*held.keys() - late.keys()])} held out no rows for early stopping; "
+                "install the same version of intarsia there, and begin the run anew."
+            )
+        stopping = {"validation": Schema(late, labels)} if late else {}
+        self._schemas = {"train": train, **stopping, **(test if tested else {})}
         about = *coded, *notes_on_labels(train, description.labels)
         self.notes = (*_left_out(held, self._kept), *about)
         self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
@@ -273,6 +281,7 @@ class AtSites:
         description, options, schema = plan.description, plan.options, plan.schema
         assert plan.algorithm.federated
         check_task(description, schema, options)
+        check_stopping(description, self._schemas)
         check_weights(description, plan.algorithm, schema)
         plan.algorithm.init_server(options, schema, RandomKey((description.seed,)))
         patience = self._caller.patience

@@ -47,6 +47,7 @@ class Held:
 
     train: Holding
     test: Holding
+    validation: Holding | None = None  # for early stopping; None: nothing is held out for it
 
 
 def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMetadata:

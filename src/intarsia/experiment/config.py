@@ -140,6 +140,8 @@ class Split:
     """Which samples are held out for evaluation, by a hash of their ids."""
 
     test: settings.FractionBelowOne = 0.2  # 0 = no test part
+    # fraction of the training samples by which early stopping chooses a round
+    stopping: settings.FractionBelowOne = 0.0
     # fraction of the training samples on which models are graded instead of on the test part, which
     # is then not used: to choose hyperparameters
     validation: settings.FractionBelowOne = 0.0
@@ -167,6 +169,11 @@ class Split:
         if self.folds:
             return self.fold / self.folds, (self.fold + 1) / self.folds
         return 0.0, self.validation
+
+    @property
+    def stopping_salt(self) -> str:
+        """Return the salt by which samples are held out for early stopping."""
+        return f"stopping {self.salt}"
 
     @property
     def validation_salt(self) -> str:
@@ -249,6 +256,9 @@ class Experiment:
     # of the clients' states in memory; the others are mapped from disk
     state_megabytes: settings.CountOrZero = 2048
     evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
+    # rounds without a better one after which training stops, with the best; 0: it does not
+    early_stopping: settings.CountOrZero = 0
+    stop_by: Literal["loss", "accuracy"] = "loss"  # which round is best; of numbers R²
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
@@ -271,6 +281,7 @@ class Experiment:
                 "which the clients take turns; expected a fraction like 1/2, 1/3 or 1/4: set e.g. "
                 f"participation = {1 / round(turns):.3g}."
             )
+        self._check_stopping()
         if self.dataset is not None and self.clients:
             raise ExperimentError(
                 f"The experiment has [dataset] and {len(self.clients)} [[client]] tables; describe "
@@ -291,6 +302,31 @@ class Experiment:
                 raise ExperimentError(
                     f"{count} [[client]] tables have the name {name!r}; rename all but one."
                 )
+
+    def _check_stopping(self) -> None:
+        rounds, share = self.early_stopping, self.split.stopping
+        if rounds and not share:
+            raise ExperimentError(
+                f"[experiment] early_stopping is {rounds} and [split] stopping is 0, which leaves "
+                "no rows to compare rounds by; set stopping = 0.1 in [split]."
+            )
+        if share and not rounds:
+            raise ExperimentError(
+                f"[split] stopping is {share:g} and [experiment] early_stopping is 0, so that rows "
+                "are held out for nothing; set early_stopping to a number of rounds, or stopping "
+                "to 0."
+            )
+        if rounds and not self.evaluate_every:
+            raise ExperimentError(
+                f"[experiment] early_stopping is {rounds} and evaluate_every is 0, which compares "
+                "no rounds; set evaluate_every = 1, or a few rounds."
+            )
+        if rounds and self.privacy.epsilon:
+            raise ExperimentError(
+                f"[experiment] early_stopping is {rounds} with privacy.epsilon, whose noise does "
+                "not cover which round is best on the rows held out for it; set early_stopping = "
+                "0 and stopping = 0, or epsilon = 0."
+            )
 
 
 _PLAIN = {"split": Split, "preprocessing": Preprocessing, "labels": LabelSettings}

@@ -58,6 +58,8 @@ class Federation:
     # later needs it again; None with plain ids
     secret: bytes | None = field(default=None, repr=False)
     structure: Structure | None = None  # who is dealt alike, in a simulation that says so
+    # the same clients, for early stopping; {}: nothing is held out for it
+    validation: Mapping[ClientId, Block] = field(default_factory=dict[str, Block])
 
     @property
     def tested(self) -> bool:
@@ -67,16 +69,21 @@ class Federation:
     @property
     def schemas(self) -> dict[str, Schema]:
         """Return the schema of each part that there is."""
-        return {"train": self.schema, **({"test": self.test_schema} if self.tested else {})}
+        held = {"validation": Schema.of(self.validation, self.labels)} if self.validation else {}
+        test = {"test": self.test_schema} if self.tested else {}
+        return {"train": self.schema, **held, **test}
 
     @property
     def parts(self) -> dict[str, dict[ClientId, Block]]:
         """Return the blocks of each part that there is, in mappings of their own."""
-        return {"train": dict(self.train), **({"test": dict(self.test)} if self.tested else {})}
+        held = {"validation": dict(self.validation)} if self.validation else {}
+        test = {"test": dict(self.test)} if self.tested else {}
+        return {"train": dict(self.train), **held, **test}
 
     def fingerprint(self) -> str:
         """Return a checksum of everything the clients hold."""
-        return f"{checksum(self.test, checksum(self.train)):08x}"
+        total = checksum(self.test, checksum(self.train))
+        return f"{checksum(self.validation, total):08x}"
 
 
 def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
@@ -125,6 +132,7 @@ def build(
             f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
             "validation; the test part was not used."
         )
+    validation = _for_stopping(train, experiment.split)
     labels = with_weights(labels, experiment.labels, weighted=labels.weighted)
     checks.check_features(train)
     left = _drop_unlabelled(train)
@@ -136,9 +144,8 @@ def build(
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend(notes_on_labels(schema, experiment.labels))
-    return Federation(
-        train, test, schema, tested, labels, tuple(notes), secret if hidden else None, structure
-    )
+    own = secret if hidden else None
+    return Federation(train, test, schema, tested, labels, tuple(notes), own, structure, validation)
 
 
 def parties(
@@ -242,6 +249,31 @@ def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
     if end:
         train, test = split(train, end, settings.validation_salt, start=start)
     return train, test
+
+
+def held_for_stopping(block: Block, settings: Split) -> tuple[Block, Block]:
+    """Return what a client trains on, and what early stopping compares rounds by.
+
+    TableError if nothing is left to train on.
+    """
+    try:
+        return split(block, settings.stopping, settings.stopping_salt)
+    except TableError:
+        raise TableError(
+            f"All {len(block.samples)} rows to train on are held out for early stopping; set "
+            "stopping lower or change salt in [split], or leave the client out."
+        ) from None
+
+
+def _for_stopping(train: dict[ClientId, Block], settings: Split) -> dict[ClientId, Block]:
+    """Take out of the blocks what early stopping compares rounds by, and return it."""
+    found: dict[ClientId, Block] = {}
+    for name, block in train.items() if settings.stopping else ():
+        try:
+            train[name], found[name] = held_for_stopping(block, settings)
+        except TableError as problem:
+            raise TableError(f"Client {name!r}: {problem}") from None
+    return found
 
 
 def _renamed(

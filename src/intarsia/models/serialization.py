@@ -260,6 +260,7 @@ def _networks(content: Mapping[str, Any], folder: Path, allow_modules: Collectio
     from intarsia.models.networks import Networks
 
     made_of = content["architecture"]
+    check_allowed(made_of, allow_modules, folder)
     architecture = None if made_of is None else Architecture(**made_of)
     labels = Labels(content["task"], tuple(content["classes"]), content["label"])
     shared = _read_arrays(folder / _SHARED) if content["shared"] else {}

@@ -1,8 +1,8 @@
 """Federated steps that runs of every algorithm share, in the algorithm vocabulary.
 
 `preprocessing` comes before training: deduplicated values, standardised features, an intercept.
-`evaluation` scores models on test samples, `inference` scores new samples, and
-`differential_privacy` clips rows and draws noise.
+`evaluation` scores models on test samples, `early_stopping` keeps what a run had after its best
+round, `inference` scores new samples, and `differential_privacy` clips rows and draws noise.
 """
 
 from typing import TYPE_CHECKING

@@ -35,7 +35,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ from intarsia.protocols.figures import (
 from intarsia.protocols.graded_rows import Mask, rows_that_count
 
 _function = partial(fl.client_function, protocol="evaluation")
-Part = Literal["train", "test"]
+Part = fl.Part
 
 LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
@@ -227,7 +227,7 @@ def _grades_sent(functions: _Functions, schema: Schema, wanted: Mask) -> tuple[f
         names = tuple(field.name for field in fields(one.reply))
         found += fl.each(
             fl.sums(one, reveals=names),
-            parties=lambda *_: _graded_clients(schema, schema.clients, wanted),
+            parties=lambda *_: graded_clients(schema, wanted),
         )
     if functions.grade.name == "grade_own":
         return tuple(found)
@@ -262,7 +262,7 @@ def _graded(
     is more than one model.
     """
     functions = _grading(scores, loss, schema, wanted, part, suffix, shape=shape)
-    messages = dict.fromkeys(_graded_clients(schema, clients.ids, wanted), message)
+    messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
     if not messages:
         return None, {}
     replies = clients.ask(functions.grade, messages)
@@ -273,7 +273,7 @@ def _graded(
     grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
     # of several, but the others are away: a total would be of what one alone counts as in company
-    left = not several and len(_graded_clients(schema, schema.clients, wanted)) > 1
+    left = not several and len(graded_clients(schema, wanted)) > 1
     classes = schema.labels.task != "regression" and not left
     if classes and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
@@ -346,11 +346,13 @@ def _holding(schema: Schema) -> list[ClientId]:
     return [name for name in schema.clients if len(schema.holdings[name].samples)]
 
 
-def _graded_clients(schema: Schema, clients: Sequence[ClientId], wanted: Mask) -> list[ClientId]:
-    """Return those of some clients that have enough rows to be graded."""
+def graded_clients(
+    schema: Schema, wanted: Mask, clients: Sequence[ClientId] | None = None
+) -> list[ClientId]:
+    """Return those of some clients (None: of all) that have enough rows to be graded."""
     return [
         name
-        for name in clients
+        for name in (schema.clients if clients is None else clients)
         if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))
     ]
 
@@ -394,7 +396,7 @@ def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
 def too_few(schema: Schema, wanted: Mask) -> tuple[ClientId, ...]:
     """Return the clients that have labels, but of too few rows to be graded."""
     labelled = [name for name in schema.clients if schema.labelled_at(name).any()]
-    graded = _graded_clients(schema, labelled, wanted)
+    graded = graded_clients(schema, wanted, labelled)
     return tuple(name for name in labelled if name not in graded)
 
 
@@ -472,7 +474,7 @@ def _grading(
 ) -> _Functions:
     """Return the client functions of `_graded`."""
     # those that may be graded, whoever is there: a total of one alone is its own
-    alone = len(_graded_clients(schema, schema.clients, wanted)) == 1
+    alone = len(graded_clients(schema, wanted)) == 1
 
     def graded(state: Any, block: Block, z: Any) -> Graded:
         share = _label_share(schema, block, wanted, least)

@@ -25,7 +25,7 @@ from intarsia.maths.figures import (
 )
 from intarsia.partition.client_clusters import Structure, Structures
 
-Finished = Literal["tolerance", "rounds", "algorithm", "stalled"]
+Finished = Literal["tolerance", "rounds", "algorithm", "stalled", "early_stopping"]
 Yardstick = Literal["centralised", "standalone"]
 
 
@@ -211,6 +211,7 @@ class Result:
     privacy: Guarantee = Guarantee()
     structure: Structures = field(default_factory=Structures)
     yardsticks_left: tuple[Yardstick, ...] = ()  # reference models that are still to be trained
+    best_round: int | None = None  # whose model it is, by early stopping; None: the last one's
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
@@ -241,7 +242,8 @@ def load(folder: Path | str) -> Result:
     folder = Path(folder)
     path = folder / "result.json"
     others = {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
-    plain = [one.name for one in fields(Result) if one.name not in {*others, "yardsticks_left"}]
+    added = {"yardsticks_left", "best_round"}  # since the first version
+    plain = [one.name for one in fields(Result) if one.name not in {*others, *added}]
     if not path.is_file():
         raise CheckpointError(_missing(folder))
     try:
@@ -264,6 +266,7 @@ def load(folder: Path | str) -> Result:
             privacy=Guarantee(**frozen(found.get("privacy", {}))),
             structure=_known_structures(found.get("structure")),
             yardsticks_left=tuple(found.get("yardsticks_left", ())),
+            best_round=found.get("best_round"),
             folder=folder,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as problem:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, RandomKey
-from intarsia.core.block import INTERCEPT
+from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.labels import check_classes
 from intarsia.errors import ExperimentError, listed
 from intarsia.experiment.config import Experiment, NamedDataset
+from intarsia.inspection.overlap import block_classes
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.protocols import evaluation
 from intarsia.training import privacy_guarantee
 from intarsia.training.baselines import Baseline
 
@@ -108,6 +111,42 @@ def check_fit(
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)
     privacy_guarantee.check_summands(description, algorithm, options, schema)
+
+
+def unheld(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:
+    """Return a note that names the pairs of a feature block and a class that no client holds.
+
+    What a network over blocks says of such a class by such a block, no row ever taught.
+    """
+    counted = block_classes(blocks, labels)
+    if counted is None or not counted.unused:
+        return ()
+    lacking = [
+        f"{name} of {listed([one for one, held in row.items() if not held], 4)}"
+        for name, row in counted.counts.items()
+        if not all(row.values())
+    ]
+    pairs = int((counted.clients == 0).sum())
+    return (
+        f"{pairs} of {counted.clients.size} pairs of a feature block and a class are with nobody: "
+        f"{'; '.join(lacking[:6])}{'; …' if len(lacking) > 6 else ''}. The server's network is "
+        "worse there, and so are clients on classes that they have no rows of.",
+    )
+
+
+def check_stopping(description: Experiment, schemas: Mapping[str, Schema]) -> None:
+    """Refuse early stopping where no client holds out enough labelled rows to be graded on."""
+    if not description.early_stopping:
+        return
+    schema = schemas["validation"]
+    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
+    if not graded:
+        raise ExperimentError(
+            f"[split] stopping is {description.split.stopping:g}, which holds out at most "
+            f"{max(int(one.labelled.sum()) for one in schema.holdings.values())} labelled rows of "
+            f"a client, and rounds are compared by clients with {evaluation.LEAST_ROWS} or more; "
+            "raise stopping, or set early_stopping = 0 and stopping = 0."
+        )
 
 
 def check_weights(description: Experiment, algorithm: Algorithm | Baseline, schema: Schema) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Block, ClientId, Labels
@@ -21,13 +21,13 @@ from intarsia.engines.simulation import Simulation
 from intarsia.errors import AbsentError, ConvergenceError
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
-from intarsia.protocols import evaluation
+from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Finished
 from intarsia.training.timing import Clock
 
-Part = Literal["train", "test"]
+Part = fl.Part
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -78,6 +78,8 @@ class TrainingState:
     best: float = math.inf  # smallest gap
     best_round: int = 0
     first: float = math.inf  # the first gap
+    chosen: int = 0  # the best round for early stopping; 0: none was graded
+    chosen_by: float | None = None  # its figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +155,9 @@ def start(task: Task) -> tuple[Any, TrainingState]:
 def train(task: Task, server: Any, state: TrainingState) -> tuple[Any, TrainingState]:
     """Run rounds until the tolerance is met, the algorithm is done, or the limit is reached.
 
-    It also ends where the gap stays as it is, and where rounds began again so often that the noise
-    is used up that was measured for; what it has come to by then is kept.
+    It also ends where the gap stays as it is, where early stopping finds no better round, and where
+    rounds began again so often that the noise is used up that was measured for; what it has come to
+    by then is kept.
 
     Raises
     ------
@@ -212,6 +215,8 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
     while state.finished is None:
         number, began = state.round + 1, time.perf_counter()
         due = description.evaluate_every > 0 and number % description.evaluate_every == 0
+        compares = description.early_stopping > 0
+        due = due or (compares and number >= description.rounds)
         with clock.part("training"):
             engine.return_of(wait=False)
             engine.begin_round(number, present(description, clients, number))
@@ -237,10 +242,15 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             # a round may report the gap where it started, and end at a wider one
             server, info = _certify(task, server, number, clients)
             state = _judge(description, before, info)
-        evaluated = due and state.finished is None and not engine.away
-        if evaluated:
+        evaluated = (due if state.finished is None else compares) and not engine.away
+        if evaluated and compares:
+            if not certified:  # the last round: who was away has what is graded now
+                server, _ = _certify(task, server, number, clients)
+            server, state, found = _compared(task, server, state)
+        elif evaluated:
             with clock.part("evaluation"):
                 found = grade(task)[0]
+        if evaluated:
             scores = {} if found is None else dataclasses.asdict(found)
             scores = {name: value for name, value in scores.items() if value is not None}
             state = replace(state, scores=scores)
@@ -353,19 +363,47 @@ def _certify(
     return server, info
 
 
+def _compared(
+    task: Task, server: Any, state: TrainingState
+) -> tuple[Any, TrainingState, Evaluation | None]:
+    """Return where training stands once a round was compared with the best before it, and grades.
+
+    A client's rows count as in all grades. Without grades of all, those of the clients do.
+    """
+    description = task.description
+    with task.clock.part("evaluation"):
+        every, own = grade(task, "validation")
+        graded = list(own.values()) if every is None else [every]
+        figures = [(one.loss, one.r2 if one.accuracy is None else one.accuracy) for one in graded]
+        at = ("loss", "accuracy").index(description.stop_by)
+        known = [(one.samples, of[at]) for one, of in zip(graded, figures, strict=True)]
+        weighed = [(samples, of) for samples, of in known if of is not None]
+        if weighed:
+            figure = math.fsum(samples * of for samples, of in weighed)
+            figure /= sum(samples for samples, _ in weighed)
+            before, sign = state.chosen_by, -1.0 if description.stop_by == "loss" else 1.0
+            if before is None or sign * figure > sign * before:
+                server = early_stopping.keep(server, task.engine)
+                state = replace(state, chosen=state.round, chosen_by=figure)
+    if state.finished is None and state.round - state.chosen >= description.early_stopping:
+        state = replace(state, finished="early_stopping")
+    return server, state, every
+
+
 def grade(
-    task: Task, *, figures: bool = False
+    task: Task, part: Part | None = None, *, figures: bool = False
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades over all samples and over each client's; not exchanges of training.
 
     Scores of a sample are added up where the algorithm says that they are. Of clients' own models
     each says its client's samples by itself, and all samples are said by the server's network, if
-    the algorithm has one. `figures`: with those of docs/figures.md.
+    the algorithm has one. `part` None: that of the task; `figures`: with those of docs/figures.md.
     """
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.books.round)
-    schema, loss = engine.schema(task.part), evaluation.grading_loss(task.options.loss)
-    how: Any = {"part": task.part, "with_figures": figures}
+    part = part or task.part
+    schema, loss = engine.schema(part), evaluation.grading_loss(task.options.loss)
+    how: Any = {"part": part, "with_figures": figures}
     with engine.books.unmetered():
         model = algorithm.model
         if model.additive:
@@ -445,6 +483,21 @@ def stall(description: Experiment, state: TrainingState) -> str:
         f"The relative duality gap has not come below {state.best:.1e} for {_PATIENCE} rounds, "
         f"above the tolerance {description.tolerance:.0e}; the model is that of round "
         f"{state.round}, with the certificate's gap: {cause}."
+    )
+
+
+def stopped(description: Experiment, state: TrainingState) -> str:
+    """Return a sentence that says which round the model is of, and by what it was chosen."""
+    if state.chosen_by is None:
+        return (
+            f"The model is that of the start: no round was graded on the rows for early stopping, "
+            f"in {state.round} rounds."
+        )
+    ended = f" of {state.round}" if state.round > state.chosen else ", the last"
+    figure = {"loss": "the loss", "accuracy": "the accuracy (R² of numbers)"}[description.stop_by]
+    return (
+        f"The model is that of round {state.chosen}{ended}: {figure} on the rows held out for "
+        f"early stopping, {state.chosen_by:.4g}, was best there; no score here is of these rows."
     )
 
 

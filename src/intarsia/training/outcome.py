@@ -39,6 +39,7 @@ class Outcome:
     every: Evaluation | None  # of the model on every client's columns
     own: Mapping[ClientId, Evaluation]  # on each client's own samples
     notes: tuple[str, ...] = ()
+    best_round: int | None = None  # whose model it is; None: the last one's
     centralised: Evaluation | None = None
     standalone: Mapping[ClientId, Evaluation] = field(default_factory=dict[ClientId, Evaluation])
 
@@ -80,6 +81,7 @@ def result_of(
         seed=description.seed,
         rounds=outcome.rounds,
         finished=outcome.finished,
+        best_round=outcome.best_round,
         seconds=results.with_total(cost.seconds),
         bytes=cost.bytes,
         exchanges=cost.exchanges,

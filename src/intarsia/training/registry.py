@@ -14,6 +14,7 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.settings import hyperparameters
 from intarsia.errors import ExperimentError, nearest
 from intarsia.experiment.config import Experiment
+from intarsia.protocols.early_stopping import keeping_best
 from intarsia.training.baselines import BASELINES, Baseline
 
 _LINEAR = (COCOA, FEDAVG, HYFDCA)
@@ -72,8 +73,17 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
     Raises
     ------
     ExperimentError
-        If there is no such algorithm, or a hyperparameter is wrong.
+        If there is no such algorithm, a hyperparameter is wrong, or early stopping is not for it.
     """
     algorithm = kind_of(description)
     given = description.hyperparameters
-    return algorithm, hyperparameters(algorithm.hyperparameters, given, "[algorithm]")
+    options: Any = hyperparameters(algorithm.hyperparameters, given, "[algorithm]")
+    if not description.early_stopping:
+        return algorithm, options
+    if not algorithm.federated or algorithm.model.kind == "linear":
+        raise ExperimentError(
+            f"[experiment] early_stopping is {description.early_stopping}, and "
+            f"{description.algorithm!r} has an optimum that it comes to; leave it out with "
+            "stopping of [split], or choose an algorithm on networks."
+        )
+    return keeping_best(algorithm), options

@@ -30,7 +30,7 @@ from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.overlap import missing_percent
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
-from intarsia.protocols import evaluation
+from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing import Preparation
 from intarsia.results import result, run_folder
@@ -389,6 +389,8 @@ def train_to_end(task: training.Task) -> Outcome:
         with clock.part("training"):
             engine.return_of(wait=True)
             engine.begin_round(state.round + 1)
+            if task.description.early_stopping:
+                server = early_stopping.go_back(server, engine)
             conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
         with clock.part("evaluation"):
             every, own = training.grade(task, figures=True)
@@ -403,6 +405,8 @@ def train_to_end(task: training.Task) -> Outcome:
             f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
             f"{tolerance:.0e} is below it.",
         )
+    if task.description.early_stopping:
+        notes += (training.stopped(task.description, state),)
     if state.finished == "rounds" and state.round < task.description.rounds:
         assert task.release is not None
         notes = (
@@ -443,7 +447,10 @@ def train_to_end(task: training.Task) -> Outcome:
             "client's scores are of all its own.",
         )
     notes += one_class(every, schema.labels, part)
-    return Outcome(state.round, state.finished or "rounds", conclusion, every, own, notes)
+    best = state.chosen if task.description.early_stopping else None
+    return Outcome(
+        *(state.round, state.finished or "rounds", conclusion, every, own, notes), best_round=best
+    )
 
 
 def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
@@ -495,7 +502,11 @@ class InThisProcess:
 
     def check(self, plan: Plan) -> None:
         """Refuse before an old result goes what the algorithm has against these clients."""
+        assert self.found is not None
         caveats.check_fit(plan.description, plan.algorithm, plan.options, plan.schema)
+        caveats.check_stopping(plan.description, self.found.schemas)
+        if plan.algorithm.model.server_model is not None:
+            self.notes += caveats.unheld(self.found.train, plan.schema.labels)
 
     def open(self, plan: Plan) -> Checkpoints | None:
         """Begin the run in its folder, or go on there."""

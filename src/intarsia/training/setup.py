@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from intarsia.core.algorithm import Algorithm, RandomKey, SecretKey, Sends
+from intarsia.core.algorithm import Algorithm, Part, RandomKey, SecretKey, Sends
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
@@ -219,27 +219,25 @@ def declare_exchanges(
 ) -> tuple[Sends, ...]:
     """Return all that may cross in a run: of the algorithm, and of the steps that runs share.
 
-    Models are graded on the test part, and on training rows only where there is none. A client
-    with fewer than `least_rows` of them with a label sends no grades.
+    Models are graded on the test part, and on training rows only where there is none; with early
+    stopping on the rows held out for it, too. A client with fewer than `least_rows` of them with a
+    label sends no grades.
     """
     model, loss = algorithm.model, evaluation.grading_loss(options.loss)
-    part: Literal["train", "test"] = "test" if "test" in schemas else "train"
-    schema, blocks = (
-        schemas[part],
-        evaluation.server_blocks(algorithm.model, options, schemas["train"]),
-    )
+    blocks = evaluation.server_blocks(algorithm.model, options, schemas["train"])
     found = [*algorithm.disclosure.needed(options), *preprocessing.sends(schemas)]
     found += differential_privacy.SENDS
-    found += evaluation.sends(
-        *(model.predict, loss, schema),
-        part=part,
-        additive=model.additive,
-        shape=losses.shape_of(options),
-        least=least_rows,
-        server=blocks,
-    )
-    if model.server_model is not None and blocks is not None:
-        found += evaluation.server_sends(
-            *(model.server_model, schema, blocks, loss), part=part, least=least_rows
+    parts: list[Part] = ["test" if "test" in schemas else "train"]
+    for part in [*parts, *(["validation"] if "validation" in schemas else [])]:
+        how: Any = {"part": part, "least": least_rows}
+        found += evaluation.sends(
+            *(model.predict, loss, schemas[part]),
+            additive=model.additive,
+            shape=losses.shape_of(options),
+            server=blocks,
+            **how,
         )
+        if model.server_model is not None and blocks is not None:
+            given = model.server_model, schemas[part], blocks, loss
+            found += evaluation.server_sends(*given, **how)
     return tuple(found)

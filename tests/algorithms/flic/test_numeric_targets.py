@@ -94,7 +94,7 @@ def test_the_objective_is_that_of_the_formula(bins):
     options = Flic(**{**FLIC_SMALL, **DOUBLE, "label_bins": bins, "anchor_variance": 0.5})
     engine, _ = trained(FLIC, options, rounds=0)
     state, block = engine.get_states()["b"], engine.block("b")
-    record = flic_trainings.trainings_of(state).local
+    record = flic_trainings.trainings_of(state, block).local
     rows = 9  # two more are filled up and must not count
     y = (block.y[:11] - state.centre) / state.spread
     noise = np.random.default_rng(0).normal(size=(11, 4))

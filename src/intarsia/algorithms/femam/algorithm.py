@@ -98,7 +98,7 @@ def init_server(
         level_schedule=options.level_schedule,
         clients=clients,
         shares=at_client.weights_of(options, schema),
-        features=networks.check_same_features(schema, name),
+        features=networks.check_same_features(schema, name, options),
         outputs=output_count(schema),
         seed=rng.integer(),
         levels=(),

@@ -15,7 +15,13 @@ from intarsia.algorithms.femam import state, validation
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import targets
-from intarsia.algorithms.networks.architecture import Arrays, as_level, levels_of, pictures
+from intarsia.algorithms.networks.architecture import (
+    Arrays,
+    as_level,
+    levels_of,
+    named_width,
+    pictures,
+)
 from intarsia.algorithms.networks.client_network import network_scores
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
@@ -58,7 +64,7 @@ def init_client(
     """Return a client's state before the first level."""
     outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
-    made = networks.drawn(block.shape[1], outputs, options, rng)
+    made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
     rows = int(is_labelled(block).sum())
     held_out = np.zeros(rows, bool)
     if options.validation and rows > 1:
@@ -269,6 +275,7 @@ def _trained(
         epochs=epochs,
         proximal=pull,
         squared=options.proximal_norm == "squared",
+        features=named_width(options.architecture, calls[0][1]),
     )
     learners = [
         _learner(training, client, block, rng, whole=whole) for client, block, _, rng in calls

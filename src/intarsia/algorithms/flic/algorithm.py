@@ -135,13 +135,13 @@ def init_client(
 @fl.vectorised_function
 def pretrain(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Align the embeddings with the anchors."""
-    return sharing.train_and_keep(trainings_of(calls[0][0]).pretraining, calls)
+    return sharing.train_and_keep(trainings_of(*calls[0][:2]).pretraining, calls)
 
 
 @fl.vectorised_function
 def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
-    options, trainings = calls[0][0].options, trainings_of(calls[0][0])
+    options, trainings = calls[0][0].options, trainings_of(*calls[0][:2])
     # step 1: local training
     tasks = _realigned(sharing.open_messages(calls), calls[0][2].round - 1)
     local = sharing.train(trainings.local, tasks, "local")
@@ -178,7 +178,7 @@ noisy_training = replace(noisy_training, stream=local_training.name)
 @fl.vectorised_function
 def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train φ and β to the last α and anchors."""
-    training = trainings_of(calls[0][0]).final
+    training = trainings_of(*calls[0][:2]).final
     tasks = _realigned(sharing.open_messages(calls), calls[0][2].round)
     return [(one.client, fl.Ready()) for one in sharing.train(training, tasks, "local")]
 
@@ -188,7 +188,7 @@ def _realigned(tasks: Sequence[sharing.ClientTask], rounds: int) -> list[sharing
     options, found = tasks[0].client.options, list(tasks)
     if not options.alignment_epochs:
         return found
-    training = trainings_of(tasks[0].client).realignment
+    training = trainings_of(*tasks[0][:2]).realignment
     for number in range(rounds):
         owing = [place for place, task in enumerate(found) if task.client.aligned <= number]
         done = sharing.train(training, [found[place] for place in owing], f"alignment {number}")
@@ -261,7 +261,7 @@ def private(release: fl.Release) -> fl.Algorithm:
 @fl.vectorised_function
 def calibrate(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train β on samples of the anchors."""
-    return sharing.train_and_keep(trainings_of(calls[0][0]).calibration, calls)
+    return sharing.train_and_keep(trainings_of(*calls[0][:2]).calibration, calls)
 
 
 def join(clients: fl.Clients, options: Flic, shared: Array) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.core.settings import (
     Count,
@@ -22,6 +22,8 @@ from intarsia.errors import ExperimentError
 class Flic(NetworkOptions):
     """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
 
+    known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
+
     variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
     mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
@@ -34,7 +36,6 @@ class Flic(NetworkOptions):
     weights: Weights = "clients"  # ω_i of the average: 1/b, or by labelled rows
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     pretraining_batch: Count = 100
-    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
     anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
     anchor_variance: NotNegative = 1.0  # e

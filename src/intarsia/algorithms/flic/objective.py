@@ -29,8 +29,10 @@ from functools import lru_cache
 
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks import targets
+from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.parameter_sharing import Client
+from intarsia.core.block import Block
 from intarsia.maths.matching import distribution_distances as distances
 from intarsia.maths.matching.distribution_distances import Anchors, Classed
 from intarsia.maths.training.local_training import Batch, LocalTraining, Loss
@@ -242,7 +244,7 @@ class Trainings:
 
 
 @lru_cache(maxsize=16)
-def _trainings(options: Flic, outputs: int, meta: Meta) -> Trainings:
+def _trainings(options: Flic, outputs: int, meta: Meta, features: int) -> Trainings:
     line = outputs == 1
     before, alone = misalignment(options, meta, line=line), calibration(options, meta, line=line)
     if line:
@@ -262,6 +264,7 @@ def _trainings(options: Flic, outputs: int, meta: Meta) -> Trainings:
             epochs=epochs,
             batch=options.pretraining_batch if first else options.batch,
             noise=options.latent if noisy else 0,
+            features=features,
         )
 
     drawn_to = options.calibration_weight > 0 or options.alignment_weight > 0
@@ -284,6 +287,7 @@ def _trainings(options: Flic, outputs: int, meta: Meta) -> Trainings:
     )
 
 
-def trainings_of(client: Client) -> Trainings:
+def trainings_of(client: Client, block: Block) -> Trainings:
     """Return how the parts of a client's network train."""
-    return _trainings(client.options, client.outputs, client.anchors)
+    width = named_width(client.options.architecture, block)
+    return _trainings(client.options, client.outputs, client.anchors, width)

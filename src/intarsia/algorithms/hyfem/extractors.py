@@ -20,10 +20,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from intarsia.algorithms.networks import user_modules
-from intarsia.errors import ExperimentError, FederationError, first_line, nearest
+from intarsia.algorithms.networks import named_modules
+from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.torch_import import Tensor, nn
 
@@ -65,7 +64,7 @@ class Extractor:
 def check_kind(kind: str, key: str) -> None:
     """Raise ExperimentError unless there is such an extractor."""
     if ":" in kind:
-        user_modules.named(kind)
+        named_modules.named(kind)
     elif kind not in (*KINDS, "auto"):
         raise ExperimentError(
             f"algorithm.{key} is {kind!r}; {nearest(kind, (*KINDS, 'auto'))}, or name a function "
@@ -129,29 +128,10 @@ def module_of(made_of: Extractor) -> nn.Module:
         return _Convolutional(made_of)
     if kind == "resnet18":
         return _ResNet18(made_of)
-    return _own(made_of)
-
-
-def _own(made_of: Extractor) -> nn.Module:
-    """Return a module of the user's, once it was tried on two rows."""
-    given = f"{made_of.kind}({made_of.shape}, {made_of.width})"
-    function = user_modules.named(made_of.kind)
-    try:
-        module: Any = function(made_of.shape, made_of.width)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ExperimentError(
-            f"{given} failed ({first_line(error)}); it must be a function of the shape of a "
-            "sample's values and the number of features, (shape, width) -> torch.nn.Module."
-        ) from error
-    buffers = [name for name, _ in user_modules.checked(module, given).named_buffers()]
-    if buffers:
-        raise ExperimentError(
-            f"{given} has the buffer {buffers[0]!r}, which no average of parameters carries to "
-            "the server's model; use GroupNorm or LayerNorm in place of BatchNorm."
-        )
-    taken = (math.prod(made_of.shape), "values")
-    user_modules.try_on_two_rows(module, given, taken, (made_of.width, "features"))
-    return module
+    what = "a function of the shape of a sample's values and the number of features, (shape, width)"
+    given = (made_of.shape, made_of.width)
+    values = (math.prod(made_of.shape), "values")
+    return named_modules.averaged(kind, given, values, made_of.width, f"{what} -> torch.nn.Module")
 
 
 class _Convolutional(nn.Module):

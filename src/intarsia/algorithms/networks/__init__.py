@@ -2,7 +2,8 @@
 
 Read `client_network` first: a client's embedding, hidden layer and classifier, and their training.
 `parameter_sharing` holds the steps of a round that averages parameters, `architecture` what a
-network is built of, and `user_modules` modules that a user brings.
+network is built of, `user_modules` whole networks that a user brings, and `named_modules` how what
+users name is found.
 """
 
 from typing import TYPE_CHECKING

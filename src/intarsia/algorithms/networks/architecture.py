@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.networks import embeddings
-from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.algorithms.networks.resnet import Residual
 from intarsia.algorithms.networks.targets import predict
 from intarsia.algorithms.networks.training_rows import columns, dense
@@ -89,7 +88,7 @@ class Architecture(TrainedArchitecture):
 
     hidden: int  # units of φ's two hidden layers, if it is a perceptron
     latent: int  # k, the width of the latent space
-    embedding: AnyKind = "perceptron"  # what φ is
+    embedding: str = "perceptron"  # what φ is, one of `embeddings.KINDS` or "module:name"
     dropout: float = 0.0  # chance that a unit of φ is left out in training
     layer: bool = False  # whether there is an α
     anchors: bool = False  # whether it holds the anchors' means
@@ -222,12 +221,13 @@ def as_level(level: int, parameters: Mapping[str, NDArray[Any]]) -> dict[str, ND
 
 
 @lru_cache(maxsize=64)
-def structure(outputs: int, made_of: Architecture, *, training: bool) -> Network:
+def structure(outputs: int, made_of: Architecture, features: int = 0, *, training: bool) -> Network:
     """Return a network whose own values are not read; its embedding takes any width.
 
+    `features` is a width that a function of the user's takes; 0: there is no such.
     Where it predicts, statistics of batches are those that training kept.
     """
-    width = embeddings.width_of_structure(made_of.embedding)
+    width = features or embeddings.width_of_structure(made_of.embedding)
     network: Network = Network(width, outputs, made_of).train(training)
     return network
 
@@ -240,7 +240,8 @@ def as_tensors(parameters: Arrays) -> dict[str, Tensor]:
 def outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
     """Return the embedded samples and their scores by one network."""
     tensors = as_tensors(parameters)
-    network = structure(len(parameters["classifier.bias"]), made_of, training=False)
+    width = named_width(made_of, block)
+    network = structure(len(parameters["classifier.bias"]), made_of, width, training=False)
     x = torch.from_numpy(pictures(network, dense(block), block))
     x = x.to(tensors["classifier.bias"].dtype)
     with torch.no_grad():
@@ -248,8 +249,20 @@ def outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple
     return latent.double().numpy(), scores.double().numpy()
 
 
+def named_width(made_of: Architecture, block: Block) -> int:
+    """Return how many features of a block a user's embedding takes; 0: it has no such."""
+    return len(columns(block.features)) if embeddings.is_named(made_of.embedding) else 0
+
+
 def pictures(network: nn.Module, x: Array, block: Block) -> Array:
-    """Return a block's rows as pictures, if the network reads such: pixels by their names."""
+    """Return a block's rows as pictures, if the network reads such: pixels by their names.
+
+    A user's embedding takes features in that order, too, and no constant.
+    """
+    if isinstance(network.embedding, embeddings.Named):
+        order = columns(block.features)
+        network.embedding.of_width(len(order))
+        return x[:, order]
     if not isinstance(network.embedding, embeddings.Convolutional | Residual):
         return x
     order = columns(block.features)

@@ -23,8 +23,9 @@ import numpy as np
 from intarsia.algorithms.networks import architecture, embeddings, targets
 from intarsia.algorithms.networks.architecture import Architecture, Arrays, Network
 from intarsia.algorithms.networks.options import NetworkOptions
+from intarsia.algorithms.networks.training_rows import columns
 from intarsia.core.algorithm import RandomKey
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.training import vectorised
@@ -42,6 +43,11 @@ def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) 
     return {
         name: values.numpy().astype(kind) for name, values in initial_parameters(network).items()
     }
+
+
+def features_of(options: NetworkOptions, block: Block) -> int:
+    """Return how many features a client's network reads; a user's embedding reads no constant."""
+    return architecture.named_width(options.architecture, block) or block.shape[1]
 
 
 def part_vector(parameters: Arrays, patterns: Sequence[str]) -> Array:
@@ -86,6 +92,7 @@ def training_of(
     also_ragged: str = "",
     proximal: float = 0.0,
     squared: bool = True,
+    features: int = 0,
 ) -> LocalTraining:
     """Return how some parts of the networks train.
 
@@ -106,6 +113,8 @@ def training_of(
         η of η/2 ‖w - r‖² over the parts that move; r is where they start, or what is given.
     squared
         Whether it is that, or else η Σ ‖w - r‖ over the single parameters.
+    features
+        What the embedding of a user's own takes, see `named_width`; 0: there is none.
     """
     made_of = options.architecture
     drawn = {"noise": (noise,)} if noise else {}
@@ -117,7 +126,7 @@ def training_of(
         optimiser = SGD(rate=options.rate, momentum=options.momentum)
     heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
     return LocalTraining(
-        model=architecture.structure(outputs, made_of, training=True),
+        model=architecture.structure(outputs, made_of, features, training=True),
         loss=targets.weighed(loss, options.class_weights),
         optimiser=optimiser,
         gradient_clip=options.clip,
@@ -133,7 +142,7 @@ def training_of(
             **embeddings.ragged(made_of.embedding),
             **({also_ragged: 1} if also_ragged else {}),
         },
-        stacked=made_of.embedding not in embeddings.IMAGES,
+        stacked=made_of.embedding not in embeddings.IMAGES and not features,
     )
 
 
@@ -225,8 +234,8 @@ def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) ->
         )
 
 
-def check_same_features(schema: Schema, name: str) -> int:
-    """Raise FederationError where clients have different features; return how many they have."""
+def check_same_features(schema: Schema, name: str, options: NetworkOptions) -> int:
+    """Raise FederationError where clients have different features; return how many are read."""
     first, *others = schema.clients
     features = set(schema.holdings[first].features)
     for other in others:
@@ -237,4 +246,11 @@ def check_same_features(schema: Schema, name: str) -> int:
                 f"({listed(sorted(odd), 4)}); {name} shares layers that read the features, and "
                 'needs the same everywhere: use "flic" or "hetfedrep".'
             )
-    return len(features)
+    return features_in(options, schema, first)
+
+
+def features_in(options: NetworkOptions, schema: Schema, client: ClientId) -> int:
+    """Return how many features a client's network reads."""
+    features = schema.holdings[client].features
+    named = embeddings.is_named(options.embedding)
+    return len(columns(features) if named else features)

@@ -7,6 +7,8 @@
     residual       the ResNet of FeMAM's code, see `resnet`; its latent space has a width
                    of its own
     residual-batch the same with batch normalisation, whose statistics are averaged with the weights
+    module:name    a function of the user's, (features, latent) -> nn.Module, which gives points of
+                   the latent space, (rows, latent), for rows of features by the order of names
 
 Their widths follow from the parameters and the rows that they are given, so that one structure
 serves clients with different numbers of features.
@@ -19,17 +21,18 @@ its own stream; without them nothing is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal, get_args
 
+from intarsia.algorithms.networks import named_modules
 from intarsia.algorithms.networks.resnet import WIDTH, Residual
-from intarsia.errors import FederationError
+from intarsia.errors import ExperimentError, FederationError, nearest
 from intarsia.maths.training.layers import StackedLinear
-from intarsia.maths.training.torch_import import Tensor, nn
+from intarsia.maths.training.torch_import import Tensor, nn, torch
 
-Kind = Literal["perceptron", "convolutional"]  # to a latent space of one width for all
-AnyKind = Literal["linear", "perceptron", "convolutional", "residual", "residual-batch"]
+COMMON_WIDTH = ("perceptron", "convolutional")  # to a latent space of one width for all
+KINDS = (*COMMON_WIDTH, "linear", "residual", "residual-batch")
 _RESIDUAL = ("residual", "residual-batch")
 IMAGES = ("convolutional", *_RESIDUAL)  # those of pictures
 _PATCH = 5  # pixels
@@ -37,8 +40,27 @@ _CHANNELS = (32, 20)
 _LEAST = 16  # pixels of a side: one is left after both layers
 
 
+def is_named(kind: str) -> bool:
+    """Return whether an embedding is what a function of the user's makes."""
+    return ":" in kind
+
+
+def check_kind(kind: str, kinds: Sequence[str]) -> None:
+    """Raise ExperimentError unless an embedding is one of some kinds, or a function of the user's.
+
+    Whoever names one has its module imported.
+    """
+    if is_named(kind):
+        named_modules.named(kind)
+    elif kind not in kinds:
+        raise ExperimentError(
+            f"algorithm.embedding is {kind!r}; {nearest(kind, kinds)}, or name a function of your "
+            'own, such as "networks:Scans".'
+        )
+
+
 def embedding(
-    kind: AnyKind, features: int, hidden: int, latent: int, dropout: float = 0.0
+    kind: str, features: int, hidden: int, latent: int, dropout: float = 0.0
 ) -> nn.Module:
     """Return a new φ; `hidden` is the width of the perceptron's two hidden layers.
 
@@ -51,7 +73,37 @@ def embedding(
         return NoEmbedding()
     if kind in _RESIDUAL:
         return Residual(features, batch_norm=kind == "residual-batch")
+    if is_named(kind):
+        return Named(kind, features, latent)
     return Perceptron(features, hidden, latent, dropout)
+
+
+class Named(nn.Module):
+    """What a function of the user's makes; of rows of another width, what it makes for these."""
+
+    def __init__(self, name: str, features: int, latent: int) -> None:
+        super().__init__()
+        self._made_by, self._features = (name, latent), features
+        self.made = named_modules.embedding(name, features, latent)
+
+    def forward(self, x: Tensor, drawn: Tensor | None = None) -> Tensor:
+        """Return the points of rows, (rows, latent)."""
+        other = self.of_width(x.shape[-1])
+        own = dict(self.made.named_parameters())
+        found: Tensor = torch.func.functional_call(other, own, (x,), strict=True)
+        return found
+
+    def of_width(self, features: int) -> nn.Module:
+        """Return what takes rows of a width: made before such come batched, as it is drawn."""
+        if features == self._features:
+            return self.made
+        return _named(*self._made_by, features, training=self.training)
+
+
+@lru_cache(maxsize=1024)
+def _named(name: str, latent: int, features: int, *, training: bool) -> nn.Module:
+    """Return a module whose own values are not read."""
+    return named_modules.embedding(name, features, latent).train(training)
 
 
 class NoEmbedding(nn.Module):
@@ -62,37 +114,37 @@ class NoEmbedding(nn.Module):
         return x
 
 
-def latent_width(kind: AnyKind, features: int, latent: int) -> int:
+def latent_width(kind: str, features: int, latent: int) -> int:
     """Return the width of the latent space."""
     if kind in _RESIDUAL:
         return WIDTH
     return features if kind == "linear" else latent
 
 
-def ragged(kind: AnyKind) -> Mapping[str, int]:
+def ragged(kind: str) -> Mapping[str, int]:
     """Return the axes along which clients that train at once may differ."""
-    if kind in IMAGES:
+    if kind in IMAGES or is_named(kind):
         return {}
     return {"x": 1, ("classifier" if kind == "linear" else "embedding.0") + ".weight": 1}
 
 
-def numbers_of_dropout(kind: AnyKind, hidden: int) -> int:
+def numbers_of_dropout(kind: str, hidden: int) -> int:
     """Return how many numbers a row needs for the units that are left out."""
     return _CHANNELS[1] if kind == "convolutional" else 2 * hidden
 
 
-def layers(kind: AnyKind) -> tuple[str, ...]:
+def layers(kind: str) -> tuple[str, ...]:
     """Return patterns of the parameters of each layer, from the features on."""
     if kind == "linear":
         return ()
-    if kind in _RESIDUAL:
+    if kind in _RESIDUAL or is_named(kind):
         return ("embedding.*",)
     names = ("first", "second", "last") if kind == "convolutional" else ("0", "2", "4")
     return tuple(f"embedding.{name}.*" for name in names)
 
 
-def width_of_structure(kind: AnyKind) -> int:
-    """Return a number of features with which a structure can be made."""
+def width_of_structure(kind: str) -> int:
+    """Return a number of features with which a structure can be made; not of a user's function."""
     return _LEAST**2 if kind in IMAGES else 1
 
 
@@ -147,7 +199,7 @@ class Convolutional(nn.Module):
                 f"A client has {features} columns, and algorithm.embedding is 'convolutional', "
                 f"which needs square images of at least {_LEAST} × {_LEAST} pixels as rows, and no "
                 "column beside them: set preprocessing.intercept = false, resize the images "
-                f"(dataset.side), or set embedding to {get_args(Kind)[0]!r}."
+                f"(dataset.side), or set embedding to {COMMON_WIDTH[0]!r}."
             )
         first, second = _CHANNELS
         left = _pooled(_pooled(side))

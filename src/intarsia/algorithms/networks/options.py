@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from intarsia.algorithms.networks import embeddings
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.embeddings import AnyKind
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import (
@@ -66,11 +66,13 @@ class NetworkOptions(TrainingOptions):
     """Hyperparameters of local training, with the defaults of FLIC's paper for real data."""
 
     loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+    known_embeddings: ClassVar[tuple[str, ...]] = embeddings.KINDS  # that the algorithm knows
 
     rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0  # on the layers behind the embedding
     batch: Count = 100
-    embedding: AnyKind = "perceptron"  # what the embedding is; "convolutional" for images
+    # what the embedding is; "convolutional" for images, "module:name" for a function of your own
+    embedding: str = "perceptron"
     hidden: Count = 64  # units of a perceptron's two hidden layers
     latent: Count = 64  # k, the width of the latent space
     precision: Literal["single", "double"] = "single"
@@ -80,6 +82,13 @@ class NetworkOptions(TrainingOptions):
         check_ranges(self)
         # Adam for algorithms that do not leave the choice
         check_training(self, getattr(self, "optimiser", "adam"))
+        embeddings.check_kind(self.embedding, self.known_embeddings)
+        dropout = getattr(self, "dropout", 0.0)
+        if dropout and embeddings.is_named(self.embedding):
+            raise ExperimentError(
+                f"algorithm.dropout is {dropout:g} and the embedding {self.embedding!r} is your "
+                "own; leave units out there (nn.Dropout), and dropout out here."
+            )
 
     @property
     def architecture(self) -> Architecture:

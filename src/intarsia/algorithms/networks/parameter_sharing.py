@@ -19,7 +19,7 @@ import numpy as np
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
-from intarsia.algorithms.networks.embeddings import width_of_structure
+from intarsia.algorithms.networks.embeddings import is_named, width_of_structure
 from intarsia.algorithms.networks.options import (
     NetworkOptions,
     check_labels,
@@ -123,7 +123,7 @@ def init_client(
     made = Client(
         options,
         outputs,
-        networks.drawn(block.shape[1], outputs, options, rng),
+        networks.drawn(networks.features_of(options, block), outputs, options, rng),
         weight=relative_weights(options, schema)[client],
     )
     return made if release is None else fl.evolve(made, clip=release.clip, noise=release)
@@ -280,7 +280,10 @@ def start(
     outputs, weights = targets.output_count(schema), relative_weights(options, schema)
     if not options.shared_parts:
         return Server(options, Start(), numbers=outputs == 1, weights=weights)
-    width = features or width_of_structure(options.architecture.embedding)
+    kind = options.architecture.embedding
+    if features is None and is_named(kind):  # none of the embedding is shared: any that it takes
+        features = networks.features_in(options, schema, schema.clients[0])
+    width = features or width_of_structure(kind)
     parameters = networks.drawn(width, outputs, options, rng.fold_in("shared"))
     parameters = {**parameters, **(given or {})}
     begin = Start(networks.part_vector(parameters, options.shared_parts))
@@ -423,7 +426,7 @@ def init_server(
     networks.check_clients(schema, name)
     alike = not own_feature_space and options.shared_parts
     return start(
-        options, schema, rng, networks.check_same_features(schema, name) if alike else None
+        options, schema, rng, networks.check_same_features(schema, name, options) if alike else None
     )
 
 

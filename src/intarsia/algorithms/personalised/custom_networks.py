@@ -29,8 +29,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from intarsia.algorithms.networks import named_modules, targets, user_modules
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks import targets, user_modules
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
 from intarsia.algorithms.networks.client_network import check_clients, part_vector, train_learners
 from intarsia.algorithms.networks.options import (
@@ -96,7 +96,7 @@ class OwnNetworks(TrainingOptions):
     def __post_init__(self) -> None:
         check_ranges(self)
         for name in (self.model, *self.models.values(), self.objective or "torch:nn"):
-            user_modules.named(name)
+            named_modules.named(name)
         check_training(self, self.optimiser)
         if self.objective and self.label_smoothing:
             raise ExperimentError(
@@ -155,7 +155,7 @@ def _training(
         optimiser = SGD(rate=options.rate, momentum=options.momentum)
     loss: Loss = partial(_plain, smoothing=options.label_smoothing)
     if options.objective:
-        loss = user_modules.named(options.objective)
+        loss = named_modules.named(options.objective)
     return LocalTraining(
         model=module,
         loss=targets.weighed(loss, options.class_weights),

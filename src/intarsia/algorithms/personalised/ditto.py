@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
+from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
@@ -48,17 +49,22 @@ def train_both(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Cha
     """Train the network of all, then the client's own; send the change of the first."""
     options = calls[0][0].options
     loss = smoothed(options.label_smoothing)
-    both = (options, calls[0][0].outputs, loss, ("*",))
+    known: Any = (options, calls[0][0].outputs, loss, ("*",))
+    both = partial(
+        training_of,
+        *known,
+        features=named_width(options.architecture, calls[0][1]),
+    )
     # step 1: the network of all
     before = sharing.open_messages(calls)
-    common = training_of(*both, epochs=options.local_epochs)
+    common = both(epochs=options.local_epochs)
     after = sharing.train(common, before, "local")
     # step 2: the own network
     tasks = [
         task._replace(client=fl.evolve(task.client, parameters=call[0].parameters))
         for task, call in zip(before, calls, strict=True)
     ]
-    training = training_of(*both, epochs=options.own_epochs, proximal=options.pull)
+    training = both(epochs=options.own_epochs, proximal=options.pull)
     references = [task.client.parameters for task in before]
     own = sharing.train(training, tasks, "own", references=references)
     return [

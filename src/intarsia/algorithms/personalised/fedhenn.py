@@ -30,14 +30,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.client_network import training_of
-from intarsia.algorithms.networks.embeddings import Kind
+from intarsia.algorithms.networks.architecture import named_width
+from intarsia.algorithms.networks.client_network import features_of, training_of
+from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
 from intarsia.algorithms.networks.label_scaling import on_scale
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
@@ -53,12 +54,13 @@ from intarsia.maths.training.torch_import import Tensor, nn, torch
 class FedHeNN(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
+    known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
+
     similarity_weight: NotNegative = 0.1  # η
     points: Annotated[int, Ge(2), "centred kernels have nothing of one point"] = 100  # R
     local_epochs: Count = 10
     weights: Weights = "clients"  # in the mean of the kernels
     final_epochs: CountOrZero = 10  # at all clients after the last round
-    embedding: Kind = "perceptron"  # what φ is; "convolutional" for images
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     @property
@@ -121,7 +123,7 @@ def send_kernel(
     client: Client, block: Block, message: Points, rng: fl.RandomKey
 ) -> tuple[Client, Kernel]:
     """Embed the points; send their inner products."""
-    x = _points(client.options, block.shape[1], message.key)
+    x = _points(client.options, features_of(client.options, block), message.key)
     names = tuple(map(str, range(x.shape[1])))
     points = Block(np.arange(len(x)), names, x)
     latent, _ = client.options.architecture.outputs(client.parameters, points)
@@ -145,12 +147,14 @@ def _similar(calls: Sequence[fl.ClientCall[Similar]], epochs: int) -> list[tuple
     kernel = None if message.kernel is None else _normed(message.kernel)
     ragged = "points" if kernel is not None and options.embedding == "perceptron" else ""
     what = (calls[0][0].outputs, _objective(options), ("embedding.*", "classifier.*"))
-    training = training_of(options, *what, epochs=epochs, also_ragged=ragged)
+    named = named_width(options.architecture, calls[0][1])
+    given = {"epochs": epochs, "also_ragged": ragged, "features": named}
+    training = training_of(options, *what, **given)
 
     def constants(client: Client, block: Block) -> Mapping[str, Tensor]:
         if kernel is None:
             return {}
-        points = _points(options, block.shape[1], message.key)
+        points = _points(options, features_of(options, block), message.key)
         kind = client.parameters["classifier.bias"].dtype
         known = {"points": points, "kernel": kernel}
         return {name: torch.from_numpy(values.astype(kind)) for name, values in known.items()}
@@ -167,7 +171,7 @@ def _similar(calls: Sequence[fl.ClientCall[Similar]], epochs: int) -> list[tuple
 def _points(options: FedHeNN, features: int, key: int) -> Array:
     """Return the points in a client's own space, (R, features)."""
     normal = fl.RandomKey((key,)).generator().normal(size=(features, options.points)).T
-    if options.embedding == "perceptron":
+    if options.embedding != "convolutional":
         return np.ascontiguousarray(normal)
     # the first s² numbers are those of the corner of s × s pixels, for each s
     row, column = np.divmod(np.arange(features), math.isqrt(features))

@@ -46,9 +46,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.architecture import Architecture
+from intarsia.algorithms.networks.architecture import Architecture, named_width
 from intarsia.algorithms.networks.client_network import training_of
-from intarsia.algorithms.networks.embeddings import Kind, layers
+from intarsia.algorithms.networks.embeddings import COMMON_WIDTH, layers
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import smoothed
@@ -99,13 +99,13 @@ class HetFedRep(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
     own_parts: ClassVar[tuple[str, ...]] = ("embedding.*", "classifier.*")
+    known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
 
     local_epochs: Count = 10  # M
     shared_epochs: CountOrZero = 0  # of α after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
     weights: Weights = "clients"  # in the average
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
-    embedding: Kind = "perceptron"
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
 
     @property
@@ -161,12 +161,14 @@ class FedProx(NetworkOptions):
 
 
 def _training(
-    client: Client, epochs: int, parts: tuple[str, ...], proximal: float = 0.0
+    call: fl.ClientCall[Shared], epochs: int, parts: tuple[str, ...], proximal: float = 0.0
 ) -> LocalTraining | None:
-    """Return how parts train, None without a part."""
+    """Return how parts train of a client like that of a call, None without a part."""
     if not parts:
         return None
-    known = {"epochs": epochs, "proximal": proximal}
+    client, block = call[:2]
+    width = named_width(client.options.architecture, block)
+    known = {"epochs": epochs, "proximal": proximal, "features": width}
     loss = smoothed(client.options.label_smoothing)
     return training_of(client.options, client.outputs, loss, parts, **known)
 
@@ -174,7 +176,7 @@ def _training(
 @fl.vectorised_function
 def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the client's own parts, then those that are shared; send the change of these."""
-    first, options = calls[0][0], calls[0][0].options
+    first, options = calls[0], calls[0][0].options
     # step 1: local training
     own = _training(first, options.local_epochs, options.own_parts)
     local = sharing.train(own, sharing.open_messages(calls), "local")
@@ -206,14 +208,14 @@ def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl
 def _own_parts(
     calls: Sequence[fl.ClientCall[Shared]], epochs: int
 ) -> list[tuple[Client, fl.Ready]]:
-    training = _training(calls[0][0], epochs, calls[0][0].options.own_parts)
+    training = _training(calls[0], epochs, calls[0][0].options.own_parts)
     return sharing.train_and_keep(training, calls)
 
 
 @fl.vectorised_function
 def whole_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""
-    first, options = calls[0][0], calls[0][0].options
+    first, options = calls[0], calls[0][0].options
     before = sharing.open_messages(calls)
     training = _training(first, options.local_epochs, options.shared_parts, options.proximal)
     moved = sharing.train(training, before, "local")
@@ -225,7 +227,7 @@ def whole_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
 @fl.vectorised_function
 def fine_tune(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Ready]]:
     """Train all of the network from what is shared at the end, and keep it."""
-    first, options = calls[0][0], calls[0][0].options
+    first, options = calls[0], calls[0][0].options
     training = _training(first, options.final_epochs, options.shared_parts)
     return sharing.train_and_keep(training, calls)
 

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
+from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
@@ -83,7 +84,8 @@ def personalise(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl
 def _trained(calls: Sequence[fl.ClientCall[Shared]], epochs: int) -> list[tuple[Client, fl.Ready]]:
     first, parts = calls[0][0], ("embedding.*", "classifier.*")
     loss = smoothed(first.options.label_smoothing)
-    training = training_of(first.options, first.outputs, loss, parts, epochs=epochs)
+    width = named_width(first.options.architecture, calls[0][1])
+    training = training_of(first.options, first.outputs, loss, parts, epochs=epochs, features=width)
     return sharing.train_and_keep(training, calls)
 
 

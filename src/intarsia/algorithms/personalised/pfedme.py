@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from intarsia.algorithms.networks import parameter_sharing as sharing
-from intarsia.algorithms.networks.architecture import Arrays
+from intarsia.algorithms.networks.architecture import Arrays, named_width
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
@@ -63,7 +63,8 @@ def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
     """Step with w towards own networks; send its change, and keep the own network."""
     options = calls[0][0].options
     # each epoch is a step on one batch
-    known = {"epochs": options.steps, "proximal": options.pull}
+    width = named_width(options.architecture, calls[0][1])
+    known = {"epochs": options.steps, "proximal": options.pull, "features": width}
     loss = smoothed(options.label_smoothing)
     training = training_of(options, calls[0][0].outputs, loss, ("*",), **known)
     share = options.step_size * options.pull

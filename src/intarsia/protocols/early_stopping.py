@@ -1,0 +1,206 @@
+"""Keep what a run has after its best round so far, and end with it: early stopping.
+
+Rows are held out by which rounds are compared (Prechelt, "Early stopping - but when?", 1998).
+`keeping_best` makes of an algorithm one whose states are each two: that of now, with which it goes
+on as it would, and that of the best round.
+
+1. `keep_best`, after a round that is graded best: each client keeps its state of now
+2. `return_to_best`, once, after the last round: each client goes back to what it kept
+
+Neither sends anything. The server keeps its own state beside theirs, so that what a run ends with
+is what it would have ended with after the best round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from intarsia.core import algorithm as fl
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
+from intarsia.errors import RefusedError
+
+
+@dataclass(frozen=True)
+class Both:
+    """A state, and that of the best round: before one was graded, that of the start."""
+
+    now: Any
+    best: Any
+    ended: bool = False  # whether it went back to the best round: it does so once
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Ask to keep the state of now as that of the best round."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """Ask to go back to the best round."""
+
+
+def _keep_best(
+    state: Both, block: Block, message: Keep, rng: fl.RandomKey
+) -> tuple[Both, fl.Ready]:
+    _check_goes_on(state)
+    return Both(state.now, state.now), fl.Ready()
+
+
+def _return_to_best(
+    state: Both, block: Block, message: Return, rng: fl.RandomKey
+) -> tuple[Both, fl.Ready]:
+    _check_goes_on(state)
+    return Both(state.best, state.best, ended=True), fl.Ready()
+
+
+def _check_goes_on(state: Both) -> None:
+    if state.ended:
+        raise RefusedError(
+            "The client went back to the best round, and a run does so once, at its end; run the "
+            "algorithm as it is at the server."
+        )
+
+
+keep_best = fl.client_function(_keep_best, name="keep_best", protocol="early_stopping")
+return_to_best = fl.client_function(
+    _return_to_best, name="return_to_best", protocol="early_stopping"
+)
+
+
+def keep(server: Both, clients: fl.Clients) -> Both:
+    """Let server and clients keep their states of now as those of the best round."""
+    clients.ask(keep_best, dict.fromkeys(clients.ids, Keep()))
+    return Both(server.now, server.now)
+
+
+def go_back(server: Both, clients: fl.Clients) -> Both:
+    """Let server and clients go back to the best round."""
+    clients.ask(return_to_best, dict.fromkeys(clients.ids, Return()))
+    return Both(server.best, server.best, ended=True)
+
+
+class _OfNow:
+    """Clients as an algorithm sees them: each with its state of now."""
+
+    def __init__(self, clients: fl.Clients) -> None:
+        self._clients = clients
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        return self._clients.ids
+
+    @property
+    def sealed(self) -> bool:
+        return self._clients.sealed
+
+    def ask(
+        self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]
+    ) -> Mapping[ClientId, Any]:
+        return self._clients.ask(_on_now(fn), messages)
+
+    def sum(self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+        return self._clients.sum(_on_now(fn), messages)
+
+    def reveal(self, total: Any) -> Any:
+        # discloses what the algorithm says where it asks for it
+        return self._clients.reveal(total)
+
+
+@lru_cache(maxsize=512)
+def _on_now(fn: fl.ClientFunction) -> fl.ClientFunction:
+    """Return a client function that changes the state of now alone."""
+
+    def call(state: Both, block: Block, message: Any, rng: Any) -> tuple[Both, Any]:
+        now, reply = fn.call(state.now, block, message, rng)
+        return fl.evolve(state, now=now), reply
+
+    def together(calls: Sequence[fl.ClientCall[Any]]) -> list[tuple[Both, Any]]:
+        assert fn.together is not None
+        found = fn.together([(state.now, *rest) for state, *rest in calls])
+        return [
+            (fl.evolve(one[0], now=now), reply)
+            for one, (now, reply) in zip(calls, found, strict=True)
+        ]
+
+    return replace(fn, call=call, together=None if fn.together is None else together)
+
+
+@lru_cache(maxsize=64)
+def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
+    """Return an algorithm whose states hold that of the best round, too."""
+
+    def init_server(options: Any, schema: Schema, rng: fl.RandomKey) -> Both:
+        made = algorithm.init_server(options, schema, rng)
+        return Both(made, made)
+
+    def init_client(
+        options: Any, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
+    ) -> Both:
+        made = algorithm.init_client(options, schema, client, block, rng)
+        return Both(made, made)
+
+    def setup(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> Both:
+        return fl.evolve(server, now=algorithm.setup(server.now, _OfNow(clients), rng))
+
+    def round(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, fl.RoundMetrics]:
+        now, info = algorithm.round(server.now, _OfNow(clients), rng)
+        return fl.evolve(server, now=now), info
+
+    def certify(
+        server: Both, clients: fl.Clients, rng: fl.RandomKey
+    ) -> tuple[Both, fl.RoundMetrics]:
+        now, info = algorithm.certify(server.now, _OfNow(clients), rng)
+        return fl.evolve(server, now=now), info
+
+    def conclude(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
+        return algorithm.conclude(server.now, _OfNow(clients), rng)
+
+    sends = (
+        *(replace(one, function=_on_now(one.function)) for one in algorithm.disclosure.sends),
+        *fl.asks(keep_best, return_to_best),
+    )
+    return replace(
+        algorithm,
+        init_server=init_server,
+        init_client=init_client,
+        setup=setup,
+        round=round,
+        certify=certify,
+        conclude=conclude,
+        states=(*algorithm.states, Both),
+        model=_of_now(algorithm.model),
+        disclosure=replace(
+            algorithm.disclosure,
+            sends=sends,
+            allowed=lambda server, client: algorithm.disclosure.allowed(server.now, client),
+        ),
+        private=None,  # which round is best is told by no noise
+    )
+
+
+def _of_now(model: fl.Model) -> fl.Model:
+    """Return what is trained, of the state of now."""
+
+    def predict(state: Both, block: Block) -> Array:
+        return model.predict(state.now, block)
+
+    server, join = model.server_model, model.join
+    return replace(
+        model,
+        predict=predict,
+        network=lambda state: model.network(state.now),
+        own_weights=lambda state: model.own_weights(state.now),
+        server_model=None
+        if server is None
+        else fl.ServerModel(
+            lambda state, block: server.part(state.now, block),
+            lambda state, total: server.scores(state.now, total),
+        ),
+        join=None
+        if join is None
+        else lambda clients, options, shared: join(_OfNow(clients), options, shared),
+    )
