@@ -104,6 +104,8 @@ _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
+_EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
+_HOPELESS = 10.0  # relative gap that it has to get below in the first
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -132,6 +134,9 @@ class Newton:
     curved: float  # samples with curvature
     steps: int = 0
     still: int = 0  # steps without descent
+    stalled: bool = False  # whether the interior point method is to go on
+    eighth: float = np.inf  # relative gap where that was last checked
+    features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     iterations: int = 0  # of conjugate gradients after the last renewal
@@ -194,6 +199,7 @@ def begin(
         loss=loss,
         regularisation=regularisation,
         samples=samples,
+        features=features,
         labelled=labelled,
         framed=framed,
         budget=_first_budget(samples, features, shared=dealer is not None, whole=framed != sparse),
@@ -295,7 +301,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     near = whole or newton.gap.max() <= _FAR
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
         newton = _grow(newton)
-    newton = _check_progress(newton)
+    newton = _check_progress(newton, clients)
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     if elastic:
         stiff = stiffness(newton.threshold, newton.weight)
@@ -428,11 +434,19 @@ def _grow(newton: Newton) -> Newton:
     return evolve(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
 
 
-def _check_progress(newton: Newton) -> Newton:
-    """Take more samples where twelve steps did not halve the gap.
+def _check_progress(newton: Newton, clients: Clients) -> Newton:
+    """Take more samples where twelve steps did not halve the gap; look whether to go on elsewhere.
 
     The inner problems of the hinge are then solved more strictly.
     """
+    if newton.steps % _EIGHT == 0:
+        # sums in fixed point and a shared system have no digits for the interior point method
+        whole = newton.dealer is None and not newton.threshold and newton.features > 0
+        whole = whole and not clients.sealed
+        gap = float(newton.gap.max())
+        stuck = gap > _STUCK * min(newton.eighth, _HOPELESS)
+        stalled = newton.loss in losses.SMOOTHED and whole and stuck
+        newton = evolve(newton, eighth=gap, stalled=stalled)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton
