@@ -91,11 +91,12 @@ def test_small_penalties_come_to_the_optimum_of_linear_programming(loss, frame):
 
 
 @FRAMES
-def test_the_phase_alone_solves_problems_with_more_penalty(monkeypatch, frame):
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_the_phase_alone_solves_problems_with_more_penalty(monkeypatch, frame, loss):
     at_once(monkeypatch)
     x, y = uneven(200, 6)
     for regularisation in (1.0, 1e-3):
-        options = HyFDCA(regularisation=regularisation, frame=frame)
+        options = HyFDCA(loss=loss, regularisation=regularisation, frame=frame)
         engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
         conclusion = train(HYFDCA, engine, server, 40, tolerance=1e-8)
         primal, dual = certificate(x, y, engine, conclusion, options)
@@ -155,9 +156,9 @@ def test_a_run_that_is_cut_in_the_phase_comes_to_the_same_bits(frame):
     options = HyFDCA(regularisation=1e-6, frame=frame)
     blocks = rectangles(x, y, 2, 2)
     found = []
-    for cut in (None, 11):
+    for cut in (None, 18):
         engine, server = started(HYFDCA, options, blocks)
-        for number in range(1, 14):
+        for number in range(1, 21):
             engine.begin_round(number)
             server, _ = HYFDCA.round(server, engine, engine.key())
             if number != cut:
@@ -169,6 +170,6 @@ def test_a_run_that_is_cut_in_the_phase_comes_to_the_same_bits(frame):
             sealed, states = codec.decode(written, *HYFDCA.states, *RECORDS)
             engine.set_states(states)
             server = engine.books.unseal(sealed)
-        engine.begin_round(14)
+        engine.begin_round(21)
         found.append(HYFDCA.conclude(server, engine, engine.key("conclude")).weights)
     np.testing.assert_array_equal(*found)

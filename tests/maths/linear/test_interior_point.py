@@ -22,6 +22,18 @@ def test_the_central_point_solves_its_equations(barrier):
     assert all((one > 0).all() for one in (point.below, point.above, point.under, point.over))
 
 
+def test_without_an_upper_edge_the_central_point_has_half_its_dual_in_place_of_v():
+    point = inside.central(R[:, 1:], np.array([1e-3]), NONE, capped=False)
+    np.testing.assert_allclose(point.below * point.under, 1e-3)
+    slack = 0.5 * point.below - point.under
+    np.testing.assert_allclose(slack, R[:, 1:], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        inside.aim(inside.corrected(point, (NONE[:, None],) * 3, np.array([1e-3])), R[:, 1:]),
+        0.0,
+        atol=1e-6,
+    )
+
+
 def test_a_step_solves_the_equations_to_first_order():
     r, change = R[:, 1:-1], np.array([[0.3, -0.2, 0.1, 0.7, -1.0]])
     point = inside.corrected(

@@ -105,7 +105,8 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
-_HOPELESS = 10.0  # relative gap that it has to get below in the first
+_SHORTS = 2  # short steps, one after another, where samples change sides on and on
+_HOPELESS = 10.0  # relative gap that counts as that before at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -135,6 +136,7 @@ class Newton:
     steps: int = 0
     still: int = 0  # steps without descent
     stalled: bool = False  # whether the interior point method is to go on
+    shorts: int = 0  # short steps, one after another
     eighth: float = np.inf  # relative gap where that was last checked
     features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
@@ -270,6 +272,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         steps=newton.steps + 1,
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
+        shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
     )
     missed = _matters(newton) & (bend > _MISSED)
     if newton.dealer is None and missed.any() and newton.curved > newton.budget:
@@ -439,14 +442,17 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
 
     The inner problems of the hinge are then solved more strictly.
     """
+    stuck = newton.loss == losses.SQUARED_HINGE and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == 0:
-        # sums in fixed point and a shared system have no digits for the interior point method
-        whole = newton.dealer is None and not newton.threshold and newton.features > 0
-        whole = whole and not clients.sealed
         gap = float(newton.gap.max())
-        stuck = gap > _STUCK * min(newton.eighth, _HOPELESS)
-        stalled = newton.loss in losses.SMOOTHED and whole and stuck
-        newton = evolve(newton, eighth=gap, stalled=stalled)
+        # exact steps are cheap: they get eight more
+        patient = newton.framed and newton.steps == _EIGHT
+        before = np.inf if patient else min(newton.eighth, _HOPELESS)
+        stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
+        newton = evolve(newton, eighth=gap)
+    if stuck and newton.features and not newton.threshold:
+        # sums in fixed point and a shared system have no digits for the interior point method
+        newton = evolve(newton, stalled=newton.dealer is None and not clients.sealed)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton

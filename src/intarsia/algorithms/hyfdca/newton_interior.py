@@ -1,12 +1,12 @@
-"""The interior point phase of HyFDCA: where Newton's method with a smoothed kink comes to a stand.
+"""The interior point phase of HyFDCA: where Newton's method comes to a stand at the losses' kinks.
 
     F(w) = λ/2 ‖w‖² + 1/N Σ_i max {β r_i(w) : a ≤ β ≤ a + 1}
 
-The hinge and the quantile loss with a small λ: the samples at the kink change with every step, and
-steps get short. The primal-dual interior point method (`maths.linear.interior_point`, with the
-symbols) keeps all samples off the kink by a barrier μ that falls to 0. It needs the two sums of
-Newton's method, and takes all samples into the Hessian. P(w) - D(α) at its points is certified as
-elsewhere: α is inside its box.
+The hinge, the quantile loss and the squared hinge (with -β²/4 in the braces, β ≥ 0) with a small λ:
+the samples on one side of the kink change with every step, and steps get short. The primal-dual
+interior point method (`maths.linear.interior_point`, with the symbols) keeps all samples off the
+kink by a barrier μ that falls to 0. It needs the two sums of Newton's method, and takes all samples
+into the Hessian. P(w) - D(α) at its points is certified as elsewhere: α is inside its box.
 
 The server sees scalars only. A round is one step of Mehrotra's method:
 
@@ -63,7 +63,7 @@ from intarsia.maths.linear.products import gather
 
 MOST_FEATURES = 2500  # most features for the exact solve
 _FRAME = 1.25  # rows of the frame for each feature: a square one is badly conditioned
-_DAMPING = 1e-4  # δ over the mean loss at first
+_DAMPING = 1e-4  # δ over P
 _MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
 _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
@@ -233,7 +233,8 @@ def step_inside(
     """Go to the new scores and duals; send them with their aim at μ = 0."""
     r, sign, _, weights = _seen(point, block)
     if message.barrier.any():
-        inner = inside.central(r, message.barrier, message.damping)
+        capped = point.loss != losses.SQUARED_HINGE
+        inner = inside.central(r, message.barrier, message.damping, capped=capped)
     else:
         inner = point.inner
         if message.step.any():
@@ -242,7 +243,7 @@ def step_inside(
             z = point.z + message.step[:, None] * point.q
             point = fl.evolve(point, z=z)
             r, sign, _, _ = _seen(point, block)
-        inner = inside.without_targets(inner)
+        inner = inside.aimed_at_zero(inner, message.damping)
     mine, options = point.mine, point.options
     shape = losses.shape_of(options)
     beta = inner.below + (shape - 1.0 if point.loss == losses.QUANTILE else 0.0)
@@ -253,7 +254,7 @@ def step_inside(
     sums = np.stack(
         [
             losses.value(point.loss, point.z[:, mine], y, weights, shape=shape).sum(axis=1),
-            (factor * beta * (1.0 if point.loss == losses.HINGE else y)).sum(axis=1),
+            (factor * losses.minus_conjugate(point.loss, sign * beta, y, shape=shape)).sum(axis=1),
             (factor * (inner.below * inner.under + inner.above * inner.over)).sum(axis=1),
         ],
         axis=1,

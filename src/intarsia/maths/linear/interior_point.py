@@ -1,9 +1,10 @@
-"""Steps of the primal-dual interior point method for losses with a kink: hinge and quantile loss.
+"""Steps of the primal-dual interior point method for losses that a box of duals makes.
 
 Such a loss is the maximum of βr over a box a ≤ β ≤ a + 1: of the hinge r = 1 - yz and a = 0, of the
-quantile loss r = y - z and a = τ - 1. With r = v - u, what it costs is v times the upper edge less
-u times the lower; β is optimal where pu = 0 and mv = 0, for its distances p = β - a and m = a + 1 -
-β from the edges. The method keeps p, m, u, v > 0 and solves
+quantile loss r = y - z and a = τ - 1. The squared hinge is that of βr - β²/4 over β ≥ 0: below β/2
+is then in the place of v, and m and c are not there. With r = v - u, the loss is v times the upper
+edge less u times the lower; β is optimal where pu = 0 and mv = 0, for its distances p = β - a and
+m = a + 1 - β from the edges. The method keeps p, m, u, v > 0 and solves
 
     λw = 1/N Σ_i α_i x_i,   v_i - u_i = r_i(w),   p_i u_i = m_i v_i = μ
 
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intarsia.core.block import Array
-from intarsia.maths.linear.losses import HINGE
+from intarsia.maths.linear.losses import QUANTILE
 
 _REACH = 0.99  # of the way to the boundary
 
@@ -48,33 +49,42 @@ class Interior:
     under_target: Array  # b
     over_target: Array  # c
     damping: Array  # δ, (outputs, 1)
+    capped: bool = True  # whether there is an upper edge
 
 
 def residuals(loss: int, z: Array, y: Array) -> tuple[Array, Array]:
     """Return r and s of scores and labels, (outputs, rows)."""
-    return (1.0 - y * z, y) if loss == HINGE else (y - z, np.ones_like(y))
+    return (y - z, np.ones_like(y)) if loss == QUANTILE else (1.0 - y * z, y)
 
 
-def central(r: Array, barrier: Array, damping: Array) -> Interior:
+def central(r: Array, barrier: Array, damping: Array, *, capped: bool = True) -> Interior:
     """Return the point where pu = mv = μ and v - u = r; μ and δ are (outputs,)."""
-    mu = barrier[:, None]
+    mu, zeros = barrier[:, None], np.zeros_like(r)
+    if not capped:
+        root = np.sqrt(r * r + 2 * mu) + np.abs(r)
+        beta = np.where(r > 0, root, 2 * mu / root)
+        nothing = (zeros + 1.0, mu / beta, zeros, zeros, zeros, damping[:, None])
+        return Interior(beta, *nothing, capped=False)
     root = np.hypot(r, 2 * mu)
     small = 2 * mu * (mu / (root + np.abs(r))) + mu
     large = 0.5 * (root + np.abs(r)) + mu
     under, over = np.where(r > 0, small, large), np.where(r > 0, large, small)
-    zeros = np.zeros_like(r)
     return Interior(mu / under, mu / over, under, over, zeros, zeros, damping[:, None])
 
 
 def curvature(inner: Interior) -> Array:
     """Return h."""
     stiff = inner.over / inner.above + inner.under / inner.below
+    if not inner.capped:
+        stiff = stiff + 0.5
     return np.asarray(1.0 / (stiff + inner.damping))
 
 
 def aim(inner: Interior, r: Array) -> Array:
     """Return Δβ of a step that leaves the scores as they are."""
     pull = r + inner.under_target / inner.below - inner.over_target / inner.above
+    if not inner.capped:
+        pull = pull - 0.5 * inner.below
     return np.asarray(curvature(inner) * pull)
 
 
@@ -90,7 +100,9 @@ def furthest(inner: Interior, steps: tuple[Array, Array, Array]) -> Array:
     """Return the longest step, (outputs,), at most 1, that stays off the boundary."""
     dual, under, over = steps
     longest = np.ones(len(dual))
-    pairs = ((inner.below, dual), (inner.above, -dual), (inner.under, under), (inner.over, over))
+    pairs = [(inner.below, dual), (inner.under, under)]
+    if inner.capped:
+        pairs += [(inner.above, -dual), (inner.over, over)]
     for value, change in pairs:
         if value.size:
             fall = np.max(-change / value, axis=1)
@@ -118,20 +130,21 @@ def advanced(inner: Interior, steps: tuple[Array, Array, Array], length: Array) 
     return replace(
         inner,
         below=inner.below + t * dual,
-        above=inner.above - t * dual,
+        above=inner.above - t * dual if inner.capped else inner.above,
         under=inner.under + t * under,
         over=inner.over + t * over,
     )
 
 
-def without_targets(inner: Interior) -> Interior:
-    """Return the point with targets of 0."""
+def aimed_at_zero(inner: Interior, damping: Array) -> Interior:
+    """Return the point with targets of 0 and another δ, (outputs,)."""
     zeros = np.zeros_like(inner.below)
-    return replace(inner, under_target=zeros, over_target=zeros)
+    return replace(inner, under_target=zeros, over_target=zeros, damping=damping[:, None])
 
 
 def corrected(inner: Interior, steps: tuple[Array, Array, Array], barrier: Array) -> Interior:
     """Return the point with targets of μ less the products of the first direction's steps."""
     dual, under, over = steps
     mu = barrier[:, None]
-    return replace(inner, under_target=mu - dual * under, over_target=mu + dual * over)
+    upper = mu + dual * over if inner.capped else inner.over_target
+    return replace(inner, under_target=mu - dual * under, over_target=upper)
