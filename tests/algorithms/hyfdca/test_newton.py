@@ -496,6 +496,10 @@ READABLE = {
     "Slopes": {"slopes"},
     "Applied": {"squares"},
     "Curved": {"squares"},
+    # the interior point phase
+    "DualInside": {"sums"},
+    "MeasuredInside": {"norms"},
+    "Reached": {"far", "products"},
     # ascent in chunks
     "DirectionScores": {"square"},
     "RowSum": {"sums"},

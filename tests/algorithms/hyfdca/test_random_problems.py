@@ -134,7 +134,7 @@ def check(one: Drawn):
     assert primal <= theirs * (1 + 1.1e-6)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(DRAWN)
 def test_random_problems_are_solved_and_certified(one):
     check(one)

@@ -105,6 +105,7 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
+_SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
@@ -450,7 +451,8 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         before = np.inf if patient else min(newton.eighth, _HOPELESS)
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
         newton = evolve(newton, eighth=gap)
-    if stuck and newton.features and not newton.threshold:
+    unsolved = newton.gap.max() > _SOLVED
+    if stuck and unsolved and newton.features and not newton.threshold:
         # sums in fixed point and a shared system have no digits for the interior point method
         newton = evolve(newton, stalled=newton.dealer is None and not clients.sealed)
     due = newton.steps - newton.mark[1] >= 12

@@ -71,8 +71,9 @@ _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 # steps that clients tell to be too far or not: fine towards 1
 _STEPS = np.concatenate(
-    [np.geomspace(1e-4, 0.5, 14)[:-1], 1 - np.geomspace(0.5, 5e-3, 18), np.ones(1)]
+    [np.geomspace(1e-3, 0.5, 8)[:-1], 1 - np.geomspace(0.5, 1e-2, 12), np.ones(1)]
 )
+_SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
 
 @dataclass(frozen=True)
@@ -487,7 +488,7 @@ def info(state: InteriorPoint) -> fl.RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
     primal, dual = float(state.primal.sum()), float(state.dual.sum())
     return fl.RoundMetrics(
-        finished=state.still > 3,
+        finished=state.still > 3 or bool((state.products <= _SOLVED * state.primal).all()),
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
