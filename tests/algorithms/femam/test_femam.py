@@ -152,6 +152,7 @@ def test_global_and_personal_is_the_residual_model_of_two_levels(start, weights,
         np.testing.assert_allclose(odds.T, np.log(p / (1 - p)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_equal_populations_prune_to_level_1():
     options = FeMAM(
         level_schedule="paper",
@@ -205,7 +206,14 @@ def accuracies(engine, blocks):
     ]
 
 
-@pytest.mark.parametrize("more", [{}, {"cluster_on": "last", "scaled": True}, {"start": "random"}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"cluster_on": "last", "scaled": True}, marks=pytest.mark.slow),
+        {"start": "random"},
+    ],
+)
 def test_clusters_of_permuted_classes_are_found_and_pay(more):
     blocks = clients(9, **PERMUTED)
     settings = {**LEVELS, "level_rounds": 12, "local_epochs": 3, "rate": 0.03, "prune": "never"}
@@ -249,6 +257,7 @@ def test_clusters_are_found_once_clients_trained_models_of_their_own():
     assert all(isinstance(model, np.ndarray) for model in server.levels[1].models)
 
 
+@pytest.mark.slow
 def test_the_number_of_clusters_is_chosen_by_validation():
     blocks = clients(9, samples=40, **PERMUTED)
     settings = {**LEVELS, "level_rounds": 4, "local_epochs": 3, "rate": 0.03, "prune": "never"}

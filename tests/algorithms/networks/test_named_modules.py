@@ -89,7 +89,7 @@ def check_same(name):
     assert own.metrics.clients.keys() == known.metrics.clients.keys()
 
 
-@pytest.mark.parametrize("name", ["fedavg-ft", "flic"])
+@pytest.mark.parametrize("name", [pytest.param("fedavg-ft", marks=pytest.mark.slow), "flic"])
 def test_the_same_embedding_by_name_comes_to_the_same_networks(name):
     check_same(name)
 

@@ -112,7 +112,10 @@ def far(one, other):
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.slow) if one == "flic" else one for one in NAMES],
+)
 def test_one_after_the_other_or_together_all_options_come_to_the_same(name):
     """Also for a client with three rows, and one with one class."""
     settings = dict(ALL)
