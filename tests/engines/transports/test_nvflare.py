@@ -103,7 +103,8 @@ def test_hyfdca_on_credit_over_four_sites_comes_to_the_bits_of_one_process(four,
     reference.same(four, "calm")
     assert reference.result.certificate.gap_relative <= 1e-6
     found = json.loads(intarsia("status", four.kits / "server", "--json").stdout)
-    assert [(one["name"], one["state"]) for one in found["runs"]] == [("calm", "finished")]
+    # other tests' runs may be there too
+    assert [one["state"] for one in found["runs"] if one["name"] == "calm"] == ["finished"]
 
 
 def test_hyfdca_under_ckks_over_four_sites_comes_to_the_bits_of_one_process(four, credit):
