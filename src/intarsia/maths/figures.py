@@ -159,7 +159,7 @@ def reduced(
         known = [value for one in there if (value := getattr(one, name)) is not None]
         if known:
             found[name] = reduce(known, sign)
-    return Figures(**found) if found else None  # type: ignore[arg-type]
+    return Figures(**found) if found else None  # type: ignore[arg-type]  # names of fields that are numbers
 
 
 def probabilities(z: Array, loss: int) -> Array | None:

@@ -397,7 +397,7 @@ def figures_of_one(told: ClientFigures) -> Figures:
         for name, row in known.items()
         if np.isfinite(row[1:]).all()
     }
-    return Figures(**values, intervals=ranges)  # type: ignore[arg-type]
+    return Figures(**values, intervals=ranges)  # type: ignore[arg-type]  # values of other fields
 
 
 def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least: int) -> Figures:

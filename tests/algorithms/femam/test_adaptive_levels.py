@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import federations  # noqa: E402
+import federations  # noqa: E402 - torch may be missing, and is asked for first
 from intarsia.algorithms.femam.algorithm import FEMAM, gains_no_more  # noqa: E402
 from intarsia.algorithms.femam.clustering import separated, silhouette, towards  # noqa: E402
 from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
