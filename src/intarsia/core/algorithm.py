@@ -332,6 +332,73 @@ class Clients(Protocol):
         ...
 
 
+class ClientsInPart:
+    """The clients as an algorithm sees them that knows a part of each one's state alone."""
+
+    def __init__(self, clients: Clients, whole: Callable[[ClientFunction], ClientFunction]) -> None:
+        self._clients = clients
+        self._whole = whole  # the algorithm's functions -> those of whole states, see `on_part`
+
+    @property
+    def ids(self) -> Sequence[ClientId]:
+        """Return the clients that are there in this round."""
+        return self._clients.ids
+
+    @property
+    def sealed(self) -> bool:
+        """Return whether contributions are hidden from the server."""
+        return self._clients.sealed
+
+    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+        """Run the function of whole states; the server reads each reply."""
+        return self._clients.ask(self._whole(fn), messages)
+
+    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+        """Run the function of whole states; the server gets the sealed total."""
+        return self._clients.sum(self._whole(fn), messages)
+
+    def reveal(self, total: Any) -> Any:
+        """Open a sealed total to the server."""
+        # discloses what the algorithm of this part says where it asks for it
+        return self._clients.reveal(total)
+
+
+def on_part(
+    fn: ClientFunction,
+    part: Callable[[Any, Block], tuple[Any, Block]],
+    whole: Callable[[Any, Any], Any],
+    name: str = "",
+) -> ClientFunction:
+    """Return a client function of whole states from one that sees a part of each.
+
+    Parameters
+    ----------
+    part
+        State and block -> what `fn` gets of them.
+    whole
+        State and the part that `fn` returned -> the new state.
+    name
+        Another than its own, with which it draws other random numbers.
+    """
+
+    def call(state: Any, block: Block, message: Any, rng: Any) -> tuple[Any, Any]:
+        own, reply = fn.call(*part(state, block), message, rng)
+        return whole(state, own), reply
+
+    def together(calls: Sequence[ClientCall[Any]]) -> list[tuple[Any, Any]]:
+        assert fn.together is not None
+        given = [(*part(state, block), message, rng) for state, block, message, rng in calls]
+        found = zip(calls, fn.together(given), strict=True)
+        return [(whole(one[0], own), reply) for one, (own, reply) in found]
+
+    return dataclasses.replace(
+        fn,
+        name=name or fn.name,
+        call=call,
+        together=None if fn.together is None else together,
+    )
+
+
 def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
     """Say in plain words what the fields of a reply hold: an audit's sentences are made of them.
 

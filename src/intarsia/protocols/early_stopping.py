@@ -13,7 +13,6 @@ is what it would have ended with after the best round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -83,50 +82,17 @@ def go_back(server: Both, clients: fl.Clients) -> Both:
     return Both(server.best, server.best, ended=True)
 
 
-class _OfNow:
-    """Clients as an algorithm sees them: each with its state of now."""
-
-    def __init__(self, clients: fl.Clients) -> None:
-        self._clients = clients
-
-    @property
-    def ids(self) -> Sequence[ClientId]:
-        return self._clients.ids
-
-    @property
-    def sealed(self) -> bool:
-        return self._clients.sealed
-
-    def ask(
-        self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Mapping[ClientId, Any]:
-        return self._clients.ask(_on_now(fn), messages)
-
-    def sum(self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
-        return self._clients.sum(_on_now(fn), messages)
-
-    def reveal(self, total: Any) -> Any:
-        # discloses what the algorithm says where it asks for it
-        return self._clients.reveal(total)
+def _of_now_alone(clients: fl.Clients) -> fl.Clients:
+    """Return clients as the algorithm sees them: each with its state of now."""
+    return fl.ClientsInPart(clients, _on_now)
 
 
 @lru_cache(maxsize=512)
 def _on_now(fn: fl.ClientFunction) -> fl.ClientFunction:
     """Return a client function that changes the state of now alone."""
-
-    def call(state: Both, block: Block, message: Any, rng: Any) -> tuple[Both, Any]:
-        now, reply = fn.call(state.now, block, message, rng)
-        return fl.evolve(state, now=now), reply
-
-    def together(calls: Sequence[fl.ClientCall[Any]]) -> list[tuple[Both, Any]]:
-        assert fn.together is not None
-        found = fn.together([(state.now, *rest) for state, *rest in calls])
-        return [
-            (fl.evolve(one[0], now=now), reply)
-            for one, (now, reply) in zip(calls, found, strict=True)
-        ]
-
-    return replace(fn, call=call, together=None if fn.together is None else together)
+    return fl.on_part(
+        fn, lambda state, block: (state.now, block), lambda state, now: fl.evolve(state, now=now)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -144,20 +110,20 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
         return Both(made, made)
 
     def setup(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> Both:
-        return fl.evolve(server, now=algorithm.setup(server.now, _OfNow(clients), rng))
+        return fl.evolve(server, now=algorithm.setup(server.now, _of_now_alone(clients), rng))
 
     def round(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, fl.RoundMetrics]:
-        now, info = algorithm.round(server.now, _OfNow(clients), rng)
+        now, info = algorithm.round(server.now, _of_now_alone(clients), rng)
         return fl.evolve(server, now=now), info
 
     def certify(
         server: Both, clients: fl.Clients, rng: fl.RandomKey
     ) -> tuple[Both, fl.RoundMetrics]:
-        now, info = algorithm.certify(server.now, _OfNow(clients), rng)
+        now, info = algorithm.certify(server.now, _of_now_alone(clients), rng)
         return fl.evolve(server, now=now), info
 
     def conclude(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
-        return algorithm.conclude(server.now, _OfNow(clients), rng)
+        return algorithm.conclude(server.now, _of_now_alone(clients), rng)
 
     sends = (
         *(replace(one, function=_on_now(one.function)) for one in algorithm.disclosure.sends),
@@ -202,5 +168,5 @@ def _of_now(model: fl.Model) -> fl.Model:
         ),
         join=None
         if join is None
-        else lambda clients, options, shared: join(_OfNow(clients), options, shared),
+        else lambda clients, options, shared: join(_of_now_alone(clients), options, shared),
     )

@@ -24,7 +24,7 @@ of the clients' own, level 1 is personal in part, and leaves less to clusters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -180,58 +180,6 @@ def _embedded(client: Combined, block: Block) -> Block:
     return _of_points(block, points)
 
 
-def _lift(
-    fn: fl.ClientFunction,
-    part: Callable[[Any, Block], tuple[Any, Block]],
-    whole: Callable[[Any, Any], Combined],
-    name: str = "",
-) -> fl.ClientFunction:
-    """Return a client function of one of the two that sees its part of the state, and its rows."""
-
-    def together(calls: Sequence[fl.ClientCall[Any]]) -> list[tuple[Combined, Any]]:
-        given = [(*part(client, block), message, rng) for client, block, message, rng in calls]
-        answers = [fn.call(*one) for one in given] if fn.together is None else fn.together(given)
-        return [
-            (whole(call[0], own), reply) for call, (own, reply) in zip(calls, answers, strict=True)
-        ]
-
-    # of the same name, so that it draws the same random numbers
-    return replace(
-        fn,
-        name=name or fn.name,
-        call=lambda *call: together([call])[0],
-        together=None if fn.together is None else together,
-    )
-
-
-class _Part:
-    """The clients, as the server of one of the two sees them."""
-
-    def __init__(self, clients: fl.Clients, functions: Mapping[str, fl.ClientFunction]) -> None:
-        self._clients = clients
-        self._functions = functions
-
-    @property
-    def ids(self) -> Sequence[ClientId]:
-        return self._clients.ids
-
-    @property
-    def sealed(self) -> bool:
-        return self._clients.sealed
-
-    def ask(
-        self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Mapping[ClientId, Any]:
-        return self._clients.ask(self._functions[fn.name], messages)
-
-    def sum(self, fn: fl.ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
-        return self._clients.sum(self._functions[fn.name], messages)
-
-    def reveal(self, total: Any) -> Any:
-        # discloses what the algorithm of this part says where it asks for it
-        return self._clients.reveal(total)
-
-
 def init_client(
     options: FeMAMFlic, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
 ) -> Combined:
@@ -306,7 +254,7 @@ def _server_of_first(server: Both) -> parameter_sharing.Server:
 
 def setup(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> Both:
     """Set up FLIC."""
-    first = flic.setup(_server_of_first(server), _Part(clients, _FIRST), rng)
+    first = flic.setup(_server_of_first(server), fl.ClientsInPart(clients, _of_first), rng)
     return fl.evolve(server, shared=first.shared)
 
 
@@ -314,7 +262,7 @@ def round(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, f
     """Go on with level 1 by a round of FLIC, or with a later one by a round of FeMAM."""
     options = server.options.femam
     if server.first_rounds < options.first_rounds:
-        first, _ = flic.round(_server_of_first(server), _Part(clients, _FIRST), rng)
+        first, _ = flic.round(_server_of_first(server), fl.ClientsInPart(clients, _of_first), rng)
         server = fl.evolve(server, shared=first.shared, first_rounds=first.rounds)
         info = fl.RoundMetrics(phase="level 1")
         if server.first_rounds < options.first_rounds:
@@ -323,7 +271,7 @@ def round(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both, f
             return server, fl.evolve(info, finished=True)
         return fl.evolve(server, levels=with_level(server.levels)), info
     server = _first_closed(server, clients)
-    levels, info = femam.round(server.levels, _Part(clients, _LEVELS), rng)
+    levels, info = femam.round(server.levels, fl.ClientsInPart(clients, _of_levels), rng)
     return fl.evolve(server, levels=levels), info
 
 
@@ -335,7 +283,7 @@ def _first_closed(server: Both, clients: fl.Clients) -> Both:
         return server
     final = flic.personalise if server.options.flic.final_epochs else take_start
     told = Shared(server.shared, server.first_rounds, len(late))
-    _Part(clients, _FIRST).ask(final, dict.fromkeys(late, told))
+    fl.ClientsInPart(clients, _of_first).ask(final, dict.fromkeys(late, told))
     clients.ask(close_first, dict.fromkeys(late, Ask()))
     done = dict.fromkeys(late, 1)
     first = fl.evolve(levels.levels[0], kept={**levels.levels[0].kept, **dict.fromkeys(late, 0)})
@@ -352,20 +300,20 @@ def certify(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Both,
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     if len(server.levels.levels) == 1:
         first = _server_of_first(server)
-        return server, FLIC.certify(first, _Part(clients, _FIRST), rng)[1]
+        return server, FLIC.certify(first, fl.ClientsInPart(clients, _of_first), rng)[1]
     server = _first_closed(server, clients)
-    levels, info = FEMAM.certify(server.levels, _Part(clients, _LEVELS), rng)
+    levels, info = FEMAM.certify(server.levels, fl.ClientsInPart(clients, _of_levels), rng)
     return fl.evolve(server, levels=levels), info
 
 
 def conclude(server: Both, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client close the last level; the networks stay at the clients."""
     if len(server.levels.levels) == 1:
-        found = flic.conclude(_server_of_first(server), _Part(clients, _FIRST), rng)
+        found = flic.conclude(_server_of_first(server), fl.ClientsInPart(clients, _of_first), rng)
         everybody = dict.fromkeys(server.levels.clients, 0)
         return fl.evolve(found, structure=(everybody,), level_words=("global",))
     server = _first_closed(server, clients)
-    return femam.conclude(server.levels, _Part(clients, _LEVELS), rng)
+    return femam.conclude(server.levels, fl.ClientsInPart(clients, _of_levels), rng)
 
 
 def _part_of(
@@ -382,8 +330,16 @@ def _part_of(
     )
 
 
+def _of_first(fn: fl.ClientFunction) -> fl.ClientFunction:
+    return _FIRST[fn.name]
+
+
+def _of_levels(fn: fl.ClientFunction) -> fl.ClientFunction:
+    return _LEVELS[fn.name]
+
+
 _FIRST: Mapping[str, fl.ClientFunction] = {
-    fn.name: _lift(
+    fn.name: fl.on_part(
         fn,
         lambda client, block: (_first(client), _trained_rows(client, block)),
         _with_first,
@@ -392,7 +348,7 @@ _FIRST: Mapping[str, fl.ClientFunction] = {
     for fn in (*FLIC.disclosure.functions, take_start)
 }
 _LEVELS: Mapping[str, fl.ClientFunction] = {
-    fn.name: _lift(
+    fn.name: fl.on_part(
         fn,
         lambda client, block: (client.levels, _of_points(block, client.points)),
         lambda client, own: fl.evolve(client, levels=own),
