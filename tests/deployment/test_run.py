@@ -41,6 +41,7 @@ from intarsia.training import privacy_guarantee
 from intarsia.training import registry as catalogue
 from intarsia.training import run as running
 from key_folders import exchanged
+from killed_runs import run_killed
 
 NAMES = ("bank", "telecom", "retailer", "post")
 HASTY = RetryPolicy(seconds=60.0, deadline=60.0, pause=0.001, probe=0.2)
@@ -184,41 +185,9 @@ def test_an_experiment_over_sites_comes_to_the_bits_of_the_one_in_this_process(f
 
 def test_a_run_whose_server_and_sites_are_killed_goes_on_to_the_same_bits(federation):
     found, description, expected, folder = federation
-    lock, calls = threading.Lock(), 0
-
-    class Killed(Exception):  # noqa: N818 - not an error of anybody
-        pass
-
-    def line_of(process, limit):
-        def line(client, number, data, deliver):
-            nonlocal calls
-            with lock:
-                calls += 1
-                here = calls
-                if here % 13 == 0:
-                    found[client] = site_in(folder / client)  # killed, and started again
-            if process < processes or here > limit:
-                raise Killed
-            answer = found[client].handle(data)
-            if here == limit:
-                raise Killed  # nobody hears of the answer
-            return answer
-
-        return sites.Lines(found, line)
-
-    processes, out = 0, folder / "sites"
-    while True:
-        processes += 1
-        lines = line_of(processes, calls + 61)
-        try:
-            if processes == 1:
-                over = description, lines, NAMES, out
-                result = remote_running.run_over(*over, patience=HASTY)
-            else:
-                result = remote_running.resume_over(out, lines, patience=HASTY)
-            break
-        except Killed:
-            continue
+    result, processes = run_killed(
+        found, folder, NAMES, description, folder / "sites", patience=HASTY, every=61
+    )
     same(expected, result, folder)
     assert processes > 2
 

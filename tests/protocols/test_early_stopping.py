@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import numpy as np
 import pandas as pd
@@ -17,13 +16,13 @@ import sites
 from intarsia.core.algorithm import RandomKey, Ready
 from intarsia.core.block import Block
 from intarsia.data.table import split
-from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import RefusedError, UserError
 from intarsia.experiment import config
 from intarsia.protocols.early_stopping import Both, Keep, Return, keep_best, return_to_best
 from intarsia.results import result
 from intarsia.training import run as running
+from killed_runs import run_killed
 from tests.deployment.test_run import HASTY, history
 
 COLUMNS = list("pqrs")
@@ -182,38 +181,10 @@ def check_sites(folder, algorithm, own, every=0, mode="masked", rounds=12):
     tree["experiment"]["evaluate_every"] = 1
     tree["experiment"]["early_stopping"], tree["split"] = 2, {"stopping": 0.3}
     tree["algorithm"] |= own
-    description, lock, calls = config.from_dict(tree, folder), threading.Lock(), 0
-
-    class Killed(Exception):  # noqa: N818 - not an error of anybody
-        pass
-
-    def lines_of(process, limit):
-        def line(client, number, data, deliver):
-            nonlocal calls
-            with lock:
-                calls += 1
-                here = calls
-                if every and here % 13 == 0:
-                    found[client] = site_in(folder / client)
-            if process < processes or (every and here > limit):
-                raise Killed
-            return found[client].handle(data)
-
-        return sites.Lines(found, line)
-
-    processes, out = 0, folder / "sites"
-    while True:
-        processes += 1
-        lines = lines_of(processes, calls + every)
-        try:
-            if processes == 1:
-                given = description, lines, four_sites.NAMES, out
-                over = remote_running.run_over(*given, patience=HASTY)
-            else:
-                over = remote_running.resume_over(out, lines, patience=HASTY)
-            break
-        except Killed:
-            continue
+    description, out = config.from_dict(tree, folder), folder / "sites"
+    over, processes = run_killed(
+        found, folder, four_sites.NAMES, description, out, patience=HASTY, every=every
+    )
     secrets = sites.in_run_of(out, {name: folder / name for name in four_sites.NAMES})
     alone = running.run(description, out=folder / "one", secrets=secrets)
     assert over.best_round == alone.best_round
