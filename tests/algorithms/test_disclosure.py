@@ -95,6 +95,8 @@ RUNS = {
             Run(away=(2, 3)),
             Run(kind="text", away=(5, 6)),
             Run({"frame": False}),
+            Run({"regularisation": 1e-6}, rounds=18),
+            Run({"regularisation": 1e-4, "frame": False}, rounds=10),
             Run({"system": "shares"}),
             Run({"loss": "logistic", "errors": True}, kind="columns"),
             Run({"l1_ratio": 0.5}),

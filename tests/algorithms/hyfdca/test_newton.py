@@ -342,8 +342,9 @@ def test_samples_that_gain_curvature_on_the_way_count():
     x = standardised(x.toarray(), x.toarray())
     assert x.shape[1] > 512  # conjugate gradients
     y = np.sign(scores - np.quantile(scores, 0.85))
-    # 102 rounds where only the samples with curvature at the present point count
-    check_rare(x, y, "squared_hinge", (2, 2), regularisation=1e-5, rounds=85)
+    # 102 rounds where only the samples with curvature at the present point count, 70 where those on
+    # the way do, too
+    check_rare(x, y, "squared_hinge", (2, 2), regularisation=1e-5, rounds=25)
 
 
 @pytest.mark.slow
@@ -520,6 +521,10 @@ READABLE = {
     "Slopes": {"slopes"},
     "Applied": {"squares"},
     "Curved": {"squares"},
+    # the interior point phase
+    "DualInside": {"sums"},
+    "MeasuredInside": {"norms"},
+    "Reached": {"far", "products"},
     # ascent in chunks
     "DirectionScores": {"square"},
     "RowSum": {"sums"},

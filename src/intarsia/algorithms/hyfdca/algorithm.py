@@ -20,8 +20,7 @@ return first catch up by steps 2 and 3; there is no line search then, and a fixe
 Departures from the paper (without the first two it stalls or diverges): the update has y and
 ‖x_i‖² in it; a client follows the scores through its own steps of a round, its rows scaled by
 ‖x_i‖/‖x_{k,i}‖; one holder of a sample's label alone opens its score and steps on it
-(`score_readers`), where the paper averages over the owners; the server never reads w before the
-end.
+(`find_read`), where the paper averages over the owners; the server never reads w before the end.
 """
 
 from __future__ import annotations
@@ -39,12 +38,13 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     newton_client,
+    newton_interior,
     newton_shares,
     partial_participation,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
+from intarsia.algorithms.hyfdca.minibatch_ascent import earlier_version
 from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
-from intarsia.algorithms.hyfdca.score_readers import earlier_version
 from intarsia.algorithms.hyfdca.state import (
     Client,
     HyFDCA,
@@ -69,6 +69,7 @@ _PHASES: Mapping[type, Any] = MappingProxyType(
         minibatch_ascent.ChunkAscent: minibatch_ascent,
         dual_newton.DualNewton: dual_newton,
         newton.Newton: newton,
+        newton_interior.InteriorPoint: newton_interior,
     }
 )
 
@@ -182,10 +183,15 @@ def _finishing_round(
     ):
         server = _begin(server, clients)
     phase = server.phase
+    if isinstance(phase, newton.Newton) and phase.stalled:
+        frame = server.options.frame and server.options.system in ("auto", "rows")
+        phase = newton_interior.begin(phase, clients, frame=frame)
     if isinstance(phase, minibatch_ascent.ChunkAscent):
         phase, info = minibatch_ascent.step(phase, clients, rng)
     elif isinstance(phase, dual_newton.DualNewton):
         phase, info = dual_newton.step(phase, clients)
+    elif isinstance(phase, newton_interior.InteriorPoint):
+        phase, info = newton_interior.step(phase, clients)
     else:
         assert phase is not None
         phase, info = newton.step(phase, clients, rng)
@@ -332,7 +338,7 @@ def _conclude(
         found = newton.reveal_errors(phase, clients, rng)
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients, rng)
-    if isinstance(server.phase, newton.Newton):
+    if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
         zeros = server.options.l1_ratio > 0
         return fl.FinalResult(info, newton.reveal_weights(clients, zeros=zeros))
     if isinstance(server.phase, dual_newton.DualNewton):
@@ -391,16 +397,32 @@ def add_noise(
 
 
 # Each exchange moves duals, weights and scores: they are combinations of these totals.
-_ALPHA = ("DualPoint.alpha", "Settled.alpha", "Steps.alpha", "StepsThere.alpha", "Zeros.alpha")
+_ALPHA = (
+    "DualInside.alpha",
+    "DualPoint.alpha",
+    "Settled.alpha",
+    "Steps.alpha",
+    "StepsThere.alpha",
+    "Zeros.alpha",
+)
 _W = (
-    *("Change.w", "Counted.w", "Drawn.u", "DualChange.w", "Gathered.w", "PrimalChange.w"),
+    *(
+        "Change.w",
+        "Counted.w",
+        "CountedInside.w",
+        "Drawn.u",
+        "DualChange.w",
+        "Gathered.w",
+        "PrimalChange.w",
+    ),
     *("Pulled.u", "Pulled.w", "Settled.w", "Zeros.w"),
 )
 _Z = ("Change.z", "Drawn.z", "ScoreChange.z", "TrialScores.z", "Zeros.z")
 _TOTALS: Mapping[str, fl.Origin] = {
     **dict.fromkeys(
         [
-            *("Ascend.alpha", "AscendThere.alpha", "Candidate.alpha", "Duals.alpha"),
+            *("Ascend.alpha", "AscendThere.alpha", "Candidate.alpha", "CountInside.alpha"),
+            *("Duals.alpha",),
             *("Gather.alpha", "Missed.alpha", "Scores.alpha", "Settlement.alpha"),
             *("Start.alpha", "Trial.alpha"),
         ],
@@ -408,12 +430,14 @@ _TOTALS: Mapping[str, fl.Origin] = {
     ),
     **dict.fromkeys(
         [
-            *("Candidate.u", "Draw.u", "Draw.w", "DualWeights.w", "Keep.u", "MeasurePoint.w"),
-            *("Model.u", "ModelTotals.u", "Settlement.w", "Start.w", "Weights.w"),
+            *("Candidate.u", "Draw.u", "Draw.w", "DualWeights.w", "Keep.u"),
+            *("MeasureInside.w", "MeasurePoint.w"),
+            *("Model.u", "ModelTotals.u", "Settlement.w", "Weights.w"),
         ],
         _W,
     ),
     **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z"], _Z),
+    "Start.w": (*_W, "OwnWeights.w"),
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -423,6 +447,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "ChunkTotals.z": "ChunkScores.z",
     "Coefficients.y": ("Coefficients.y", fl.PUBLIC),  # the server solves what is shared
     "Conjugate.products": "Applied.products",
+    "CountInside.aim": ("Correction.aim", "DualInside.aim"),
+    "CountInside.curvature": "DualInside.curvature",
     "CountDuals.alpha": "CentredDuals.alpha",
     "CountDuals.curvature": "CentredDuals.curvature",
     "Along.z": "DirectionScores.z",
@@ -446,14 +472,17 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "ModelScores.z": "Measured.z",
     "Line.z": "Products.z",
     "Mask.bounds": "Measured.bounds",
+    "MeasureInside.pull": "CountedInside.pull",
+    "MeasureInside.rows": "CountedInside.rows",
     "MeasurePoint.rows": "Gathered.rows",
+    "Reach.z": "Products.z",
     "ModelTotals.w": "Evaluated.w",
     "ModelTotals.z": "Evaluated.z",
     "Norms.squares": "Norms.squares",
     "Precondition.gram": ("Gathered.gram",),
     "Refresh.z": ("OwnScores.z", *_Z),
-    "SmallSystem.gradient": "Measured.gradient",
-    "SmallSystem.hessian": "Measured.hessian",
+    "SmallSystem.gradient": ("Measured.gradient", "MeasuredInside.gradient"),
+    "SmallSystem.hessian": ("Measured.hessian", "MeasuredInside.hessian"),
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
     "ZeroTotal.zero": "OwnVariances.zero",
@@ -464,7 +493,8 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     **dict.fromkeys(
         [
             *("centre_duals", "find_steps", "keep_along", "keep_scores", "move_duals"),
-            *("grade_model", "slope_along", "slope_of_steps"),
+            *("correct_aim", "grade_model", "reach_boundary", "slope_along", "slope_of_steps"),
+            "step_inside",
         ],
         lambda schema, _: find_counting(schema.labelled),
     ),
@@ -483,7 +513,8 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
     *("advance_search", "curve", "gather_point", "keep_scores", "mask_rows", "measure_point"),
     *("grade_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
     *("encrypt_rows", "multiply_encrypted", "share_products"),
-    *("slope_of_penalty",),
+    *("slope_of_penalty", "count_inside", "measure_inside", "reach_boundary", "solve"),
+    *("start_search", "step_inside"),
     *("centre_duals", "count_duals", "measure_duals", "multiply_sum", "report_scores", "sweep"),
 )
 
@@ -512,6 +543,7 @@ HYFDCA = fl.Algorithm(
         *minibatch_ascent.STATES,
         *dual_newton.STATES,
         *newton.STATES,
+        *newton_interior.STATES,
         *partial_participation.STATES,
     ),
     model=fl.Model(predict=predict, additive=True, kind="linear", row_weights=True),
@@ -526,6 +558,7 @@ HYFDCA = fl.Algorithm(
                     *minibatch_ascent.SENDS,
                     *dual_newton.SENDS,
                     *newton.SENDS,
+                    *newton_interior.SENDS,
                     *partial_participation.SENDS,
                 ),
             )
@@ -533,7 +566,9 @@ HYFDCA = fl.Algorithm(
         dp_unit="sample",
         # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them
         allowed=lambda server, client: (
-            {} if server.options.system == "rows" else {"Gather.framed": (False,)}
+            {}
+            if server.options.system == "rows"
+            else dict.fromkeys(("CountInside.framed", "Gather.framed"), (False,))
         ),
     ),
     private=private,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.score_readers import find_read
+from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets

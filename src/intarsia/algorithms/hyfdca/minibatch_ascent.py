@@ -21,15 +21,16 @@ A last pair of exchanges settles the round: α and w, sealed.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, row_weights, targets
+from intarsia.errors import CheckpointError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import (
     add_at,
@@ -63,6 +64,36 @@ class Walker:
     steps: Array | None = None  # (outputs, rows) its steps
 
     retired: ClassVar[frozenset[str]] = frozenset({"active"})
+
+
+def find_read(client: Any, there: Collection[ClientId] | None = None) -> NDArray[np.int64]:
+    """Return the samples whose scores a client reads, of those that are there (None: of all).
+
+    Of the holders of a sample's label one opens its score, the same in every round in which it is
+    there. Several holders divide an overlap group; where one is away, the next stands in for it.
+
+    Raises
+    ------
+    CheckpointError
+        If the state is of an earlier version, which did not say who reads what.
+    """
+    if client.readers is None:
+        raise earlier_version()
+    starts = [0, *client.score_stops[:-1]]
+    found = [
+        client.score_order[start:stop]
+        for start, stop, names in zip(starts, client.score_stops, client.readers, strict=True)
+        if next((name for name in names if there is None or name in there), None) == client.name
+    ]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
+
+
+def earlier_version() -> CheckpointError:
+    """Return the error about a run that showed scores to all that hold a label."""
+    return CheckpointError(
+        "The run was begun by an earlier version, in which all that hold the label of a sample "
+        "open its score, and in this one a single client does; start it anew with --overwrite."
+    )
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,10 @@ _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
+_EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
+_SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
+_SHORTS = 2  # short steps, one after another, where samples change sides on and on
+_HOPELESS = 10.0  # relative gap that counts as that before at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -132,6 +136,10 @@ class Newton:
     curved: float  # samples with curvature
     steps: int = 0
     still: int = 0  # steps without descent
+    stalled: bool = False  # whether the interior point method is to go on
+    shorts: int = 0  # short steps, one after another
+    eighth: float = np.inf  # relative gap where that was last checked
+    features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     iterations: int = 0  # of conjugate gradients after the last renewal
@@ -194,6 +202,7 @@ def begin(
         loss=loss,
         regularisation=regularisation,
         samples=samples,
+        features=features,
         labelled=labelled,
         framed=framed,
         budget=_first_budget(samples, features, shared=dealer is not None, whole=framed != sparse),
@@ -264,6 +273,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         steps=newton.steps + 1,
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
+        shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
     )
     some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
     if some and (_matters(newton) & (bend > _MISSED)).any():
@@ -294,7 +304,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     near = whole or newton.gap.max() <= _FAR
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
         newton = _grow(newton)
-    newton = _check_progress(newton)
+    newton = _check_progress(newton, clients)
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     if elastic:
         stiff = stiffness(newton.threshold, newton.weight)
@@ -428,11 +438,23 @@ def _grow(newton: Newton) -> Newton:
     return evolve(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
 
 
-def _check_progress(newton: Newton) -> Newton:
-    """Take more samples where twelve steps did not halve the gap.
+def _check_progress(newton: Newton, clients: Clients) -> Newton:
+    """Take more samples where twelve steps did not halve the gap; look whether to go on elsewhere.
 
     The inner problems of the hinge are then solved more strictly.
     """
+    stuck = newton.loss == losses.SQUARED_HINGE and newton.shorts >= _SHORTS
+    if newton.steps % _EIGHT == 0:
+        gap = float(newton.gap.max())
+        # exact steps are cheap: they get eight more
+        patient = newton.framed and newton.steps == _EIGHT
+        before = np.inf if patient else min(newton.eighth, _HOPELESS)
+        stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
+        newton = evolve(newton, eighth=gap)
+    unsolved = newton.gap.max() > _SOLVED
+    if stuck and unsolved and newton.features and not newton.threshold:
+        # sums in fixed point and a shared system have no digits for the interior point method
+        newton = evolve(newton, stalled=newton.dealer is None and not clients.sealed)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton

@@ -175,6 +175,9 @@ class Point:
     # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
     pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
     stiff: Array = field(default_factory=lambda: np.zeros(1))
+    # in the interior point phase: of the samples that this client reads, and the first direction
+    inner: Any = None
+    first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
 
     retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
 
@@ -373,6 +376,8 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     RefusedError
         If the frame of a shared system has another size than the client's index sets give.
     """
+    if isinstance(before, Point):  # for a frame in the interior point phase
+        before = before.before
     samples, features = block.shape
     outputs = len(message.alpha)
     y = targets(block, outputs)
@@ -555,8 +560,7 @@ def gather_point(
     selected, curvature = _select(point, message, counted)
     rows = counts = None
     if message.framed:
-        new = selected[~point.known[selected]]
-        rows, counts = project_rows(block.x, new, point.frame), counts_by_cell(point, new)
+        rows, counts = project_new(point, block, selected)
     gram = None
     if message.gram:
         gram = cell_grams(
@@ -574,6 +578,14 @@ def gather_point(
     if point.threshold:
         point = _smooth_l1(point, message)
     return point, Gathered(change, gram, rows, counts)
+
+
+def project_new(
+    point: Point, block: Block, selected: NDArray[np.int64]
+) -> tuple[Array, NDArray[np.int64]]:
+    """Return the rows in the frame of samples not selected before, and how many of each cell."""
+    new = selected[~point.known[selected]]
+    return project_rows(block.x, new, point.frame), counts_by_cell(point, new)
 
 
 def _smooth_l1(point: Point, message: Gather) -> Point:
@@ -634,19 +646,23 @@ def measure_point(
                 norms[:, place] = one**2 @ kept
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
-    size, outputs = len(point.frame), len(away)
     if message.rows is None:
         bounds = _bounds(point) if point.shared else None
         return point, Measured(norms, None, None, bounds, z)
-    point = _remember(point, message.rows)
+    point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
-    hessian = np.empty((outputs, size, size))
+    return point, Measured(norms, gradient, hessian_in_frame(point))
+
+
+def hessian_in_frame(point: Point) -> Array:
+    """Return this client's part of the Hessian in the frame, (outputs, frame, frame)."""
     turn = turn_of(point, point.selected)
     rows = point.framed[point.slot[point.selected[turn]]]
-    for c in range(outputs):
+    hessian = np.empty((len(point.curvature), len(point.frame), len(point.frame)))
+    for c in range(len(hessian)):
         scaled = rows * np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
         hessian[c] = scaled.T @ scaled + point.ridge
-    return point, Measured(norms, gradient, hessian)
+    return hessian
 
 
 def _measure_l1(point: Point, v: Array) -> tuple[Point, Array, Array]:
@@ -703,7 +719,7 @@ def power_above(bound: Array) -> Array:
     return np.asarray(np.exp2(np.ceil(np.log2(np.where(bound > 0, bound, 1.0)))))
 
 
-def _remember(point: Point, rows: Array) -> Point:
+def remember(point: Point, rows: Array) -> Point:
     """Keep the newly selected samples whose turn is this client's."""
     new = point.selected[~point.known[point.selected]]
     if not len(new):
@@ -762,5 +778,7 @@ SENDS = (
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
     *fl.each(fl.sums(grade_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0),
-    *fl.each(fl.sums(share_weights, reveals=("w", "nonzero")), model=("w", "nonzero")),
+    *fl.each(
+        fl.sums(share_weights, reveals=("w", "nonzero"), opens=("w",)), model=("w", "nonzero")
+    ),
 )

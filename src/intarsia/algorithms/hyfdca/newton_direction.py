@@ -166,11 +166,16 @@ class Advance:
     step: Array  # (outputs,)
 
 
-def multiply_exact(clients: fl.Clients, solver: ClientId, gradient: Any, hessian: Any) -> Any:
-    """Solve in the frame at one client; return the sealed total of Products."""
+def multiply_exact(
+    clients: fl.Clients, solver: ClientId, gradient: Any, hessian: Any, by: Any = None
+) -> Any:
+    """Solve in the frame at one client; return the sealed total of Products.
+
+    `by` is the client function that the clients multiply by; None: `multiply`.
+    """
     system = SmallSystem(gradient=gradient, hessian=hessian)
     solved = clients.sum(solve, {solver: system})
-    return clients.sum(multiply, dict.fromkeys(clients.ids, Coefficients(y=solved.y)))
+    return clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=solved.y)))
 
 
 def multiply_conjugate(
@@ -179,14 +184,18 @@ def multiply_conjugate(
     *,
     samples: int,
     regularisation: float,
-    residual: float,
+    residual: float = 0.0,
     single: bool,
+    enough: Array | None = None,
+    most: int = MOST,
+    by: Any = None,
 ) -> tuple[Any, int]:
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
-    is `residual` of the first (less within `_FEW` iterations), or after `MOST`. `single` is the
-    precision of the products of dense rows.
+    is `residual` of the first (less within `_FEW` iterations) or its square `enough`, (outputs,),
+    or after `most`. `single` is the precision of the products of dense rows; `by` as in
+    `multiply_exact`.
     """
     found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
@@ -194,23 +203,23 @@ def multiply_conjugate(
     first, weighted = squares[:, 1], squares[:, 0]
     keep = np.zeros(len(first))
     count = 0
-    while count < MOST:
+    while count < most:
         count += 1
         conjugate = Conjugate(products=found.products, keep=keep)
         curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
-        enough = (_CLOSE if count < _FEW else residual) ** 2 * first
-        going = (squares[:, 1] > enough) & (bend > 0)
+        least = (_CLOSE if count < _FEW else residual) ** 2 * first if enough is None else enough
+        going = (squares[:, 1] > least) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
         found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
         squares = clients.reveal(found.squares)
-        if not (going & (squares[:, 1] > enough)).any():
+        if not (going & (squares[:, 1] > least)).any():
             break
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]
-    products = clients.sum(multiply, dict.fromkeys(clients.ids, Coefficients(y=None)))
+    products = clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=None)))
     return products, count
 
 
@@ -308,8 +317,15 @@ def multiply(
     state: Point | Search | Sharing, block: Block, message: Coefficients, rng: fl.RandomKey
 ) -> tuple[Point, Products]:
     """Send this client's part of the direction's scores."""
+    return products_of(state, block, message)
+
+
+def products_of(
+    state: Point | Search | Sharing, block: Block, message: Coefficients
+) -> tuple[Point, Products]:
+    """Return the state with the direction, and this client's part of its scores."""
     if isinstance(state, Search):
-        point, direction = state.point, state.direction
+        point, direction = fl.evolve(state.point, residual=state.residual), state.direction
     else:
         assert message.y is not None
         point = state.point if isinstance(state, Sharing) else state
@@ -376,7 +392,7 @@ def start_search(
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
         point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
-    values = block.x[point.selected]
+    values = block.x if len(point.selected) == block.shape[0] else block.x[point.selected]
     if message.single and not isinstance(values, csr_array):
         values = values.astype(np.float32)
     zeros = np.zeros_like(point.w)

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca.score_readers import find_read, present_share
+from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError
@@ -293,6 +293,17 @@ def draw_model(place: Place, block: Block, message: Draw, rng: fl.RandomKey) -> 
     change = scores(block.x, u - place.u)
     share = _feature_share(place, message.present)
     return replace(place, u=u, u_trial=u), Drawn(move * share, change)
+
+
+def present_share(
+    cell: NDArray[np.int64],
+    owners: tuple[tuple[ClientId, ...], ...],
+    present: tuple[ClientId, ...],
+) -> NDArray[np.float64]:
+    """Return 1 / owners that are there for each entry, 0 where `cell` is -1."""
+    there = set(present)
+    shares = [1 / max(len(there.intersection(names)), 1) for names in owners]
+    return np.array([*shares, 0.0])[cell]
 
 
 def _feature_share(place: Place, present: tuple[ClientId, ...]) -> Array:

@@ -16,10 +16,11 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     newton_client,
+    newton_interior,
     newton_shares,
 )
+from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial
-from intarsia.algorithms.hyfdca.score_readers import find_read
 from intarsia.core.algorithm import RandomKey, Release, evolve
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Index, Schema
@@ -127,7 +128,12 @@ def _check_errors(options: HyFDCA) -> None:
             )
 
 
-Phase = minibatch_ascent.ChunkAscent | dual_newton.DualNewton | newton.Newton
+Phase = (
+    minibatch_ascent.ChunkAscent
+    | dual_newton.DualNewton
+    | newton.Newton
+    | newton_interior.InteriorPoint
+)
 # a client in such a phase
 InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton_client.Point
 

@@ -1,0 +1,515 @@
+"""The interior point phase of HyFDCA: where Newton's method comes to a stand at the losses' kinks.
+
+    F(w) = λ/2 ‖w‖² + 1/N Σ_i max {β r_i(w) : a ≤ β ≤ a + 1}
+
+The hinge, the quantile loss and the squared hinge (with -β²/4 in the braces, β ≥ 0) with a small λ:
+the samples on one side of the kink change with every step, and steps get short. The primal-dual
+interior point method (`maths.linear.interior_point`, with the symbols) keeps all samples off the
+kink by a barrier μ that falls to 0. It needs the two sums of Newton's method, and takes all samples
+into the Hessian. P(w) - D(α) at its points is certified as elsewhere: α is inside its box.
+
+The server sees scalars only. A round is one step of Mehrotra's method:
+
+1. first direction, to μ = 0: solve (λI + 1/N Xᵀ h X) d = λ(w(α) - w) + 1/N Xᵀ(s h (r + b/p - c/m)),
+   exactly in the frame of `newton` or by conjugate gradients. They end where the gap that is left
+   for their residual ρ, ‖ρ‖²/(2λ), is less than what the barrier leaves
+2. how far it is from the boundary, and Σ (pu + mv) on the way: the new barrier
+3. second direction, with the barrier and what the products of the first steps add in the targets
+4. how far that is from the boundary; new scores and duals at the one client that reads a sample's
+   score; its owners get dual, aim (s h (r + b/p - c/m)) and curvature h
+5. w(α), and the norms that make the certificate
+
+Where Newton's system is shared the phase is not entered: in fixed point its Hessian is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from intarsia.algorithms.hyfdca.newton_client import (
+    OwnFrame,
+    Point,
+    Refresh,
+    Start,
+    cell_grams,
+    enter,
+    hessian_in_frame,
+    keep_frame,
+    keep_scores,
+    own_scores,
+    project_new,
+    remember,
+    share_weights,
+)
+from intarsia.algorithms.hyfdca.newton_direction import (
+    MOST,
+    Coefficients,
+    Products,
+    Search,
+    multiply,
+    multiply_conjugate,
+    multiply_exact,
+    products_of,
+)
+from intarsia.core import algorithm as fl
+from intarsia.core.block import Array, Block, ClientId, targets
+from intarsia.maths.linear import interior_point as inside
+from intarsia.maths.linear import losses
+from intarsia.maths.linear.products import gather
+
+MOST_FEATURES = 2500  # most features for the exact solve
+_FRAME = 1.25  # rows of the frame for each feature: a square one is badly conditioned
+_DAMPING = 1e-4  # δ over P
+_MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
+_FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
+_LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
+_BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
+_SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
+# steps that clients tell to be too far or not: fine towards 1
+_STEPS = np.concatenate(
+    [np.geomspace(1e-3, 0.5, 8)[:-1], 1 - np.geomspace(0.5, 1e-2, 12), np.ones(1)]
+)
+_SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
+
+
+@dataclass(frozen=True)
+class InteriorPoint:
+    """The server's state; arrays are (outputs,)."""
+
+    loss: int
+    regularisation: float
+    samples: int  # N
+    labelled: tuple[ClientId, ...]  # clients that read scores
+    framed: bool  # solve exactly in a frame
+    most: int  # iterations of conjugate gradients
+    products: Array  # Σ (pu + mv) / N, 2μ where all are equal
+    primal: Array
+    dual: Array
+    steps: int = 0
+    still: int = 0  # short steps, one after another
+    alpha: Any = None  # sealed (outputs, samples)
+    dual_weights: Any = None  # sealed (outputs, features) w(α)
+    gradient: Any = None  # sealed, in the frame
+    hessian: Any = None  # sealed, in the frame
+    gram: Any = None  # sealed
+
+
+@dataclass(frozen=True)
+class StepInside:
+    """How far to go along the second direction; each (outputs,)."""
+
+    step: Array
+    barrier: Array  # μ to start from at the present scores, 0 = go on
+    damping: Array  # δ
+
+
+@fl.describe(
+    alpha="each row's dual variable",
+    aim="each row's dual variable",
+    curvature="each row's curvature of the loss",
+    sums="terms of the training objective",
+)
+@dataclass(frozen=True)
+class DualInside:
+    """Duals of the samples whose scores the client reads, what they go to, log h."""
+
+    alpha: fl.PerSample
+    aim: fl.PerSample  # change of α where the scores stay
+    curvature: fl.PerSample  # log h and a constant
+    sums: Array  # (outputs, 3) Σ l, Σ -l*(-α), Σ (pu + mv)
+
+
+@dataclass(frozen=True)
+class CountInside:
+    """The duals to count into w(α), and the aim into the gradient."""
+
+    aim: fl.PerSample
+    alpha: fl.PerSample | None = None  # None: the aim of the second direction alone
+    curvature: fl.PerSample | None = None
+    step: Array | None = None  # (outputs,) that led there
+    framed: bool = False
+    gram: bool = False
+
+
+@fl.describe(
+    pull="weighted sums of columns",
+    w="model weights or their changes",
+    gram="products of columns",
+    rows="random projections of chosen rows",
+    counts="numbers of chosen rows",
+)
+@dataclass(frozen=True)
+class CountedInside:
+    """Parts of Xᵀ aim / N and of the Hessian; what the client's part of w(α) changed by."""
+
+    pull: fl.PerFeature
+    w: fl.PerFeature | None
+    gram: fl.PerFeature | None
+    rows: fl.PerSelected | None
+    counts: fl.Counts | None
+
+
+@dataclass(frozen=True)
+class MeasureInside:
+    """Totals of CountedInside, for the gradient."""
+
+    pull: fl.PerFeature
+    w: fl.PerFeature | None = None  # w(α); None: the second direction
+    rows: fl.PerSelected | None = None
+    exact: bool = False  # whether nothing is left of the first direction's residual
+
+
+@fl.describe(
+    norms="terms of the training objective",
+    gradient="gradient and curvature of the loss",
+    hessian="gradient and curvature of the loss",
+)
+@dataclass(frozen=True)
+class MeasuredInside:
+    """Norms for the certificate; gradient and Hessian in the frame."""
+
+    norms: Array | None  # (outputs, 2) ‖w‖², ‖w(α)‖²
+    gradient: Array | None  # (outputs, frame)
+    hessian: Array | None  # (outputs, frame, frame)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Scores of a direction."""
+
+    z: fl.PerScore
+    second: bool  # to be added to the first
+
+
+@fl.describe("terms of the training objective")
+@dataclass(frozen=True)
+class Reached:
+    """Whether steps are too far, and the products along them."""
+
+    far: Array  # (outputs, steps) 1 where a step is too far for the client
+    products: Array  # (outputs, 3) c of c₀ + c₁t + c₂t²
+
+
+@dataclass(frozen=True)
+class Correct:
+    """The barrier of the second direction, (outputs,)."""
+
+    barrier: Array
+
+
+@fl.describe("each row's dual variable")
+@dataclass(frozen=True)
+class Correction:
+    """What the second direction adds to the aim."""
+
+    aim: fl.PerSample
+
+
+# -- clients
+
+
+def _seen(point: Point, block: Block) -> tuple[Array, Array, Array, Array | None]:
+    """Return r, sign and scores of the samples that the client reads, and their weights."""
+    mine, y = point.mine, targets(block, len(point.z))[:, point.mine]
+    z = point.z[:, mine]
+    return *inside.residuals(point.loss, z, y), z, block.weights_of(mine)
+
+
+def _spread(point: Point, values: Array) -> Array:
+    """Return values of the samples that the client reads among zeros, (outputs, samples)."""
+    found = np.zeros_like(point.z)
+    found[:, point.mine] = values
+    return found
+
+
+@fl.told_the_same
+@fl.client_function
+def step_inside(
+    point: Point, block: Block, message: StepInside, rng: fl.RandomKey
+) -> tuple[Point, DualInside]:
+    """Go to the new scores and duals; send them with their aim at μ = 0."""
+    r, sign, _, weights = _seen(point, block)
+    if message.barrier.any():
+        capped = point.loss != losses.SQUARED_HINGE
+        inner = inside.central(r, message.barrier, message.damping, capped=capped)
+    else:
+        inner = point.inner
+        if message.step.any():
+            steps = inside.changes(inner, r, -sign * point.q[:, point.mine])
+            inner = inside.advanced(inner, steps, message.step)
+            z = point.z + message.step[:, None] * point.q
+            point = fl.evolve(point, z=z)
+            r, sign, _, _ = _seen(point, block)
+        inner = inside.aimed_at_zero(inner, message.damping)
+    mine, options = point.mine, point.options
+    shape = losses.shape_of(options)
+    beta = inner.below + (shape - 1.0 if point.loss == losses.QUANTILE else 0.0)
+    factor = 1.0 if weights is None else weights
+    y = targets(block, len(point.z))[:, mine]
+    alpha, aim = factor * sign * beta, factor * sign * inside.aim(inner, r)
+    h = _SHIFT + np.log(np.maximum(factor * inside.curvature(inner), np.exp(1 - _SHIFT)))
+    sums = np.stack(
+        [
+            losses.value(point.loss, point.z[:, mine], y, weights, shape=shape).sum(axis=1),
+            (factor * losses.minus_conjugate(point.loss, sign * beta, y, shape=shape)).sum(axis=1),
+            (factor * (inner.below * inner.under + inner.above * inner.over)).sum(axis=1),
+        ],
+        axis=1,
+    )
+    point = fl.evolve(point, inner=inner)
+    alpha, aim, h = (_spread(point, one) for one in (alpha, aim, h))
+    return point, DualInside(alpha, aim, h, sums)
+
+
+@fl.told_the_same
+@fl.client_function
+def reach_boundary(
+    point: Point, block: Block, message: Reach, rng: fl.RandomKey
+) -> tuple[Point, Reached]:
+    """Send which steps along a direction are too far, and the products along it."""
+    q = point.q + message.z if message.second else message.z
+    r, sign, _, weights = _seen(point, block)
+    steps = inside.changes(point.inner, r, -sign * q[:, point.mine])
+    far = inside.furthest(point.inner, steps)[:, None] < _STEPS
+    reached = Reached(far.astype(np.float64), inside.products_along(point.inner, steps, weights))
+    return fl.evolve(point, q=q), reached
+
+
+@fl.told_the_same
+@fl.client_function
+def correct_aim(
+    point: Point, block: Block, message: Correct, rng: fl.RandomKey
+) -> tuple[Point, Correction]:
+    """Set the targets of the second direction; send what they add to the aim."""
+    r, sign, _, weights = _seen(point, block)
+    steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
+    inner = inside.corrected(point.inner, steps, message.barrier)
+    change = inside.aim(inner, r) - inside.aim(point.inner, r)
+    factor = 1.0 if weights is None else weights
+    point = fl.evolve(point, inner=inner)
+    return point, Correction(_spread(point, factor * sign * change))
+
+
+@fl.client_function
+def multiply_second(
+    state: Point | Search, block: Block, message: Coefficients, rng: fl.RandomKey
+) -> tuple[Point, Products]:
+    """Do as `multiply` for the second direction: a site counts rounds by the first."""
+    return products_of(state, block, message)
+
+
+@fl.told_the_same
+@fl.client_function
+def count_inside(
+    point: Point, block: Block, message: CountInside, rng: fl.RandomKey
+) -> tuple[Point, CountedInside]:
+    """Count duals into w(α) and the aim into the gradient; take all samples into the Hessian."""
+    pull = gather(block.x, message.aim) / point.samples
+    if message.alpha is None:
+        return fl.evolve(point, first=point.direction), CountedInside(pull, None, None, None, None)
+    assert message.curvature is not None
+    assert message.step is not None
+    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
+    labelled = message.curvature > 0.5
+    curvature = np.where(labelled, np.exp(message.curvature - _SHIFT), 0.0)
+    selected = np.flatnonzero(labelled.any(axis=0))
+    w = point.w
+    if message.step.any():
+        w = w + message.step[:, None] * (point.first + point.direction)
+    given = {"alpha": message.alpha, "selected": selected, "curvature": curvature[:, selected]}
+    point = fl.evolve(point, w=w, **given)
+    gram = rows = counts = None
+    if message.framed:
+        rows, counts = project_new(point, block, selected)
+    if message.gram:
+        cells = {"height": point.before.gram_height, "samples": point.samples}
+        gram = cell_grams(block.x, selected, point.curvature, point.feature_cells, **cells)
+    return point, CountedInside(pull, change, gram, rows, counts)
+
+
+@fl.client_function
+def measure_inside(
+    point: Point, block: Block, message: MeasureInside, rng: fl.RandomKey
+) -> tuple[Point, MeasuredInside]:
+    """Send norms; in the frame also this client's part of the gradient and the Hessian."""
+    norms = gradient = hessian = None
+    if message.w is not None:
+        kept, away = point.kept_features, message.w - point.w
+        norms = np.stack([point.w**2 @ kept, message.w**2 @ kept], axis=1)
+        residual = point.regularisation * away + message.pull
+    else:
+        residual = message.pull if message.exact else point.residual + message.pull
+    point = fl.evolve(point, residual=residual)
+    if message.rows is not None:
+        point = remember(point, message.rows)
+        hessian = hessian_in_frame(point)
+    if message.rows is not None or message.exact:
+        gradient = residual @ (point.frame * point.feature_share).T
+    return point, MeasuredInside(norms, gradient, hessian)
+
+
+# -- server
+
+
+def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
+    """Start the phase from a point of Newton's method.
+
+    `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
+    """
+    fits = newton.features <= MOST_FEATURES and newton.features * newton.samples <= _MOST_VALUES
+    framed = newton.framed or (frame and fits)
+    if framed:
+        _draw_frame(newton, clients)
+    zeros = np.zeros_like(newton.primal)
+    state = InteriorPoint(
+        loss=newton.loss,
+        regularisation=newton.regularisation,
+        samples=newton.samples,
+        labelled=newton.labelled,
+        framed=framed,
+        most=max(MOST, newton.features),
+        products=zeros,
+        primal=newton.primal,
+        dual=newton.dual,
+        alpha=newton.alpha,
+        dual_weights=newton.dual_weights,
+    )
+    return _at(state, clients, zeros, newton.primal)
+
+
+def _draw_frame(newton: Any, clients: fl.Clients) -> None:
+    """Let the clients go to a frame that the owners of each feature know, at the present point."""
+    own = clients.sum(share_weights, dict.fromkeys(clients.ids, Refresh(z=None)))
+    start = Start(alpha=newton.alpha, w=own.w, warm=True, frame=math.ceil(_FRAME * newton.features))
+    drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
+    clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(drawn.frame)))
+    scores = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
+    clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=scores.z)))
+
+
+def step(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, fl.RoundMetrics]:
+    """Take one step; return the state and the certificate at the new point."""
+    # step 1: first direction
+    found = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
+    # step 2: the barrier that it can get to
+    reached, products = _reach(clients, state.labelled, found, second=False)
+    after = products[:, 0] + reached * (products[:, 1] + reached * products[:, 2])
+    share = np.clip(after / np.maximum(products[:, 0], 1e-300), 0, 1) ** 3
+    # not ahead of the equations that the directions before left unsolved
+    unsolved = state.primal - state.dual - state.products
+    share = np.maximum(share, np.clip(_BEHIND * unsolved / state.products, _LEAST, 1))
+    correct = Correct(0.5 * share * state.products)
+    # step 3: second direction
+    aimed = clients.sum(correct_aim, dict.fromkeys(state.labelled, correct))
+    counted = clients.sum(count_inside, dict.fromkeys(clients.ids, CountInside(aim=aimed.aim)))
+    measure = MeasureInside(pull=counted.pull, exact=state.framed)
+    measured = clients.sum(measure_inside, dict.fromkeys(clients.ids, measure))
+    state = fl.evolve(state, gram=None)
+    enough = _SECOND * state.products * np.maximum(share, _LEAST_RESIDUAL)
+    found = _solve(state, clients, measured.gradient, enough, multiply_second)
+    length, _ = _reach(clients, state.labelled, found, second=True)
+    # steps 4 and 5
+    state = _at(state, clients, length, np.zeros_like(length))
+    still = state.still + 1 if length.max() < _STEPS[1] else 0
+    state = fl.evolve(state, steps=state.steps + 1, still=still)
+    return state, info(state)
+
+
+def _solve(
+    state: InteriorPoint, clients: fl.Clients, gradient: Any, enough: Array, by: fl.ClientFunction
+) -> Any:
+    """Find a direction; return its scores, sealed. `enough` is the gap that may be left."""
+    if state.framed:
+        return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by).z
+    products, _ = multiply_conjugate(
+        clients,
+        state.gram,
+        samples=state.samples,
+        regularisation=state.regularisation,
+        enough=2 * state.regularisation * enough,
+        single=False,
+        most=state.most,
+        by=by,
+    )
+    return products.z
+
+
+def _reach(
+    clients: fl.Clients, labelled: tuple[ClientId, ...], z: Any, *, second: bool
+) -> tuple[Array, Array]:
+    """Return the longest step, (outputs,), and c of c₀ + c₁t + c₂t², (outputs, 3)."""
+    found = clients.sum(reach_boundary, dict.fromkeys(labelled, Reach(z=z, second=second)))
+    # discloses for how many clients some steps are too far, and Σ (pu + mv) along the direction
+    far, products = clients.reveal(found.far), clients.reveal(found.products)
+    allowed = (far < 0.5).sum(axis=1)
+    steps = np.concatenate([np.zeros(1), _STEPS])
+    return np.asarray(steps[allowed]), np.asarray(products)
+
+
+def _at(state: InteriorPoint, clients: fl.Clients, length: Array, barrier: Array) -> InteriorPoint:
+    """Move by a step, or to the centre of a barrier, and measure the point."""
+    message = StepInside(length, barrier, _DAMPING * state.primal)
+    point = clients.sum(step_inside, dict.fromkeys(state.labelled, message))
+    # discloses for each output: losses, dual terms, Σ (pu + mv)
+    sums = clients.reveal(point.sums)
+    count = CountInside(
+        aim=point.aim,
+        alpha=point.alpha,
+        curvature=point.curvature,
+        step=length,
+        framed=state.framed,
+        gram=not state.framed,
+    )
+    counted = clients.sum(count_inside, dict.fromkeys(clients.ids, count))
+    dual_weights = state.dual_weights + counted.w
+    rows = counted.rows if state.framed else None
+    measure = MeasureInside(pull=counted.pull, w=dual_weights, rows=rows)
+    measured = clients.sum(measure_inside, dict.fromkeys(clients.ids, measure))
+    # discloses for each output ‖w‖² and ‖w(α)‖²
+    norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
+    return fl.evolve(
+        state,
+        products=sums[:, 2] / state.samples,
+        primal=ridge * norms[:, 0] + sums[:, 0] / state.samples,
+        dual=sums[:, 1] / state.samples - ridge * norms[:, 1],
+        alpha=point.alpha,
+        dual_weights=dual_weights,
+        gradient=measured.gradient,
+        hessian=measured.hessian,
+        gram=counted.gram,
+    )
+
+
+def info(state: InteriorPoint) -> fl.RoundMetrics:
+    """Return the certificate at the present point, summed over the outputs."""
+    primal, dual = float(state.primal.sum()), float(state.dual.sum())
+    return fl.RoundMetrics(
+        finished=state.still > 3 or bool((state.products <= _SOLVED * state.primal).all()),
+        primal=primal,
+        dual=dual,
+        gap_relative=(primal - dual) / max(primal, 1e-300),
+        phase="interior point",
+    )
+
+
+def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, fl.RoundMetrics]:
+    """Compute the scores afresh at the primal point, then the certificate."""
+    own = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
+    clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=own.z)))
+    none = np.zeros_like(state.primal)
+    state = _at(state, clients, none, none)
+    return state, info(state)
+
+
+STATES = (InteriorPoint, inside.Interior)
+SENDS = (
+    *fl.sums(step_inside, reveals=("sums",)),
+    *fl.sums(count_inside, correct_aim),
+    *fl.sums(multiply_second, opens=("z",)),
+    *fl.sums(measure_inside, reveals=("norms",)),
+    *fl.sums(reach_boundary, reveals=("far", "products")),
+)

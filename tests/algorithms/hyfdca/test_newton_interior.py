@@ -1,0 +1,175 @@
+"""The interior point phase of HyFDCA: losses with a kink and a small λ."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
+
+from federations import BINARY, in_order, rectangles, started, table, train
+from intarsia.algorithms.hyfdca import newton, newton_interior
+from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton_interior import InteriorPoint
+from intarsia.algorithms.hyfdca.state import HyFDCA
+from intarsia.core.block import Labels
+from intarsia.core.schema import Schema
+from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.simulation import Simulation
+from intarsia.maths.linear import losses, sdca
+
+NUMBERS = Labels("regression")
+FRAMES = pytest.mark.parametrize("frame", [True, False], ids=["frame", "conjugate"])
+
+
+def at_once(monkeypatch):
+    """Let Newton's method hand over before its first step."""
+    begin = newton.begin
+
+    def handed_over(*args, **terms):
+        return dataclasses.replace(begin(*args, **terms), stalled=True)
+
+    monkeypatch.setattr(newton, "begin", handed_over)
+
+
+def certificate(x, y, engine, conclusion, options):
+    """Return P and D of a run on the pooled table, by formulas of their own."""
+    schema = engine.schema("train")
+    alpha = np.zeros((1, len(schema.samples)))
+    for name, state in engine.get_states().items():
+        alpha[:, schema.samples.own(name)] = state.alpha
+    alpha = alpha[:, np.argsort(schema.samples.ids)]
+    w = in_order(schema, conclusion.weights)
+    code, shape = losses.loss_code(options.loss), losses.shape_of(options)
+    given = {"regularisation": options.regularisation, "loss": code, "shape": shape}
+    primal = sdca.primal_objective(w @ x.T, y[None], w, **given)
+    implied = sdca.weights_from_duals(x, alpha, options.regularisation)
+    return primal, sdca.dual_objective(alpha, y[None], implied, **given)
+
+
+def least_loss(x, y, loss, level=0.5):
+    """Return the smallest mean loss without a penalty, by linear programming."""
+    samples, features = x.shape
+    rows = x * y[:, None] if loss == "hinge" else x
+    upper, lower = (1.0, 0.0) if loss == "hinge" else (level, 1 - level)
+    target = np.ones(samples) if loss == "hinge" else y
+    cost = np.concatenate([np.zeros(features), np.full(samples, upper), np.full(samples, lower)])
+    equal = np.hstack([rows, np.eye(samples), -np.eye(samples)])
+    bounds = [(None, None)] * features + [(0, None)] * (2 * samples)
+    return linprog(cost, A_eq=equal, b_eq=target, bounds=bounds).fun / samples
+
+
+def uneven(samples, features, seed=0):
+    """Return columns of sizes from 0.1 to 10, one of them with few entries."""
+    x, y = table(samples, features, seed)
+    x *= 10 ** np.random.default_rng(seed).uniform(-1, 1, features)
+    x[5:, 0] = 0.0
+    return x, y
+
+
+@FRAMES
+@pytest.mark.parametrize("loss", ["hinge", "quantile"])
+def test_small_penalties_come_to_the_optimum_of_linear_programming(loss, frame):
+    """At λ 1e-9 the penalty is less than 1e-5 of the loss; an optimum is between the two."""
+    x, y = uneven(120, 7)
+    if loss == "quantile":
+        y = y + 5.0 + x[:, 1]
+    options = HyFDCA(loss=loss, regularisation=1e-9, quantile=0.3, frame=frame)
+    labels = BINARY if loss == "hinge" else NUMBERS
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2, shared_rows=5), labels)
+    conclusion = train(HYFDCA, engine, server, 80, tolerance=1e-6)
+    assert conclusion.info.phase == "interior point"
+    assert conclusion.info.gap_relative <= 1e-6
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert conclusion.info.dual == pytest.approx(dual, rel=1e-9)
+    least = least_loss(x, y, loss, 0.3)
+    assert least * (1 - 1e-9) <= primal <= least * (1 + 1e-4)
+
+
+@FRAMES
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_the_phase_alone_solves_problems_with_more_penalty(monkeypatch, frame, loss):
+    at_once(monkeypatch)
+    x, y = uneven(200, 6)
+    for regularisation in (1.0, 1e-3):
+        options = HyFDCA(loss=loss, regularisation=regularisation, frame=frame)
+        engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+        conclusion = train(HYFDCA, engine, server, 40, tolerance=1e-8)
+        primal, dual = certificate(x, y, engine, conclusion, options)
+        assert (primal - dual) / primal <= 1e-8
+
+
+def test_weights_of_rows_count_as_copies(monkeypatch):
+    at_once(monkeypatch)
+    x, y = table(60, 4)
+    found = []
+    weighted = dataclasses.replace(BINARY, weighted=True)
+    for weights in (1.0 + np.arange(60) % 2, None):
+        blocks = rectangles(x, y, 2, 2)
+        if weights is None:  # every other row twice
+            more = np.concatenate([np.arange(60), np.arange(1, 60, 2)])
+            blocks = rectangles(x[more], y[more], 2, 2)
+        else:
+            blocks = {
+                name: dataclasses.replace(one, weights=weights[one.samples])
+                for name, one in blocks.items()
+            }
+        # 1/N of the losses: 60 rows, or 90
+        options = HyFDCA(regularisation=1e-3 * (1 if weights is None else 1.5))
+        labels = BINARY if weights is None else weighted
+        engine, server = started(HYFDCA, options, blocks, labels)
+        conclusion = train(HYFDCA, engine, server, 40, tolerance=1e-10)
+        found.append(in_order(engine.schema("train"), conclusion.weights))
+    np.testing.assert_allclose(*found, rtol=1e-3)
+
+
+def test_classes_have_barriers_of_their_own():
+    x, _ = uneven(150, 6)
+    y = np.arange(150) % 3 + 0.0
+    options = HyFDCA(regularisation=1e-6)
+    labels = Labels("multiclass", ("a", "b", "c"))
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), labels)
+    conclusion = train(HYFDCA, engine, server, 60, tolerance=1e-6)
+    assert conclusion.info.phase == "interior point"
+    assert conclusion.info.gap_relative <= 1e-6
+
+
+def test_sparse_tables_beyond_the_frame_go_on_by_conjugate_gradients(monkeypatch):
+    monkeypatch.setattr(newton_interior, "MOST_FEATURES", 5)
+    monkeypatch.setattr(newton, "MOST_FEATURES", 5)
+    x, y = uneven(150, 8)
+    options = HyFDCA(regularisation=1e-5)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+    conclusion = train(HYFDCA, engine, server, 80, tolerance=1e-6)
+    assert conclusion.info.gap_relative <= 1e-6
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+
+
+@FRAMES
+def test_a_run_that_is_cut_in_the_phase_comes_to_the_same_bits(frame):
+    x, y = uneven(100, 6)
+    options = HyFDCA(regularisation=1e-6, frame=frame)
+    blocks = rectangles(x, y, 2, 2)
+    found = []
+    for cut in (None, 18):
+        engine, server = started(HYFDCA, options, blocks)
+        for number in range(1, 21):
+            engine.begin_round(number)
+            server, _ = HYFDCA.round(server, engine, engine.key())
+            if number != cut:
+                continue
+            assert isinstance(server.phase, InteriorPoint)
+            written = codec.encode((engine.books.seal(server), engine.get_states()))
+            engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
+            engine.count_once()
+            sealed, states = codec.decode(written, *HYFDCA.states, *RECORDS)
+            engine.set_states(states)
+            server = engine.books.unseal(sealed)
+        engine.begin_round(21)
+        found.append(HYFDCA.conclude(server, engine, engine.key("conclude")).weights)
+    np.testing.assert_array_equal(*found)
