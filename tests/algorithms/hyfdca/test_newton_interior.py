@@ -71,7 +71,7 @@ def uneven(samples, features, seed=0):
 
 
 @FRAMES
-@pytest.mark.parametrize("loss", ["hinge", "quantile"])
+@pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "quantile"])
 def test_small_penalties_come_to_the_optimum_of_linear_programming(loss, frame):
     """At λ 1e-9 the penalty is less than 1e-5 of the loss; an optimum is between the two."""
     x, y = uneven(120, 7)
@@ -103,6 +103,7 @@ def test_the_phase_alone_solves_problems_with_more_penalty(monkeypatch, frame, l
         assert (primal - dual) / primal <= 1e-8
 
 
+@pytest.mark.slow
 def test_weights_of_rows_count_as_copies(monkeypatch):
     at_once(monkeypatch)
     x, y = table(60, 4)
@@ -138,6 +139,7 @@ def test_classes_have_barriers_of_their_own():
     assert conclusion.info.gap_relative <= 1e-6
 
 
+@pytest.mark.slow
 def test_sparse_tables_beyond_the_frame_go_on_by_conjugate_gradients(monkeypatch):
     monkeypatch.setattr(newton_interior, "MOST_FEATURES", 5)
     monkeypatch.setattr(newton, "MOST_FEATURES", 5)

@@ -19,8 +19,7 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.maths.linear import losses, sdca
 
-# Huber's, too, has kinks, and no interior point phase: it may stand still at λ below 1e-5
-LOSSES = ("hinge", "squared_hinge", "logistic", "quantile", "squared")
+LOSSES = ("hinge", "squared_hinge", "logistic", "quantile", "squared", "huber")
 ROUNDS = 150
 
 
@@ -140,8 +139,19 @@ def test_random_problems_are_solved_and_certified(one):
     check(one)
 
 
+@pytest.mark.parametrize(
+    ("loss", "seed", "samples"),
+    [("squared", 476459, 42), ("squared_hinge", 371271, 45)],
+)
+def test_wide_tables_that_newtons_method_in_the_dual_does_not_solve(loss, seed, samples):
+    """Heavy tails make its system ill-conditioned: the method in the primal goes on from zeros."""
+    given = {"numeric": 6, "levels": 40, "spread": 2.0, "tails": True, "standardise": False}
+    one = Drawn(seed, loss, samples, **given, regularisation=2.1e-3, grid=(3, 1), frame=True)
+    check(one)
+
+
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(DRAWN)
 def test_many_random_problems_are_solved_and_certified(one):
     check(one)

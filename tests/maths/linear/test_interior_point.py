@@ -10,11 +10,12 @@ from intarsia.maths.linear import losses
 
 R = np.array([[-1e8, -3.0, -1e-9, 0.0, 1e-9, 0.5, 1e8]])
 NONE = np.zeros(1)
+HINGE = inside.box_of(losses.HINGE, 0.0)
 
 
 @pytest.mark.parametrize("barrier", [1e-9, 1e-3, 10.0])
 def test_the_central_point_solves_its_equations(barrier):
-    point = inside.central(R, np.array([barrier]), NONE)
+    point = inside.central(R, np.array([barrier]), NONE, HINGE)
     np.testing.assert_allclose(point.below * point.under, barrier)
     np.testing.assert_allclose(point.above * point.over, barrier)
     np.testing.assert_allclose(point.below + point.above, 1.0, rtol=1e-9)
@@ -23,7 +24,9 @@ def test_the_central_point_solves_its_equations(barrier):
 
 
 def test_without_an_upper_edge_the_central_point_has_half_its_dual_in_place_of_v():
-    point = inside.central(R[:, 1:], np.array([1e-3]), NONE, capped=False)
+    point = inside.central(
+        R[:, 1:], np.array([1e-3]), NONE, inside.box_of(losses.SQUARED_HINGE, 0.0)
+    )
     np.testing.assert_allclose(point.below * point.under, 1e-3)
     slack = 0.5 * point.below - point.under
     np.testing.assert_allclose(slack, R[:, 1:], rtol=1e-9, atol=1e-9)
@@ -34,10 +37,20 @@ def test_without_an_upper_edge_the_central_point_has_half_its_dual_in_place_of_v
     )
 
 
+@pytest.mark.parametrize("barrier", [1e-9, 1e-3, 10.0])
+def test_the_central_point_of_hubers_loss_has_its_curvature(barrier):
+    point = inside.central(R, np.array([barrier]), NONE, inside.box_of(losses.HUBER, 1.5))
+    np.testing.assert_allclose(point.below * point.under, barrier)
+    np.testing.assert_allclose(point.above * point.over, barrier)
+    np.testing.assert_allclose(point.below + point.above, 3.0, rtol=1e-9)
+    slack = point.over - point.under + inside.dual_of(point)
+    np.testing.assert_allclose(slack, R, rtol=1e-12, atol=1e-9)
+
+
 def test_a_step_solves_the_equations_to_first_order():
     r, change = R[:, 1:-1], np.array([[0.3, -0.2, 0.1, 0.7, -1.0]])
     point = inside.corrected(
-        inside.central(r, np.array([0.5]), NONE), (NONE[:, None],) * 3, np.array([0.2])
+        inside.central(r, np.array([0.5]), NONE, HINGE), (NONE[:, None],) * 3, np.array([0.2])
     )
     dual, under, over = steps = inside.changes(point, r, change)
     moved = inside.advanced(point, steps, np.ones(1))
@@ -50,7 +63,7 @@ def test_a_step_solves_the_equations_to_first_order():
 
 
 def test_the_longest_step_stays_off_the_boundary():
-    point = inside.central(np.array([[1.0, -2.0]]), np.array([1e-3]), NONE)
+    point = inside.central(np.array([[1.0, -2.0]]), np.array([1e-3]), NONE, HINGE)
     for change in (5.0, -5.0):
         steps = inside.changes(point, np.array([[1.0, -2.0]]), np.full((1, 2), change))
         length = inside.furthest(point, steps)
@@ -61,7 +74,7 @@ def test_the_longest_step_stays_off_the_boundary():
 
 
 def test_damping_bounds_the_curvature():
-    point = inside.central(np.zeros((1, 1)), np.array([1e-12]), np.array([1e-4]))
+    point = inside.central(np.zeros((1, 1)), np.array([1e-12]), np.array([1e-4]), HINGE)
     assert inside.curvature(point)[0, 0] == pytest.approx(1e4)
 
 

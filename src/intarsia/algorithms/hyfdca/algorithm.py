@@ -177,7 +177,10 @@ def _finishing_round(
     """Run a round of the phase that suits the tables, from the present duals."""
     phase = server.phase
     if isinstance(phase, dual_newton.DualNewton) and phase.stalled:
-        server = _begin_newton(replace(_leave(server), wide=False), clients, warm=True)
+        server = replace(_leave(server), wide=False)
+        if not (phase.dual > 0).all():  # worse than zeros: scores would lose their digits
+            server = replace(server, alpha=server.alpha * 0.0)
+        server = _begin_newton(server, clients, warm=True)
     elif phase is None or (
         isinstance(phase, minibatch_ascent.ChunkAscent) and minibatch_ascent.exhausted(phase)
     ):

@@ -45,7 +45,7 @@ from intarsia.maths.linear.smoothed_losses import dual_points, slopes
 _WEIGHT = 2.0  # s at first as a multiple of λN over the mean ‖x_i‖²
 _RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.005, 0.03  # where conjugate gradients stop
 _MOST, _DELAY = 0.4, 6.0  # θ at most, and the steps after which it would be a half
-_PATIENCE = 150  # steps within which the gap must halve
+_FAR, _PATIENCE = 0.1, (12, 150)  # relative gap; steps within which it must halve: above, below
 _SPARE = 1.2  # samples that are kept packed, as a multiple of those with curvature
 _ITERATIONS = 40  # of conjugate gradients
 _STEPS = np.array(
@@ -678,7 +678,8 @@ def _check_progress(newton: DualNewton) -> DualNewton:
     gap = float((newton.primal - newton.best).sum())
     stalled = newton.still > 3 or not np.isfinite(gap)
     mark = newton.mark
-    if newton.steps - mark[1] >= _PATIENCE:
+    near = gap <= _FAR * float(newton.primal.sum())
+    if newton.steps - mark[1] >= _PATIENCE[near]:
         stalled = stalled or gap > 0.5 * mark[0]
         mark = (gap, newton.steps)
     elif newton.steps == 1:

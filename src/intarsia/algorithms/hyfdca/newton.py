@@ -443,7 +443,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
 
     The inner problems of the hinge are then solved more strictly.
     """
-    stuck = newton.loss == losses.SQUARED_HINGE and newton.shorts >= _SHORTS
+    stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == 0:
         gap = float(newton.gap.max())
         # exact steps are cheap: they get eight more

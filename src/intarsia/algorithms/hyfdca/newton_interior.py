@@ -1,22 +1,23 @@
 """The interior point phase of HyFDCA: where Newton's method comes to a stand at the losses' kinks.
 
-    F(w) = λ/2 ‖w‖² + 1/N Σ_i max {β r_i(w) : a ≤ β ≤ a + 1}
+    F(w) = λ/2 ‖w‖² + 1/N Σ_i max {β r_i(w) - κβ²/2 : a ≤ β ≤ a + t}
 
-The hinge, the quantile loss and the squared hinge (with -β²/4 in the braces, β ≥ 0) with a small λ:
-the samples on one side of the kink change with every step, and steps get short. The primal-dual
-interior point method (`maths.linear.interior_point`, with the symbols) keeps all samples off the
-kink by a barrier μ that falls to 0. It needs the two sums of Newton's method, and takes all samples
-into the Hessian. P(w) - D(α) at its points is certified as elsewhere: α is inside its box.
+The hinge, the squared hinge, Huber's loss and the quantile loss with a small λ: the samples on one
+side of a kink, or of a jump of the curvature, change with every step, and steps get short. The
+primal-dual interior point method (`maths.linear.interior_point`, with the symbols) keeps all
+samples off the kink by a barrier μ that falls to 0. It needs the two sums of Newton's method, and
+takes all samples into the Hessian. P(w) - D(α) at its points is certified as elsewhere: α is inside
+its box.
 
 The server sees scalars only. A round is one step of Mehrotra's method:
 
-1. first direction, to μ = 0: solve (λI + 1/N Xᵀ h X) d = λ(w(α) - w) + 1/N Xᵀ(s h (r + b/p - c/m)),
-   exactly in the frame of `newton` or by conjugate gradients. They end where the gap that is left
-   for their residual ρ, ‖ρ‖²/(2λ), is less than what the barrier leaves
+1. first direction, to μ = 0: solve (λI + 1/N Xᵀ h X) d = λ(w(α) - w) + 1/N Xᵀ a, with the aim
+   a = s h (r - κβ + b/p - c/m), exactly in the frame of `newton` or by conjugate gradients. They
+   end where the gap that is left for their residual ρ, ‖ρ‖²/(2λ), is less than the barrier leaves
 2. how far it is from the boundary, and Σ (pu + mv) on the way: the new barrier
 3. second direction, with the barrier and what the products of the first steps add in the targets
 4. how far that is from the boundary; new scores and duals at the one client that reads a sample's
-   score; its owners get dual, aim (s h (r + b/p - c/m)) and curvature h
+   score; its owners get dual, aim and curvature h
 5. w(α), and the norms that make the certificate
 
 Where Newton's system is shared the phase is not entered: in fixed point its Hessian is lost.
@@ -233,9 +234,10 @@ def step_inside(
 ) -> tuple[Point, DualInside]:
     """Go to the new scores and duals; send them with their aim at μ = 0."""
     r, sign, _, weights = _seen(point, block)
+    shape = losses.shape_of(point.options)
     if message.barrier.any():
-        capped = point.loss != losses.SQUARED_HINGE
-        inner = inside.central(r, message.barrier, message.damping, capped=capped)
+        box = inside.box_of(point.loss, shape)
+        inner = inside.central(r, message.barrier, message.damping, box)
     else:
         inner = point.inner
         if message.step.any():
@@ -245,9 +247,7 @@ def step_inside(
             point = fl.evolve(point, z=z)
             r, sign, _, _ = _seen(point, block)
         inner = inside.aimed_at_zero(inner, message.damping)
-    mine, options = point.mine, point.options
-    shape = losses.shape_of(options)
-    beta = inner.below + (shape - 1.0 if point.loss == losses.QUANTILE else 0.0)
+    mine, beta = point.mine, inside.dual_of(inner)
     factor = 1.0 if weights is None else weights
     y = targets(block, len(point.z))[:, mine]
     alpha, aim = factor * sign * beta, factor * sign * inside.aim(inner, r)
@@ -505,7 +505,7 @@ def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, f
     return state, info(state)
 
 
-STATES = (InteriorPoint, inside.Interior)
+STATES = (InteriorPoint, inside.Interior, inside.Box)
 SENDS = (
     *fl.sums(step_inside, reveals=("sums",)),
     *fl.sums(count_inside, correct_aim),

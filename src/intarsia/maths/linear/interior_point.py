@@ -1,24 +1,34 @@
 """Steps of the primal-dual interior point method for losses that a box of duals makes.
 
-Such a loss is the maximum of βr over a box a ≤ β ≤ a + 1: of the hinge r = 1 - yz and a = 0, of the
-quantile loss r = y - z and a = τ - 1. The squared hinge is that of βr - β²/4 over β ≥ 0: below β/2
-is then in the place of v, and m and c are not there. With r = v - u, the loss is v times the upper
-edge less u times the lower; β is optimal where pu = 0 and mv = 0, for its distances p = β - a and
-m = a + 1 - β from the edges. The method keeps p, m, u, v > 0 and solves
+Such a loss is the maximum of βr - κβ²/2 over a box a ≤ β ≤ a + t:
 
-    λw = 1/N Σ_i α_i x_i,   v_i - u_i = r_i(w),   p_i u_i = m_i v_i = μ
+=============  =======  =====  ===  ===
+loss           r        a      t    κ
+=============  =======  =====  ===  ===
+hinge          1 - yz   0      1    0
+squared hinge  1 - yz   0      ∞    1/2
+huber          y - z    -δ     2δ   1
+quantile       y - z    τ - 1  1    0
+=============  =======  =====  ===  ===
+
+With r - κβ = v - u, β is optimal where pu = 0 and mv = 0, for its distances p = β - a and
+m = a + t - β from the edges; without an upper edge m, v and c are not there. The method keeps
+p, m, u, v > 0 and solves
+
+    λw = 1/N Σ_i α_i x_i,   v_i - u_i = r_i(w) - κβ_i,   p_i u_i = m_i v_i = μ
 
 by Newton's method while the barrier μ falls to 0. A step d of w changes r by -sq, q = x_iᵀd and s
-the sign (y of the hinge, 1 of the quantile loss), and with the targets b of pu and c of mv
+the sign (y of the hinges, 1 of the others), and with the targets b of pu and c of mv
 
-    Δβ = h (r - sq + b/p - c/m),   h = 1/(v/m + u/p + δ)
+    Δβ = h (r - κβ - sq + b/p - c/m),   h = 1/(v/m + u/p + κ + δ)
     Δu = (b - pu - uΔβ)/p,   Δv = (c - mv + vΔβ)/m
 
-so that (λI + 1/N Σ_i h_i x_i x_iᵀ) d = 1/N Σ_i (α_i + s_i h_i (r + b/p - c/m)) x_i - λw. Where the
-step solves this, 1/N Σ (pu + mv) and λ/2 ‖w - w(α)‖² are the gap of P and D. A small δ bounds h,
-and so the condition of the system: the step is then one of the proximal point method in the dual,
-too, which leaves v - u - r a little apart for the next (Friedlander and Orban, "A Primal-Dual
-Regularized Interior-Point Method for Convex Quadratic Programs", Math. Prog. Computation 4, 2012).
+so that (λI + 1/N Σ_i h_i x_i x_iᵀ) d = 1/N Σ_i (α_i + s_i h_i (r - κβ + b/p - c/m)) x_i - λw.
+Where the step solves this, 1/N Σ (pu + mv) and λ/2 ‖w - w(α)‖² are the gap of P and D. A small δ
+bounds h, and so the condition of the system: the step is then one of the proximal point method in
+the dual, too, which leaves v - u - r + κβ a little apart for the next (Friedlander and Orban, "A
+Primal-Dual Regularized Interior-Point Method for Convex Quadratic Programs", Math. Prog.
+Computation 4, 2012).
 
 Mehrotra, "On the Implementation of a Primal-Dual Interior Point Method", SIAM J. Optimization 2
 (1992): a first direction to μ = 0 says how far the barrier can fall, and what the products of the
@@ -33,9 +43,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intarsia.core.block import Array
-from intarsia.maths.linear.losses import QUANTILE
+from intarsia.maths.linear.losses import HUBER, NUMBERS, QUANTILE, SQUARED_HINGE
 
 _REACH = 0.99  # of the way to the boundary
+_HALVINGS = 70  # of an interval for the central point of a loss that is curved
+
+
+@dataclass(frozen=True)
+class Box:
+    """The duals β of a loss."""
+
+    lower: float  # a
+    width: float  # t
+    bend: float  # κ
+
+    @property
+    def capped(self) -> bool:
+        """Return whether there is an upper edge."""
+        return self.width < np.inf
+
+
+def box_of(loss: int, shape: float) -> Box:
+    """Return the box of a loss of a shape."""
+    if loss == SQUARED_HINGE:
+        return Box(0.0, np.inf, 0.5)
+    if loss == HUBER:
+        return Box(-shape, 2 * shape, 1.0)
+    return Box(shape - 1.0 if loss == QUANTILE else 0.0, 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -43,49 +77,60 @@ class Interior:
     """Where the duals are inside their box; each (outputs, rows)."""
 
     below: Array  # p = β - a
-    above: Array  # m = a + 1 - β
+    above: Array  # m = a + t - β
     under: Array  # u
     over: Array  # v
     under_target: Array  # b
     over_target: Array  # c
     damping: Array  # δ, (outputs, 1)
-    capped: bool = True  # whether there is an upper edge
+    box: Box
 
 
 def residuals(loss: int, z: Array, y: Array) -> tuple[Array, Array]:
     """Return r and s of scores and labels, (outputs, rows)."""
-    return (y - z, np.ones_like(y)) if loss == QUANTILE else (1.0 - y * z, y)
+    return (y - z, np.ones_like(y)) if loss in NUMBERS else (1.0 - y * z, y)
 
 
-def central(r: Array, barrier: Array, damping: Array, *, capped: bool = True) -> Interior:
-    """Return the point where pu = mv = μ and v - u = r; μ and δ are (outputs,)."""
+def central(r: Array, barrier: Array, damping: Array, box: Box) -> Interior:
+    """Return the point where pu = mv = μ and v - u = r - κβ; μ and δ are (outputs,)."""
     mu, zeros = barrier[:, None], np.zeros_like(r)
-    if not capped:
-        root = np.sqrt(r * r + 2 * mu) + np.abs(r)
-        beta = np.where(r > 0, root, 2 * mu / root)
-        nothing = (zeros + 1.0, mu / beta, zeros, zeros, zeros, damping[:, None])
-        return Interior(beta, *nothing, capped=False)
-    root = np.hypot(r, 2 * mu)
-    small = 2 * mu * (mu / (root + np.abs(r))) + mu
-    large = 0.5 * (root + np.abs(r)) + mu
-    under, over = np.where(r > 0, small, large), np.where(r > 0, large, small)
-    return Interior(mu / under, mu / over, under, over, zeros, zeros, damping[:, None])
+    if not box.capped:
+        root = np.sqrt(r * r + 4 * box.bend * mu) + np.abs(r)
+        beta = np.where(r > 0, root / (2 * box.bend), 2 * mu / root)
+        none = zeros, zeros, zeros
+        return Interior(beta, zeros + 1.0, mu / beta, *none, damping[:, None], box)
+    low, high = r - box.bend * (box.lower + box.width), r - box.bend * box.lower
+    for _ in range(_HALVINGS if box.bend else 0):  # r - κβ rises by less than r
+        middle = 0.5 * (low + high)
+        far = middle + box.bend * (box.lower + mu / _pulls(middle, mu / box.width)[0]) > r
+        low, high = np.where(far, low, middle), np.where(far, middle, high)
+    under, over = _pulls(0.5 * (low + high), mu / box.width)
+    return Interior(mu / under, mu / over, under, over, zeros, zeros, damping[:, None], box)
+
+
+def _pulls(slack: Array, ratio: Array) -> tuple[Array, Array]:
+    """Return u and v with v - u = `slack` and 1/u + 1/v = 1/`ratio`."""
+    root = np.hypot(slack, 2 * ratio)
+    small = 2 * ratio * (ratio / (root + np.abs(slack))) + ratio
+    large = 0.5 * (root + np.abs(slack)) + ratio
+    return np.where(slack > 0, small, large), np.where(slack > 0, large, small)
 
 
 def curvature(inner: Interior) -> Array:
     """Return h."""
-    stiff = inner.over / inner.above + inner.under / inner.below
-    if not inner.capped:
-        stiff = stiff + 0.5
+    stiff = inner.over / inner.above + inner.under / inner.below + inner.box.bend
     return np.asarray(1.0 / (stiff + inner.damping))
 
 
 def aim(inner: Interior, r: Array) -> Array:
     """Return Δβ of a step that leaves the scores as they are."""
     pull = r + inner.under_target / inner.below - inner.over_target / inner.above
-    if not inner.capped:
-        pull = pull - 0.5 * inner.below
-    return np.asarray(curvature(inner) * pull)
+    return np.asarray(curvature(inner) * (pull - inner.box.bend * dual_of(inner)))
+
+
+def dual_of(inner: Interior) -> Array:
+    """Return β."""
+    return inner.below + inner.box.lower
 
 
 def changes(inner: Interior, r: Array, change: Array) -> tuple[Array, Array, Array]:
@@ -101,7 +146,7 @@ def furthest(inner: Interior, steps: tuple[Array, Array, Array]) -> Array:
     dual, under, over = steps
     longest = np.ones(len(dual))
     pairs = [(inner.below, dual), (inner.under, under)]
-    if inner.capped:
+    if inner.box.capped:
         pairs += [(inner.above, -dual), (inner.over, over)]
     for value, change in pairs:
         if value.size:
@@ -130,7 +175,7 @@ def advanced(inner: Interior, steps: tuple[Array, Array, Array], length: Array) 
     return replace(
         inner,
         below=inner.below + t * dual,
-        above=inner.above - t * dual if inner.capped else inner.above,
+        above=inner.above - t * dual if inner.box.capped else inner.above,
         under=inner.under + t * under,
         over=inner.over + t * over,
     )
@@ -146,5 +191,5 @@ def corrected(inner: Interior, steps: tuple[Array, Array, Array], barrier: Array
     """Return the point with targets of μ less the products of the first direction's steps."""
     dual, under, over = steps
     mu = barrier[:, None]
-    upper = mu + dual * over if inner.capped else inner.over_target
+    upper = mu + dual * over if inner.box.capped else inner.over_target
     return replace(inner, under_target=mu - dual * under, over_target=upper)

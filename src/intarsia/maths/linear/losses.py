@@ -68,6 +68,7 @@ CLASSIFICATION: Final = (HINGE, SQUARED_HINGE, LOGISTIC)  # labels -1 and +1
 NUMBERS: Final = (HUBER, QUANTILE, POISSON, GAMMA)  # labels are numbers and nothing else
 LOG_LINK: Final = (POISSON, GAMMA)  # scores are logarithms of means
 CURVED: Final = (LOGISTIC, POISSON, GAMMA)  # whose dual is no quadratic within its box
+BENT: Final = (SQUARED_HINGE, HUBER)  # whose second derivative jumps
 SMOOTHED: Final = (HINGE, QUANTILE)  # have a kink: Newton's method smooths them
 _ROUNDED = 1e-12  # how far outside its box a dual may be by rounding, relative to the box
 
