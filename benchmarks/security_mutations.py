@@ -767,7 +767,8 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/hyfdca/algorithm.py",
-        ("rows in a frame", '{"Gather.framed": (False,)}', "{}", UNNEEDED),
+        ("rows in a frame", '"Gather.framed": (False,)', "", UNNEEDED),
+        ("interior point method", '"CountInside.framed": (), ', "", UNNEEDED),
     ),
     *_of(
         "training/setup.py",

@@ -16,8 +16,10 @@ import pytest
 
 from departing_server import begin
 from departures import Departing, unguarded
+from intarsia.algorithms.hyfdca.newton_interior import CountInside
 from intarsia.core.algorithm import Ready
 from intarsia.engines import codec
+from intarsia.engines.remote.declared import Declared
 from intarsia.training.registry import ALGORITHMS, algorithm_named
 
 HYFDCA = ALGORITHMS["hyfdca"]
@@ -67,4 +69,20 @@ def test_no_rows_in_a_frame_where_newton_s_system_is_shared(works, monkeypatch):
     call = made.of("hyfdca.gather_point")[-1]
     framed = dataclasses.replace(made.message(call), framed=True)
     answer = made.ask(call, body=codec.encode(framed))
+    assert (answer.error == "RefusedError") is not works
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_no_interior_point_method_where_sums_are_sealed(works, monkeypatch):
+    # all owners of a sample would open its dual and curvature, which tell the score
+    refused = Declared.check_clear
+    unguarded(monkeypatch)
+    if not works:
+        monkeypatch.setattr(Declared, "check_clear", refused)
+    made = Departing(HYFDCA, HYFDCA.hyperparameters(loss="hinge", regularisation=0.1), "r0c0")
+    made.rounds(1)
+    call = made.of("hyfdca.gather_point")[-1]
+    opened = made.message(call).alpha
+    body = codec.encode(CountInside(opened, opened, opened, np.zeros(1)))
+    answer = made.ask(call, function="hyfdca.count_inside", body=body)
     assert (answer.error == "RefusedError") is not works

@@ -435,12 +435,11 @@ _TOTALS: Mapping[str, fl.Origin] = {
         [
             *("Candidate.u", "Draw.u", "Draw.w", "DualWeights.w", "Keep.u"),
             *("MeasureInside.w", "MeasurePoint.w"),
-            *("Model.u", "ModelTotals.u", "Settlement.w", "Weights.w"),
+            *("Model.u", "ModelTotals.u", "Settlement.w", "Start.w", "Weights.w"),
         ],
         _W,
     ),
     **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z"], _Z),
-    "Start.w": (*_W, "OwnWeights.w"),
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -567,11 +566,12 @@ HYFDCA = fl.Algorithm(
             )
         ),
         dp_unit="sample",
-        # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them
+        # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them,
+        # and the interior point method is not run
         allowed=lambda server, client: (
             {}
             if server.options.system == "rows"
-            else dict.fromkeys(("CountInside.framed", "Gather.framed"), (False,))
+            else {"CountInside.framed": (), "Gather.framed": (False,)}
         ),
     ),
     private=private,

@@ -219,7 +219,7 @@ class Start:
     """Duals and weights to start from."""
 
     alpha: fl.PerSample
-    w: fl.PerFeature
+    w: fl.PerFeature | None  # None: as they stand
     warm: bool  # after dual ascent
     frame: int  # features of the frame, 0 = none
     shared: bool = (
@@ -376,8 +376,9 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     RefusedError
         If the frame of a shared system has another size than the client's index sets give.
     """
-    if isinstance(before, Point):  # for a frame in the interior point phase
-        before = before.before
+    w = message.w
+    if w is None:  # for a frame in the interior point phase
+        before, w = before.before, before.w
     samples, features = block.shape
     outputs = len(message.alpha)
     y = targets(block, outputs)
@@ -409,7 +410,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         feature_share=before.feature_share,
         kept_features=before.kept_features,
         kept_samples=before.kept_samples,
-        w=soft_threshold(message.w, threshold) if threshold else message.w,
+        w=soft_threshold(w, threshold) if threshold else w,
         direction=zeros,
         alpha=message.alpha,
         z=np.zeros((outputs, samples)),
@@ -778,7 +779,5 @@ SENDS = (
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
     *fl.each(fl.sums(grade_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0),
-    *fl.each(
-        fl.sums(share_weights, reveals=("w", "nonzero"), opens=("w",)), model=("w", "nonzero")
-    ),
+    *fl.each(fl.sums(share_weights, reveals=("w", "nonzero")), model=("w", "nonzero")),
 )

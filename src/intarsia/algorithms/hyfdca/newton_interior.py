@@ -44,7 +44,6 @@ from intarsia.algorithms.hyfdca.newton_client import (
     own_scores,
     project_new,
     remember,
-    share_weights,
 )
 from intarsia.algorithms.hyfdca.newton_direction import (
     MOST,
@@ -383,8 +382,8 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
 
 def _draw_frame(newton: Any, clients: fl.Clients) -> None:
     """Let the clients go to a frame that the owners of each feature know, at the present point."""
-    own = clients.sum(share_weights, dict.fromkeys(clients.ids, Refresh(z=None)))
-    start = Start(alpha=newton.alpha, w=own.w, warm=True, frame=math.ceil(_FRAME * newton.features))
+    size = math.ceil(_FRAME * newton.features)
+    start = Start(alpha=newton.alpha, w=None, warm=True, frame=size)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(drawn.frame)))
     scores = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))

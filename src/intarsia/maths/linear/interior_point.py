@@ -129,8 +129,8 @@ def aim(inner: Interior, r: Array) -> Array:
 
 
 def dual_of(inner: Interior) -> Array:
-    """Return β."""
-    return inner.below + inner.box.lower
+    """Return β, in its box where p + m is t but for its rounding."""
+    return np.minimum(inner.below, inner.box.width) + inner.box.lower
 
 
 def changes(inner: Interior, r: Array, change: Array) -> tuple[Array, Array, Array]:
