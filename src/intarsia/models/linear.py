@@ -27,6 +27,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from intarsia.core.text_tables import MOST_LINES, Part, as_html, as_text
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import sdca
 from intarsia.maths.linear.losses import (
@@ -184,6 +185,15 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.input_tags.sparse = True
         return tags
 
+    def __str__(self) -> str:
+        return as_text(_parts(self)) if hasattr(self, "coef_") else repr(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(_parts(self) if hasattr(self, "coef_") else [repr(self)])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
@@ -311,6 +321,25 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def __str__(self) -> str:
+        return as_text(_parts(self)) if hasattr(self, "coef_") else repr(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(_parts(self) if hasattr(self, "coef_") else [repr(self)])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
+
+def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
+    """Return what shows a fitted model: what it is, and its coefficients or the first of them."""
+    of = f"{type(model).__name__} of {model.n_features_in_:,} columns"
+    gap = f", relative duality gap {model.gap_:.1e}" if np.isfinite(model.gap_) else ""
+    return [
+        f"{of}, regularisation {model.regularisation:g}{gap}",
+        *model.summary().parts(MOST_LINES),
+    ]
 
 
 def _train(
