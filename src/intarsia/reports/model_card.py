@@ -17,7 +17,7 @@ from intarsia.reports.page import writable
 from intarsia.results.audit import sentences as audit_sentences
 from intarsia.results.comparison import FIGURES, figure_of, number, three_way, value_of
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|<>~&])")
+_SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&])")
 _MOST = 50  # parties
 
 
@@ -53,11 +53,8 @@ def _lines(contents: Contents) -> Iterator[str]:
         yield f"- {_safe(key)} = {_safe(value)}"
     yield from _heading("Intended use")
     aim = f"It predicts “{_safe(contents.label)}”" if contents.label else "It predicts its labels"
-    classes = (
-        f", one of the classes {_safe(', '.join(contents.classes[:20]))}"
-        if contents.classes
-        else ""
-    )
+    named = ", ".join(f"“{_safe(one)}”" for one in contents.classes[:20])
+    classes = f", one of the classes {named}" if named else ""
     yield f"{aim}{classes}, for rows like those of the parties below. Other uses were not tried."
     yield from _heading("Training data")
     if contents.held is None:

@@ -55,15 +55,19 @@ TRAINED: Final = {  # algorithm → what it trains, and its name
     "standalone": ("a linear model of each party's rows alone", "stand-alone training"),
 }
 
+_POOLED = ("centralised", "liblinear")
+_POOLED_SAID = "All tables were put together for it."
+
 
 def summary(contents: Contents) -> str:
     """Return in one paragraph what was trained by whom, how good it is, and what it took."""
     result, parties = contents.result, contents.parties
     what, method = TRAINED.get(result.algorithm, ("a model", result.algorithm))
+    pooled = result.algorithm in _POOLED
     aim = f" to predict “{contents.label}”" if contents.label else ""
     said = [
         f"{several(len(parties), 'party').replace('partys', 'parties')} ({named(parties)}) trained "
-        f"{what}{aim}, by {method}. No row of a table left its party."
+        f"{what}{aim}, by {method}. {_POOLED_SAID if pooled else 'No row left its party.'}"
     ]
     measure, score, whose = headline(result)
     if score is not None:
@@ -131,7 +135,7 @@ def _beside(result: Result, measure: str) -> list[str]:
             f"Averaged over the parties it is {shown(joined, measure)}, against "
             f"{shown(alone, measure)} where each trains alone."
         )
-    if not said and result.algorithm not in ("centralised", "standalone", "liblinear"):
+    if not said and result.algorithm not in (*_POOLED, "standalone"):
         said.append("No reference model was trained beside it.")
     return said
 
