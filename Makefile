@@ -70,7 +70,7 @@ $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@test -x $(BROWSER)/bin/python || $(PYTHON) -m venv $(BROWSER)
 	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(BROWSER)/constraints.txt
 	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e . hypothesis playwright==1.65.2 pytest
-	@command -v chromium chromium-browser google-chrome > /dev/null || $(BROWSER)/bin/playwright install chromium
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
 	@touch $@
 
 bench: $(STAMP)

@@ -76,11 +76,11 @@ def test_a_browser_shows_the_result_and_asks_for_nothing(name, scheme, browser, 
         assert metrics["server"]["accuracy"] in values
         assert metrics["standalone_mean"]["accuracy"] in values
         shown = f"{100 * metrics['server']['accuracy']:.2f} %"
-        assert page.get_by_text(shown).first.is_visible()
+        assert page.locator("dd data", has_text=shown).first.is_visible()
 
     of = "one => getComputedStyle(one)"
     paper = luminance(page.eval_on_selector("body", f"{of}.backgroundColor"))
-    ink = luminance(page.eval_on_selector("svg text", f"{of}.fill"))
+    ink = luminance(page.eval_on_selector("svg text[fill=currentColor]", f"{of}.fill"))
     assert (paper > 0.9 and ink < 0.3) if scheme == "light" else (paper < 0.2 and ink > 0.7)
 
     # nothing is wider than a narrow screen, but what scrolls by itself

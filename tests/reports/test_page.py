@@ -1,4 +1,4 @@
-"""The report of a run: its numbers are those of result.json, it loads nothing, and it is escaped."""
+"""The report of a run: its numbers are those of result.json; it loads nothing and is escaped."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.models import LinearClassifier
+from intarsia.plots import rounds_figure, scores_figure
 from intarsia.reports.sentences import TRAINED
 from intarsia.results.audit import load as load_audit
 from intarsia.results.audit import sentences
+from intarsia.results.history import course_of
 from intarsia.training.registry import algorithm_names
 
 OLDER = Path(__file__).parents[1] / "fixtures" / "574201d"
@@ -26,6 +30,7 @@ EXPERIMENT = """
 name = "small"
 rounds = 60
 tolerance = 1e-6
+evaluate_every = 1
 
 [algorithm]
 name = "hyfdca"
@@ -251,6 +256,41 @@ def test_what_cannot_be_reported_is_one_sentence(folder, tmp_path, capfd):
         assert main(["report", *map(str, arguments)]) == 2, sentence
         assert sentence in one_error(said(capfd)[1])
         assert (folder / "result.json").read_bytes() == before
+
+
+def test_objects_show_the_tables_of_the_terminal_and_escape_them(folder, capfd):
+    """`str` is what a command says; a notebook has the same cells, and no markup of a name."""
+    experiment = folder.parent / "small.toml"
+    said(capfd)
+    assert main(["inspect", str(experiment), "-c", f"experiment.out={folder.parent}"]) == 0
+    assert main(["compare", str(folder)]) == 0
+    assert main(["coefficients", str(folder)]) == 0
+    told = [line.rstrip() for line in said(capfd)[1].splitlines()]
+    result = intarsia.load(folder)
+    inspection, compared = intarsia.inspect(experiment), intarsia.compare([result])
+    for one in (inspection, compared, result.model.summary()):
+        assert set(str(one).splitlines()) <= set(told)
+    assert "certificate: the optimum lies between" in str(result)
+    assert "small" not in str(result)
+    assert str(result.model).startswith("LinearClassifier of 3 columns")
+    assert result.model._repr_mimebundle_()["text/html"] == result.model._repr_html_()
+    for one in (result, inspection, compared, result.model):
+        html = one._repr_html_()
+        found = Page(html)
+        cells = sum(tag in ("td", "th") for tag, _ in found.elements)
+        assert cells > 5
+        assert not {tag for tag, _ in found.elements} & {"script", "img", "b", "style", "link"}
+    assert EVIL in Page(result._repr_html_()).text
+    assert any(tag == "svg" for tag, _ in Page(inspection._repr_html_()).elements)
+    assert str(LinearClassifier()) == "LinearClassifier()"
+
+
+def test_figures_are_objects_of_matplotlib(folder):
+    result = intarsia.load(folder)
+    drawn = scores_figure(result.metrics.server.figures, title="ROC", whose="all rows")
+    assert drawn.axes[0].get_xlabel() == "false positive rate"
+    assert len(rounds_figure([course_of(folder)]).axes) == 1
+    assert intarsia.inspect(folder.parent / "small.toml").figure().axes
 
 
 def test_every_algorithm_is_described():

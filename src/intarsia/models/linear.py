@@ -46,6 +46,30 @@ Array = NDArray[np.float64]
 ERRORS = ("errors_", "intercept_errors_", "zero_errors_", "degrees_of_freedom_")
 
 
+def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
+    """Return what shows a model: what it is, and of a fitted one its first coefficients."""
+    if not hasattr(model, "coef_"):
+        return [repr(model)]
+    of = f"{type(model).__name__} of {model.n_features_in_:,} columns"
+    gap = f", relative duality gap {model.gap_:.1e}" if np.isfinite(model.gap_) else ""
+    return [
+        f"{of}, regularisation {model.regularisation:g}{gap}",
+        *model.summary().parts(MOST_LINES),
+    ]
+
+
+def _shown_as_text(model: LinearClassifier | LinearRegressor) -> str:
+    return as_text(_parts(model))
+
+
+def _shown_as_html(model: LinearClassifier | LinearRegressor) -> str:
+    return as_html(_parts(model))
+
+
+def _shown_as_either(model: LinearClassifier | LinearRegressor, **_: Any) -> dict[str, str]:
+    return {"text/plain": _shown_as_text(model), "text/html": _shown_as_html(model)}
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
     """Separate two classes by a linear function, or more by one against the rest.
@@ -185,14 +209,9 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.input_tags.sparse = True
         return tags
 
-    def __str__(self) -> str:
-        return as_text(_parts(self)) if hasattr(self, "coef_") else repr(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(_parts(self) if hasattr(self, "coef_") else [repr(self)])
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
+    __str__ = _shown_as_text
+    _repr_html_ = _shown_as_html
+    _repr_mimebundle_ = _shown_as_either
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -322,24 +341,9 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         tags.input_tags.sparse = True
         return tags
 
-    def __str__(self) -> str:
-        return as_text(_parts(self)) if hasattr(self, "coef_") else repr(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(_parts(self) if hasattr(self, "coef_") else [repr(self)])
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "text/html": self._repr_html_()}
-
-
-def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
-    """Return what shows a fitted model: what it is, and its coefficients or the first of them."""
-    of = f"{type(model).__name__} of {model.n_features_in_:,} columns"
-    gap = f", relative duality gap {model.gap_:.1e}" if np.isfinite(model.gap_) else ""
-    return [
-        f"{of}, regularisation {model.regularisation:g}{gap}",
-        *model.summary().parts(MOST_LINES),
-    ]
+    __str__ = _shown_as_text
+    _repr_html_ = _shown_as_html
+    _repr_mimebundle_ = _shown_as_either
 
 
 def _train(
