@@ -93,7 +93,7 @@ def html_table(table: Table) -> str:
 def _cell(kind: str, content: object, justify: str, scope: str) -> str:
     scoped = f' scope="{scope}"' if scope else ""
     weight = ";font-weight:normal" if scope == "row" else ""
-    side = "right;white-space:nowrap" if justify == "right" else "left"
+    side = "right;white-space:pre" if justify == "right" else "left"
     return f'<{kind}{scoped} style="{_CELL}{side}{weight}">{_text(content)}</{kind}>'
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def lines_chart(
     if unit:
         x, y = Axis(-0.02, 1.02, 56, _HALF - 10), Axis(-0.02, 1.02, bottom, 30)
     else:
-        x = Axis.around(xs, 62, _HALF - 10)
+        x = replace(Axis.around(xs, 62, _HALF - 10), whole=across == "round")
         y = Axis.around(ys, bottom, 30, logarithmic=logarithmic)
     parts = [
         *across_axis(x, y.stop, y.start, across, percent[0]),

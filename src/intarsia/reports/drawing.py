@@ -69,6 +69,7 @@ class Axis:
     start: float
     stop: float
     logarithmic: bool = False
+    whole: bool = False  # whether ticks are whole numbers
 
     @classmethod
     def around(
@@ -94,7 +95,9 @@ class Axis:
     def ticks(self) -> Iterator[float]:
         """Yield round values on the axis."""
         locator = (
-            LogLocator(numticks=7) if self.logarithmic else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
+            LogLocator(numticks=7)
+            if self.logarithmic
+            else MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=self.whole)
         )
         for value in locator.tick_values(self.low, self.high):
             if self.low <= value <= self.high:
