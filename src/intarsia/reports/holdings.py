@@ -11,7 +11,7 @@ from intarsia.inspection.holdings import Holdings, Part
 from intarsia.reports.drawing import WIDTH, colour, drawing, element, label, text_of
 
 _HIGH, _STRIP, _LEAST = 300.0, 14.0, 3.0  # pixels
-_MOST = 3000  # areas that are drawn
+_MOST = 1500  # areas that are drawn
 _LEFT, _TOP = 18.0, 24.0
 
 

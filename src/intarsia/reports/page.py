@@ -30,6 +30,7 @@ from intarsia.results.tables import audit_tables, comparison_parts, score_tables
 NAME: Final = "report.html"
 _MODELS = ("federated", "stand-alone", "centralised")
 _MOST_ROWS = 30  # of a chart or a table of parties
+_MOST_WHOLE = 6  # runs beside each other of which a page has all
 _MOST_SCORES = 200  # parties of the table of scores
 
 
@@ -91,6 +92,7 @@ def _page(runs: Sequence[Contents]) -> str:
         title=title,
         runs=[_parts(one) for one in runs],
         comparison=_comparison(runs) if several else None,
+        whole=len(runs) <= _MOST_WHOLE,
         version=__version__,
         said=said,
     )
