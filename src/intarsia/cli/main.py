@@ -165,6 +165,48 @@ def _root(
 
 
 @app.command()
+def init(
+    tables: Annotated[list[Path] | None, typer.Argument(metavar="TABLE...")] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example", metavar="NAME", help="Write an example with its data: credit or heart."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write; default: mine.toml."),
+    ] = None,
+    id: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="Tells rows apart; once for each name it has."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="COLUMN", help="Is to be predicted; once for each name."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+    ] = False,
+) -> None:
+    """Write an experiment file for tables: one for each client, CSV, Parquet, libsvm or npz.
+
+    It proposes which column has the ids, which is to be predicted, which are categories, and what
+    to leave out and why. The file has comments and runs as it is.
+    """
+    from intarsia.cli import first_steps
+
+    if example is not None:
+        if tables or id or label:
+            raise ExperimentError(
+                "--example brings its own tables; leave out TABLE, --id, --label."
+            )
+        first_steps.write_example(example, out, overwrite=overwrite)
+    else:
+        first_steps.write_proposal(tables or [], out, id or (), label or (), overwrite=overwrite)
+
+
+@app.command()
 def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
     """Show who holds what, and which algorithm fits and why.
 

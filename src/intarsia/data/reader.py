@@ -100,6 +100,34 @@ def read(source: Source) -> Table:
     TableError
         If the source cannot be read, or its columns are not what the settings say.
     """
+    source = replace(source, format=_checked_format(source))
+    columns = columns_of(source)
+    if columns is not None:
+        return table_of_columns(columns, source)
+    path = Path(source.path or "")
+    if source.format == "npz":
+        return _npz(path, source)
+    x, y, names = parse_libsvm(_content(path, source), source.where)
+    return _matrix(x, source, names, y, None)
+
+
+def columns_of(source: Source) -> pa.Table | None:
+    """Return a table's columns before anything is made of them; None: the file has a matrix.
+
+    TableError if the source cannot be read.
+    """
+    kind, path = _checked_format(source), Path(source.path or "")
+    if kind == "sql":
+        from intarsia.data.formats.sql import query_columns  # here: SQLAlchemy takes 0.25 s
+
+        return _arrow(*query_columns(source))
+    if kind == "parquet":
+        return _parquet(path, source)
+    return delimited_text(_content(path, source), source) if kind == "csv" else None
+
+
+def _checked_format(source: Source) -> Format:
+    """Return the format of a source; TableError if it names no file."""
     path = Path(source.path or "")
     if source.path is not None and path.is_dir():
         raise source.error("this is a folder, not a file", "name a file in it")
@@ -107,22 +135,8 @@ def read(source: Source) -> Table:
         raise source.error("this is a device or a pipe, not a file", "name a file")
     if source.path is not None and not path.exists():
         advice = "correct path (it is relative to the experiment file)"
-        raise source.error("there is no such file", advice)
-    kind = _format(source)
-    source = replace(source, format=kind)
-    if kind == "sql":
-        from intarsia.data.formats.sql import query_columns  # here: SQLAlchemy takes 0.25 s
-
-        return table_of_columns(_arrow(*query_columns(source)), source)
-    if kind == "parquet":
-        return table_of_columns(_parquet(path, source), source)
-    if kind == "npz":
-        return _npz(path, source)
-    content = _content(path, source)
-    if kind == "libsvm":
-        x, y, names = parse_libsvm(content, source.where)
-        return _matrix(x, source, names, y, None)
-    return table_of_columns(delimited_text(content, source), source)
+        raise source.error("there is no such file", advice, "correct its path")
+    return _format(source)
 
 
 def table_from(

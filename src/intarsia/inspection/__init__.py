@@ -1,6 +1,7 @@
 """Count which client owns which data, and recommend an algorithm for it; nothing is trained.
 
 `overlap` counts samples, features, labels and feature blocks. `recommend` chooses an algorithm.
+`proposal` says what an experiment file may say of tables, and `experiment_text` writes it.
 """
 
 from typing import TYPE_CHECKING
