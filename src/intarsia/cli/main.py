@@ -207,6 +207,21 @@ def init(
 
 
 @app.command()
+def schema(out: Output = None) -> None:
+    """Print the JSON schema of the experiment file, by which editors complete and check it."""
+    from intarsia.training.experiment_schema import experiment_schema
+
+    text = json.dumps(experiment_schema(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    if out is None:
+        put(text, line=False)
+    else:
+        from intarsia.core.atomic_files import write_over
+
+        write_over(out, text.encode())
+        say(f"schema: {out}; an editor reads it with #:schema {out.name} in the first line")
+
+
+@app.command()
 def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
     """Show who holds what, and which algorithm fits and why.
 
