@@ -5,7 +5,7 @@ QUICK := not slow and not gpu
 
 FLOWER := .venv-flower
 
-.PHONY: help setup demo test test-slow test-flower bench lint format
+.PHONY: help setup demo test test-slow test-flower test-installs bench lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test       lint, then the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
+	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
@@ -57,6 +58,10 @@ $(FLOWER)/setup.stamp: pyproject.toml constraints.txt
 	@grep '^torch==' constraints.txt > $(FLOWER)/constraints.txt
 	@PIP_CONSTRAINT=$(FLOWER)/constraints.txt $(FLOWER)/bin/python -m pip install -qq -e '.[flower,privacy,torch]' 'flwr[simulation]' hypothesis psutil pytest
 	@touch $@
+
+# What passed with the same files is not tried again: after a stop the same command goes on.
+test-installs: $(STAMP)
+	$(BIN)/python tests/installs/environments.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write

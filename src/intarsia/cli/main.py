@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Train models across clients whose tables overlap only in part. No row leaves a client.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     suggest_commands=False,

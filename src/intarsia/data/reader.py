@@ -14,8 +14,8 @@ npz
     `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
     become feature blocks of these names and shapes. No pickled objects.
 sql
-    One select that only reads, from `sqlite:///`, `duckdb:///` (package duckdb) or `postgresql://`
-    (package psycopg, over verified TLS). `$NAME` in a url is taken from the environment, as a
+    One select that only reads, from `sqlite:///`, `duckdb:///` or `postgresql://` (over verified
+    TLS), with the extra of that name. `$NAME` in a url is taken from the environment, as a
     password must be.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
@@ -86,9 +86,7 @@ def located(source: Source, folder: Path) -> Source:
             )
         source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
-        from intarsia.data.formats.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
-
-        source = replace(source, url=absolute_url(source, folder))
+        source = replace(source, url=_databases(source).absolute_url(source, folder))
     return source
 
 
@@ -118,12 +116,24 @@ def columns_of(source: Source) -> pa.Table | None:
     """
     kind, path = _checked_format(source), Path(source.path or "")
     if kind == "sql":
-        from intarsia.data.formats.sql import query_columns  # here: SQLAlchemy takes 0.25 s
-
-        return _arrow(*query_columns(source))
+        return _arrow(*_databases(source).query_columns(source))
     if kind == "parquet":
         return _parquet(path, source)
     return delimited_text(_content(path, source), source) if kind == "csv" else None
+
+
+def _databases(source: Source) -> Any:
+    """Return the module that reads databases, whose library is of extras and takes 0.25 s."""
+    try:
+        from intarsia.data.formats import sql
+    except ImportError as error:
+        scheme = (source.url or "").partition(":")[0].partition("+")[0]
+        extra = scheme if scheme in ("duckdb", "postgresql") else "sqlite"
+        raise source.error(
+            "url names a database but the package sqlalchemy is not installed",
+            f'run pip install "intarsia[{extra}]"',
+        ) from error
+    return sql
 
 
 def _checked_format(source: Source) -> Format:
