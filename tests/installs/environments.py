@@ -113,7 +113,7 @@ def built(folder: Path) -> tuple[Path, Path]:
 
 def _build(source: Path, target: Path, kind: str) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(target)]
-    subprocess.run(command, cwd=source, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
 
 
 def _names(wheel: Path) -> set[str]:
@@ -139,7 +139,8 @@ def tried(
     install = [*PIP, "--python", own, "install", *requirements]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"failed": {"install": done.stderr[-2000:]}}
+        said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
+        return {"failed": {"install": " ".join(said)[-2000:]}}
     script = place / "smoke.py"
     shutil.copy(SMOKE, script)
     how: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": "", "MPLBACKEND": "Agg"}}

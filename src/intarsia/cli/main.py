@@ -221,6 +221,29 @@ def schema(out: Output = None) -> None:
 
 
 @app.command()
+def doctor(
+    kit: Annotated[
+        Path | None,
+        typer.Argument(metavar="KIT", help="A kit of a federation, looked at too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether this installation, and a KIT, are as they should be: a line for each thing.
+
+    The exit status is 1 where there is a problem; its line ends with what to do.
+    """
+    from intarsia.cli.doctor import of_installation, of_kit
+
+    findings = [*([] if kit is None else of_kit(kit.resolve())), *of_installation()]
+    for one in findings:
+        say(str(one))
+    if as_json:
+        put(json.dumps([asdict(one) for one in findings], ensure_ascii=False))
+    if any(one.state == "problem" for one in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
 def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
     """Show who holds what, and which algorithm fits and why.
 

@@ -137,6 +137,19 @@ def inlined(function: F) -> F:
     return compiled(function, inline=True)
 
 
+def cache_folder() -> str | None:
+    """Return the folder in which this module's kernels would be kept; None: nowhere."""
+    try:
+        probe: Any = njit(cache=True)(_ahead)
+    except RuntimeError:
+        return None
+    return str(probe.stats.cache_path)
+
+
+def _ahead() -> int:
+    return _AHEAD
+
+
 @cache
 def _warn_uncached() -> None:
     """Say once that nothing is kept."""
