@@ -268,6 +268,16 @@ def test_parquet_and_npz_are_read(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "samples"}
 
 
+def test_labels_of_a_libsvm_file_are_numbers_or_classes_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{one:.3f} 1:{own:.3f} 2:1" for one, own in zip(INCOME + BASKET, INCOME, strict=True)]
+    (tmp_path / "meter.svm").write_text("\n".join(lines), encoding="utf-8")
+    assert main(["init", "meter.svm"]) == 0
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    assert found["algorithm"]["loss"] == "squared"
+    assert client(found, 0) == {}
+
+
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder, columns in (("bank", bank()), ("shop", shop())):

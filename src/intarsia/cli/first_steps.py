@@ -45,12 +45,13 @@ def write_proposal(
     file = _to_write(out or _FILE, overwrite=overwrite)
     proposal = propose(paths, ids, labels)
 
-    def inspected(advice: Advice, algorithm: str) -> tuple[str, Inspection]:
-        text = experiment_text(proposal, advice, algorithm, file.parent.resolve())
+    def inspected(advice: Advice, algorithm: str, task: str) -> tuple[str, Inspection]:
+        place, numbers = file.parent.resolve(), task == "regression"
+        text = experiment_text(proposal, advice, algorithm, place, numbers=numbers)
         described = from_dict(toml_tree(text, file), file.parent, file.stem)
         return text, api.inspect(described)
 
-    text, found = inspected(Advice("hyfdca", ""), "hyfdca")
+    _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
     advice = found.advice
     if advice.algorithm is None:
         raise ExperimentError(
@@ -58,7 +59,7 @@ def write_proposal(
             "whether --id or --label names the right columns."
         )
     chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
-    text, found = inspected(advice, chosen)
+    text, found = inspected(advice, chosen, found.schema.labels.task)
     _write(file, text.encode())
     _show(found)
     for note in proposal.notes:

@@ -127,6 +127,8 @@ def _databases(source: Source) -> Any:
     try:
         from intarsia.data.formats import sql
     except ImportError as error:
+        if (error.name or "").partition(".")[0] != "sqlalchemy":
+            raise
         scheme = (source.url or "").partition(":")[0].partition("+")[0]
         extra = scheme if scheme in ("duckdb", "postgresql") else "sqlite"
         raise source.error(

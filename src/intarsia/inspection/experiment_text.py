@@ -23,10 +23,13 @@ _NETWORKS = ("flic",)
 _MOST_CLASSES = 6  # that a comment names
 
 
-def experiment_text(proposal: Proposal, advice: Advice, algorithm: str, folder: Path) -> str:
+def experiment_text(
+    proposal: Proposal, advice: Advice, algorithm: str, folder: Path, *, numbers: bool
+) -> str:
     """Return the text of an experiment file that lies in `folder`.
 
-    `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why.
+    `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
+    numbers to predict.
     """
     names = [table.source.name for table in proposal.tables]
     parts = [
@@ -36,7 +39,7 @@ def experiment_text(proposal: Proposal, advice: Advice, algorithm: str, folder: 
         ),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
-        *_algorithm(proposal, advice, algorithm),
+        *_algorithm(advice, algorithm, numbers=numbers),
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
@@ -63,14 +66,13 @@ def toml(value: Any) -> str:
     return "[" + ", ".join(map(toml, value)) + "]"
 
 
-def _algorithm(proposal: Proposal, advice: Advice, algorithm: str) -> list[str]:
+def _algorithm(advice: Advice, algorithm: str, *, numbers: bool) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
     if advice.algorithm not in (algorithm, None):
         why += f" Here {algorithm}, which needs no further library, to begin with."
     lines = ["[algorithm]", *_comment(why), f"name = {toml(algorithm)}"]
     if algorithm in _NETWORKS:
         return lines
-    numbers = proposal.classes is None and any(table.columns for table in proposal.tables)
     loss = "squared" if numbers else "logistic"
     said = "the label is a number" if numbers else "the label has classes"
     return [

@@ -103,6 +103,11 @@ class Column:
         names = [canonical(one) for one in self.texts]
         return np.array([*names, ""], np.str_)[self.codes]
 
+    @cached_property
+    def values_there(self) -> frozenset[str]:
+        """Return the different values, written as in `canonical`."""
+        return frozenset(map(canonical, self.texts))
+
     @property
     def kinds(self) -> str:
         """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
@@ -434,11 +439,11 @@ def _likeness(first: Column, second: Column) -> float:
     """Return how likely two columns tell the same rows apart; 0: not at all."""
     same = first.name.casefold() == second.name.casefold()
     named = same or (_is_id(first.name) and _is_id(second.name))
-    one, other = (_texts(column, ()) for column in (first, second))
-    shared = max(
-        (len({*_tried(one, rules)} & {*_tried(other, rules)}) for rules in _RULES), default=0
-    )
-    share = shared / min(len(one), len(other))
+    most = min(first.rows, second.rows)
+    shared = len(first.values_there & second.values_there)
+    if named and 2 * shared < most:
+        shared = max(_shared([first, second], rules) for rules in _RULES)
+    share = shared / most
     if not shared or (not named and (share < 0.2 or shared < 10)):
         return 0.0
     if not named and first.numbered and second.numbered:  # the rows' numbers, by chance
@@ -446,8 +451,10 @@ def _likeness(first: Column, second: Column) -> float:
     return share + same + (_is_id(first.name) and _is_id(second.name))
 
 
-def _texts(column: Column, rules: Sequence[Rule]) -> NDArray[Any]:
-    return normalised(column.canonical, rules, column.name) if rules else column.canonical
+def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
+    """Return how many values the pairs of columns have in common after rules."""
+    own = [{*_tried(one.canonical, rules)} if rules else one.values_there for one in columns]
+    return sum(len(one & other) for one, other in combinations(own, 2))
 
 
 def _tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
@@ -471,7 +478,7 @@ def _refuse_repeats(
         own, ids = one.columns[name], other.columns[name]
         if own.distinct or own.missing:
             continue
-        shared = len({*own.canonical.tolist()} & {*ids.canonical.tolist()})
+        shared = len(own.values_there & ids.values_there)
         if 2 * shared > len(own.texts):
             raise one.source.error(
                 f"the column {name!r} has the ids of {other.source.name!r}, but {own.rows} rows "
@@ -483,12 +490,10 @@ def _refuse_repeats(
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     """Return the rules by which most ids of different tables are the same."""
     columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
-
-    def shared(rules: Sequence[Rule]) -> int:
-        own = [{*_tried(column.canonical, rules)} for column in columns]
-        return sum(len(one & other) for one, other in combinations(own, 2))
-
-    return max(_RULES, key=shared)  # the first of equal ones: none
+    most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
+    if _shared(columns, ()) == most:
+        return ()
+    return max(_RULES, key=lambda rules: _shared(columns, rules))  # the first of equal ones: none
 
 
 def _alike(tables: Sequence[TableProposal], rules: Sequence[Rule]) -> list[TableProposal]:
