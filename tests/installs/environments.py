@@ -136,7 +136,9 @@ def tried(
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([python, "-m", "venv", "--without-pip", str(place)], check=True)
     own = str(place / "bin/python")
-    install = [*PIP, "--python", own, "install", *requirements]
+    # what another user runs later can be compiled now alone
+    later = [] if name == "other-user" else ["--no-compile"]
+    install = [*PIP, "--python", own, "install", *later, *requirements]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]

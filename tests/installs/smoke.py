@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-FLIC = "algorithm.name=flic"
 DATABASE = """
 algorithm = {{ name = "hyfdca", loss = "logistic" }}
 [[client]]
@@ -32,7 +31,6 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
     lines = [
         (["--version"], 0, "intarsia "),
         (["--help"], 0, "--install-completion"),
-        (["--show-completion", "bash"], 0, "complete"),
         ([], 2, "Usage"),
         (["run"], 2, "Missing argument 'FILE'"),
         (["rum"], 2, "No such command 'rum'"),
@@ -58,7 +56,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["compare", "runs/heart"], 0, "heart"),
         (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
          *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),
-        (["run", "heart.toml", *short, "-c", FLIC, "-o", "flic"], 2, "unknown key"),
+        (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),
         (["run", "flic.toml", *short],
          *((0, "") if torch else (2, 'pip install "intarsia[torch]"'))),
         (["tune", "heart.toml", "--trials", "1", "-q"],

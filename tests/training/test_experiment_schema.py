@@ -12,10 +12,10 @@ import pytest
 
 from command_line import said
 from intarsia.cli.main import main
-from intarsia.errors import UserError
+from intarsia.errors import ExperimentError, UserError
 from intarsia.experiment.config import from_dict
 from intarsia.training.experiment_schema import experiment_schema
-from intarsia.training.registry import algorithm_names, choose
+from intarsia.training.registry import algorithm_named, algorithm_names, choose
 
 jsonschema = pytest.importorskip("jsonschema")
 FILES = [
@@ -88,6 +88,18 @@ def test_every_algorithm_has_its_keys_with_what_they_mean():
     assert hyfdca["regularisation"]["default"] == 1e-3
     assert "λ" in hyfdca["regularisation"]["description"]
     assert hyfdca["method"]["enum"] == ["auto", "newton", "ascent"]
+
+
+def test_without_an_extra_its_algorithms_are_known_by_their_names(monkeypatch):
+    def named(name: str) -> Any:
+        if name == "flic":
+            raise ExperimentError("It needs the library torch.")
+        return algorithm_named(name)
+
+    monkeypatch.setattr("intarsia.training.experiment_schema.algorithm_named", named)
+    kinds = experiment_schema()["properties"]["algorithm"]["anyOf"]
+    flic = next(one for one in kinds if one["title"] == "flic")
+    assert flic == {"title": "flic", "properties": {"name": {"const": "flic"}}}
 
 
 def test_a_key_has_the_comment_at_its_field():

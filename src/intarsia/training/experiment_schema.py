@@ -22,6 +22,7 @@ from intarsia import __version__
 from intarsia.data.labels import LabelSettings
 from intarsia.data.source import Source
 from intarsia.datasets.registry import dataset_names
+from intarsia.errors import UserError
 from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split, experiment_keys
 from intarsia.experiment.published import Published
 from intarsia.experiment.search import Range, Search
@@ -159,7 +160,7 @@ def _algorithm(name: str) -> Schema:
     chosen = {"const": name}
     try:
         cls = algorithm_named(name).hyperparameters
-    except ImportError:  # of an extra: its keys are known where that is installed
+    except UserError:  # of an extra: its keys are known where that is installed
         return {"title": name, "properties": {"name": chosen}}
     made = _object(cls, f"The keys of {name}.", algorithm=name)
     made["properties"] = {"name": chosen, **made["properties"]}
