@@ -8,6 +8,7 @@ It needs the standard library alone. The exit status is 1 where a command does n
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["federation", "site"], 2, "Missing argument"),
         (["keys", "nothing"], 2, "No such command"),
         (["predict", "nowhere", "x.csv"], 2, "nowhere is not a folder"),
-        (["doctor"], 0, "python"),
+        (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
         (["schema"], 0, "additionalProperties"),
         (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
         (["init", "heart/va.csv", "heart/cleveland.csv"], 0, "intarsia run mine.toml"),
