@@ -36,7 +36,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["run"], 2, "Missing argument 'FILE'"),
         (["rum"], 2, "No such command 'rum'"),
         (["run", "x.toml", "--loud"], 2, "No such option"),
-        (["tune", "x.toml", "--trials", "many"], 2, "many"),
+        (["tune", "x.toml", "--trials", "many"], 2, "'--trials'"),
         (["run", "x.toml"], 2, "x.toml"),
         (["init"], 2, "No table is named"),
         (["init", "x.csv"], 2, "there is no such file"),

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import shlex
 import signal
 import sys
@@ -115,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
+    # without a home it would tell everyone where it keeps its fonts
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         with _warnings_in_a_line():
             status = command.main(
