@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import intarsia
 from intarsia.cli.console import console, say
@@ -132,13 +132,11 @@ def _write(file: Path, content: bytes) -> None:
     write_over(file, content)
 
 
-def _show(found: Any) -> None:
+def _show(found: Inspection) -> None:
     """Show what `intarsia inspect` shows."""
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
 
-    screen = console()
-    display.show_holdings(screen, found.schema, found.clients, found.overlaps, found.advice)
-    display.show_classes(screen, found.schema.labels, found.classes)
+    show(console(), *found.parts())
 
 
 def _what_next(file: Path, before: str) -> None:

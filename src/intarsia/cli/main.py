@@ -253,17 +253,12 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     FILE is the experiment file (TOML). The picture goes to its output folder.
     """
     from intarsia import api
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
 
     experiment = _load(file, override)
     found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
     advice, overlaps = found.advice, found.overlaps
-    display.show_holdings(console(), found.schema, found.clients, overlaps, advice)
-    display.show_classes(console(), found.schema.labels, found.classes)
-    say(f"picture: {found.picture}")
-    if found.blocks is not None:
-        display.show_blocks(console(), found.blocks)
-        say(f"picture: {found.blocks_picture}")
+    show(console(), *found.parts())
     if as_json:
         content = {
             "clients": [asdict(row) for row in found.clients],
@@ -429,12 +424,12 @@ def compare(
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.results import comparison
     from intarsia.results.result import load
 
     groups = comparison.compare([load(folder) for folder in folders])
-    display.show_comparison(console(), groups)
+    show(console(), *groups.parts())
     if picture is not None:
         from intarsia.plots.comparison import curves_picture
 
@@ -484,6 +479,45 @@ def rounds(
     from intarsia.results.history import course_of
 
     say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
+
+
+@app.command()
+def report(
+    folders: Folders,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The page; default: report.html in DIR, or here where there are several.",
+        ),
+    ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option("--card", metavar="FILE", help="Write a model card too, as Markdown."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page of a finished run, or of several beside each other, to hand on.
+
+    Each DIR is the output folder of a finished run. The page loads nothing: it can be mailed,
+    printed, and read by keyboard. It has counts, scores and sentences of the folder, and no row.
+    """
+    from intarsia.reports.model_card import write_card
+    from intarsia.reports.page import write_report
+
+    if card is not None and len(folders) > 1:
+        raise ExperimentError(
+            f"--card is for one model, and there are {len(folders)} folders; give one of them."
+        )
+    written = {"out": write_report(folders, out)}
+    if card is not None:
+        written["card"] = write_card(folders[0], card)
+    for name, path in written.items():
+        say(f"{'report' if name == 'out' else 'model card'}: {path}")
+    if as_json:
+        put(json.dumps({name: str(path) for name, path in written.items()}, ensure_ascii=False))
 
 
 @app.command()
@@ -547,9 +581,10 @@ def predict(
     for note in found.notes:
         say(f"note: {note}")
     if found.score is not None:
-        from intarsia.cli import tables as display
+        from intarsia.core.text_tables import show
+        from intarsia.results.tables import score_parts
 
-        display.show_score(console(), found.score)
+        show(console(), *score_parts(found.score))
     if picture is not None:
         say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()
@@ -602,7 +637,7 @@ def coefficients(
     DIR is the output folder of a finished run, or a site's own model. Errors, intervals and
     p-values are there where the run stored them (algorithm.errors = true); --out writes CSV.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.inference.coefficients import coefficients as listed_of
     from intarsia.models.coefficients import Scorecard
 
@@ -610,7 +645,7 @@ def coefficients(
     if scorecard:
         card = Scorecard(points=points, base_score=base_score, base_odds=base_odds)
     found = listed_of(folder, card)
-    display.show_coefficients(console(), found)
+    show(console(), *found.parts())
     if out is not None:
         from intarsia.core.atomic_files import write_over
 
@@ -703,9 +738,10 @@ def audit(
     DIR is a site's kit: its log is checked and shown, and several sites' logs are compared; the
     exit status is 1 where an entry was altered or is missing, or the logs do not agree.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.deployment.site_log import site_of
     from intarsia.results import audit
+    from intarsia.results.tables import audit_parts
 
     sites = [one for folder in folders if (one := site_of(folder)) is not None]
     if len(sites) == len(folders):
@@ -721,7 +757,7 @@ def audit(
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
         )
-    display.show_audit(console(), found, client)
+    show(console(), *audit_parts(found, client))
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 

@@ -15,6 +15,7 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
+from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.errors import CheckpointError
 from intarsia.maths.figures import (
     CalibrationBin,
@@ -25,6 +26,7 @@ from intarsia.maths.figures import (
 )
 from intarsia.partition.client_clusters import Structure, Structures
 
+_MOST_CLIENTS = 50  # whose scores `str` and a notebook show
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled", "early_stopping"]
 Yardstick = Literal["centralised", "standalone"]
 
@@ -191,7 +193,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run; `to_dict` is what stands in result.json."""
+    """A finished run; `to_dict` is what stands in result.json, `str` what the terminal shows."""
 
     algorithm: str
     experiment: str
@@ -218,6 +220,18 @@ class Result:
         last = ("privacy", "structure", "yardsticks_left", "notes")
         names = [one.name for one in fields(self) if one.name not in (*last, "model", "folder")]
         return {name: _plain(getattr(self, name)) for name in (*names, *last)}
+
+    def parts(self) -> list[Part]:
+        """Return the tables and lines that show it; of very many clients the first."""
+        from intarsia.results.tables import result_parts  # here: it imports this module
+
+        return result_parts(self, most=_MOST_CLIENTS)
+
+    def __str__(self) -> str:
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.parts())
 
     def write(self, folder: Path) -> None:
         """Write result.json into an existing folder: whole, or not at all."""

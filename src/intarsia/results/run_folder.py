@@ -1,8 +1,9 @@
 """Claim, clear, start and reopen the output folder of a run.
 
-A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that
-finds groups of clients) and result.json, which names the reference models that are left to train.
+A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.json,
+holdings.png, history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an
+algorithm that finds groups of clients) and result.json, which names the reference models that are
+left to train.
 Clients that join it later have folders of their own in joined/. A run over sites has run.id,
 set-up.state, journal/, away.json and conclusion.state too. run.lock stays: it is held by the
 process that works on the run.
@@ -138,9 +139,11 @@ _FILES = (  # first those without which nobody goes on with the run
     CONCLUSION,
     "keys.json",
     "history.jsonl",
+    "holdings.json",
     "holdings.png",
     "structure.png",
     "figures.png",
+    "report.html",
     "audit.json",
     "transcript.bin",
 )

@@ -659,10 +659,13 @@ def hessian_in_frame(point: Point) -> Array:
     """Return this client's part of the Hessian in the frame, (outputs, frame, frame)."""
     turn = turn_of(point, point.selected)
     rows = point.framed[point.slot[point.selected[turn]]]
-    hessian = np.empty((len(point.curvature), len(point.frame), len(point.frame)))
-    for c in range(len(hessian)):
-        scaled = rows * np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
-        hessian[c] = scaled.T @ scaled + point.ridge
+    outputs, size = len(point.curvature), len(point.frame)
+    hessian = np.empty((outputs, size, size))
+    for c in range(outputs):
+        scale = np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
+        scaled = np.multiply(rows, scale, out=rows if c == outputs - 1 else None)
+        np.matmul(scaled.T, scaled, out=hessian[c])
+        hessian[c] += point.ridge
     return hessian
 
 
