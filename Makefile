@@ -6,7 +6,7 @@ QUICK := not slow and not gpu
 FLOWER := .venv-flower
 BROWSER := .venv-browser
 
-.PHONY: help setup demo test test-slow test-flower test-browser bench lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-installs bench lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
 	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
+	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
@@ -72,6 +73,10 @@ $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e . hypothesis playwright==1.65.2 pytest
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
 	@touch $@
+
+# What passed with the same files is not tried again: after a stop the same command goes on.
+test-installs: $(STAMP)
+	$(BIN)/python tests/installs/environments.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write

@@ -123,6 +123,14 @@ def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd)
     assert expected in one_error(said(capfd)[1])
 
 
+def test_a_shell_completes_commands():
+    words = {"COMP_WORDS": "intarsia ins", "COMP_CWORD": "1", "_INTARSIA_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "intarsia"]
+    environment = {**os.environ, **words}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["inspect"]
+
+
 def test_help_is_shown_without_the_libraries_that_are_slow_to_import():
     command = [sys.executable, "-X", "importtime", "-m", "intarsia", "--help"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stderr

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import shlex
 import signal
 import sys
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Train models across clients whose tables overlap only in part. No row leaves a client.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     suggest_commands=False,
@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
+    # without a home it would tell everyone where it keeps its fonts
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         with _warnings_in_a_line():
             status = command.main(
@@ -162,6 +164,86 @@ def _root(
         put(f"intarsia {__version__}")
         raise typer.Exit
     require_command(context)
+
+
+@app.command()
+def init(
+    tables: Annotated[list[Path] | None, typer.Argument(metavar="TABLE...")] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example", metavar="NAME", help="Write an example with its data: credit or heart."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write; default: mine.toml."),
+    ] = None,
+    id: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="Tells rows apart; once for each name it has."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="COLUMN", help="Is to be predicted; once for each name."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+    ] = False,
+) -> None:
+    """Write an experiment file for tables: one for each client, CSV, Parquet, libsvm or npz.
+
+    It proposes which column has the ids, which is to be predicted, which are categories, and what
+    to leave out and why. The file has comments and runs as it is.
+    """
+    from intarsia.cli import first_steps
+
+    if example is not None:
+        if tables or id or label:
+            raise ExperimentError(
+                "--example brings its own tables; leave out TABLE, --id, --label."
+            )
+        first_steps.write_example(example, out, overwrite=overwrite)
+    else:
+        first_steps.write_proposal(tables or [], out, id or (), label or (), overwrite=overwrite)
+
+
+@app.command()
+def schema(out: Output = None) -> None:
+    """Print the JSON schema of the experiment file, by which editors complete and check it."""
+    from intarsia.training.experiment_schema import experiment_schema
+
+    text = json.dumps(experiment_schema(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    if out is None:
+        put(text, line=False)
+    else:
+        from intarsia.core.atomic_files import write_over
+
+        write_over(out, text.encode())
+        say(f"schema: {out}; an editor reads it with #:schema {out.name} in the first line")
+
+
+@app.command()
+def doctor(
+    kit: Annotated[
+        Path | None,
+        typer.Argument(metavar="KIT", help="A kit of a federation, looked at too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether this installation, and a KIT, are as they should be: a line for each thing.
+
+    The exit status is 1 where there is a problem; its line ends with what to do.
+    """
+    from intarsia.cli.doctor import of_installation, of_kit
+
+    findings = [*([] if kit is None else of_kit(kit.resolve())), *of_installation()]
+    for one in findings:
+        say(str(one))
+    if as_json:
+        put(json.dumps([asdict(one) for one in findings], ensure_ascii=False))
+    if any(one.state == "problem" for one in findings):
+        raise typer.Exit(1)
 
 
 @app.command()

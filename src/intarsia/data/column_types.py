@@ -664,3 +664,13 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
         said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"
         raise source.error(f"{own.name} is {said} in row {row + 1}", advice)
     return np.where(known, values, 1.0)
+
+
+def coded_texts(
+    column: pa.ChunkedArray, name: str, source: Source
+) -> tuple[NDArray[np.intp], list[str | None]]:
+    """Return which text each row of a column has (samples,), and the texts; None: it is missing.
+
+    Numbers, dates and truth values are written as text. TableError for bytes, lists and the like.
+    """
+    return _Column.of(column, name, source).texts

@@ -1,7 +1,8 @@
 """Count which client owns which data, and recommend an algorithm for it; nothing is trained.
 
 `overlap` counts samples, features, labels and feature blocks. `holdings` is what a run's folder
-keeps of it, `tables` shows it. `recommend` chooses an algorithm.
+keeps of it, `tables` shows it. `recommend` chooses an algorithm. `proposal` says what an experiment
+file may say of tables, and `experiment_text` writes it.
 """
 
 from typing import TYPE_CHECKING
