@@ -193,8 +193,8 @@ def begin(
     start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
     if framed:
-        squares = drawn.squares if dealer is not None else None
-        clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(drawn.frame, squares)))
+        own = OwnFrame(drawn.frame, drawn.squares)
+        clients.ask(keep_frame, dict.fromkeys(clients.ids, own))
     if warm:  # else the scores are 0
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)

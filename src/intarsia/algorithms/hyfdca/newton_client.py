@@ -233,7 +233,7 @@ class Frame:
     """A client's random part of the frame."""
 
     frame: fl.PerFeature  # (frame, features)
-    squares: fl.PerFeature | None = None  # (features,) mean squares, where the system is shared
+    squares: fl.PerFeature | None = None  # (features,) mean squares, where there is a frame
 
 
 @dataclass(frozen=True)
@@ -430,7 +430,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         threshold=threshold,
     )
     squares = None
-    if message.shared:
+    if message.frame:
         x = block.x
         sums = (
             x.multiply(x).sum(axis=0) if isinstance(x, csr_array) else np.einsum("ij,ij->j", x, x)
@@ -444,9 +444,10 @@ def keep_frame(
     point: Point, block: Block, message: OwnFrame, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
+    scale = np.ones(block.shape[1])
+    if message.squares is not None:
+        scale = column_scale(message.squares, point.regularisation)
     if point.shared:
-        assert message.squares is not None
-        scale = _column_scale(message.squares, point.regularisation)
         basis = _secret_basis(message.frame, point.feature_cells, scale)
         reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
         turns = tuple(
@@ -458,7 +459,8 @@ def keep_frame(
         )
         given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
         return fl.evolve(point, **given), fl.Ready()
-    return _in_frame(point, message.frame), fl.Ready()
+    # a random frame of columns of one size: its system is then as well conditioned as can be told
+    return _in_frame(point, message.frame / scale), fl.Ready()
 
 
 def _in_frame(point: Point, frame: Array) -> Point:
@@ -484,7 +486,7 @@ def turn_basis(point: Point, number: int) -> Point:
     return _in_frame(point, frame)
 
 
-def _column_scale(squares: Array, regularisation: float) -> Array:
+def column_scale(squares: Array, regularisation: float) -> Array:
     """Return about the size of each column, a power of 2; not less than matters to the ridge."""
     return np.asarray(np.exp2(np.rint(0.5 * np.log2(np.maximum(squares, regularisation)))))
 

@@ -385,7 +385,8 @@ def _draw_frame(newton: Any, clients: fl.Clients) -> None:
     size = math.ceil(_FRAME * newton.features)
     start = Start(alpha=newton.alpha, w=None, warm=True, frame=size)
     drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
-    clients.ask(keep_frame, dict.fromkeys(clients.ids, OwnFrame(drawn.frame)))
+    own = OwnFrame(drawn.frame, drawn.squares)
+    clients.ask(keep_frame, dict.fromkeys(clients.ids, own))
     scores = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=scores.z)))
 
