@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from problems import PROBLEMS, Problem, problem
-from solvers import Mark, federated, optimum
+from solvers import Mark, federated, optimum, sealing
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Mode, Privacy, Trust
 
 __all__ = ["measure_all"]
@@ -106,11 +105,7 @@ def _run(one: Problem, best: float, sealed: tuple[Mode, Trust, float] | None) ->
     given = None
     if sealed is not None:
         mode, trust, error = sealed
-        settings = Privacy(mode=mode, trust=trust, error=error)
-        clients = tuple(one.blocks)
-        secrets = modes.keys(settings, clients, None, "benchmark")
-        assert secrets is not None
-        given = modes.sealing(settings, clients, secrets, fresh=True)
+        given = sealing(one, Privacy(mode=mode, trust=trust, error=error))
     level = _LEVELS.get(one.name, _LEVEL)
     run = federated(one, options, levels=(level,), best=best, sealed=given)
     if level not in run.marks:

@@ -32,7 +32,9 @@ __all__ = [
     "Optimum",
     "Problem",
     "cached",
+    "crossed_credit",
     "deal",
+    "ill_conditioned",
     "one_hot",
     "problem",
     "store",
@@ -59,6 +61,8 @@ PROBLEMS: Mapping[str, Recipe] = {
     "20news-1e-5": Recipe("20news", 1e-5, {}),
     "breast_cancer": Recipe("breast_cancer", 1e-3, {}, standardise=True, grid=(2, 2)),
 }
+
+_CATEGORIES = ("SEX", "EDUCATION", "MARRIAGE", "PAY_0", "PAY_2", "PAY_3", "PAY_4", "PAY_5", "PAY_6")
 
 
 @dataclass(frozen=True)
@@ -167,12 +171,7 @@ def synthetic(
     x = (x - x.mean(axis=0)) / x.std(axis=0)
     score = x @ rng.standard_normal(features) / np.sqrt(features)
     y = np.where(score + 0.5 * score.std() * rng.standard_normal(samples) > 0, 1.0, -1.0)
-    names = tuple(f"f{j:04d}" for j in range(features))
-    dataset = Dataset("synthetic", np.arange(samples, dtype=np.int64), names, x, y)
-    rows, columns = grid
-    blocks = partition("grid", dataset, rows=rows, columns=columns, seed=seed)
-    labels = Labels("binary", ("-1", "1"))
-    return _pooled("synthetic", dataset, labels, blocks, loss, regularisation, grid)
+    return _dealt("synthetic", x, y, loss, regularisation, grid, seed)
 
 
 def one_hot(
@@ -201,25 +200,108 @@ def one_hot(
     while left > 0:
         levels = min(left, max(20, (features - 5) // 3))
         chance = np.arange(1, levels + 1) ** -1.3
-        level = rng.choice(levels, samples, p=chance / chance.sum())
-        level = np.unique(level, return_inverse=True)[1]
+        level, columns = _written_out(rng.choice(levels, samples, p=chance / chance.sum()))
         score += rng.standard_normal(levels)[level]
-        places = np.arange(samples), level
-        parts.append(csr_array((np.ones(samples), places), shape=(samples, level.max() + 1)))
-        left -= level.max() + 1
+        parts.append(columns)
+        left -= columns.shape[1]
     score += rng.logistic(size=samples)
     y = np.where(score > np.quantile(score, 1 - positive), 1.0, -1.0)
-    x = sdca.as_rows(csr_array(hstack(parts)))
-    if standardise:
-        mean = np.asarray(x.mean(axis=0))
-        deviation = np.sqrt(np.asarray(x.multiply(x).mean(axis=0)) - mean**2)
-        x = (x.toarray() - mean) / np.where(deviation > 0, deviation, 1.0)
+    x = _standardised(parts) if standardise else sdca.as_rows(csr_array(hstack(parts)))
+    return _dealt("one-hot", x, y, loss, regularisation, grid, seed)
+
+
+def crossed_credit(
+    *,
+    loss: str,
+    regularisation: float,
+    grid: tuple[int, int],
+    seed: int,
+    standardise: bool,
+) -> Problem:
+    """Return the credit card clients of Taiwan, with each pair of categories crossed.
+
+    The columns of numbers have scale 1. A pair has a column for each combination that there is,
+    most of them rare; with the categories themselves the columns are linearly dependent.
+    """
+    dataset, _ = datasets.encoded(datasets.load("credit_default"))
+    place = {name: number for number, name in enumerate(dataset.features)}
+    values = np.asarray(dataset.x, np.float64)
+    categories = [name for name in _CATEGORIES if name in place]
+    numbers = [place[name] for name in dataset.features if name not in categories]
+    parts = [csr_array(_scaled(values[:, numbers]))]
+    for k, one in enumerate(categories):
+        for other in categories[k:]:
+            pair = values[:, [place[one], place[other]]]
+            parts.append(_written_out(np.unique(pair, axis=0, return_inverse=True)[1])[1])
+    x = _standardised(parts) if standardise else sdca.as_rows(csr_array(hstack(parts)))
+    return _dealt("crossed-credit", x, dataset.y, loss, regularisation, grid, seed)
+
+
+def ill_conditioned(
+    samples: int,
+    features: int,
+    *,
+    loss: str,
+    regularisation: float,
+    grid: tuple[int, int],
+    seed: int,
+    standardise: bool,
+) -> Problem:
+    """Return a dense problem whose columns are nearly dependent, with heavy tails and outliers.
+
+    Columns are of a random walk, whose steps have Student's distribution of 2 degrees of freedom:
+    the condition of XᵀX is about `features`² times that of its tails. A row in a hundred is 30
+    times as large, and half of these have a random label. Where they are not standardised, the
+    columns' sizes differ by up to 10⁴.
+    """
+    rng = np.random.default_rng([seed, samples, features])
+    x = np.cumsum(rng.standard_t(2, (samples, features)), axis=1)
+    score = np.sign(x) * np.log1p(np.abs(x)) @ rng.standard_normal(features)
+    score = score / score.std() + 0.3 * rng.logistic(size=samples)
+    y = np.where(score > np.quantile(score, 0.7), 1.0, -1.0)
+    far = rng.random(samples) < 0.01
+    x[far] *= 30.0
+    y[far] = np.where(rng.random(far.sum()) < 0.5, -y[far], y[far])
+    x = _scaled(x)
+    if not standardise:
+        x *= 10 ** rng.uniform(-2, 2, features)
+    return _dealt("ill-conditioned", x, y, loss, regularisation, grid, seed)
+
+
+def _written_out(level: Any) -> tuple[Any, csr_array]:
+    """Return each row's level, numbered without gaps, and a column for each."""
+    level = np.unique(level, return_inverse=True)[1]
+    places = np.arange(len(level)), level
+    return level, csr_array((np.ones(len(level)), places), shape=(len(level), level.max() + 1))
+
+
+def _scaled(x: Array) -> Array:
+    """Return dense columns of mean 0 and deviation 1; constant ones are 0."""
+    x = x - x.mean(axis=0)
+    deviation = x.std(axis=0)
+    x /= np.where(deviation > 0, deviation, 1.0)
+    return x
+
+
+def _standardised(parts: list[csr_array]) -> Array:
+    return _scaled(csr_array(hstack(parts)).toarray())
+
+
+def _dealt(
+    name: str,
+    x: Any,
+    y: Array,
+    loss: str,
+    rate: float,
+    grid: tuple[int, int],
+    seed: int,
+) -> Problem:
+    """Return a table with two classes, -1 and 1, dealt to a grid of clients."""
+    samples = np.arange(len(y), dtype=np.int64)
     names = tuple(f"f{j:04d}" for j in range(x.shape[1]))
-    dataset = Dataset("one-hot", np.arange(samples, dtype=np.int64), names, x, y)
-    rows, columns = grid
-    blocks = partition("grid", dataset, rows=rows, columns=columns, seed=seed)
-    labels = Labels("binary", ("-1", "1"))
-    return _pooled("one-hot", dataset, labels, blocks, loss, regularisation, grid)
+    dataset = Dataset(name, samples, names, x, y)
+    blocks = partition("grid", dataset, rows=grid[0], columns=grid[1], seed=seed)
+    return _pooled(name, dataset, Labels("binary", ("-1", "1")), blocks, loss, rate, grid)
 
 
 def _pooled(

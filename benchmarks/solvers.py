@@ -24,9 +24,11 @@ from intarsia.engines.simulation import Simulation
 from intarsia.maths.jit import reassociated
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms
+from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
+from intarsia.privacy.settings import Privacy
 
-__all__ = ["Mark", "Run", "centralised", "federated", "liblinear", "optimum"]
+__all__ = ["Mark", "Run", "centralised", "federated", "liblinear", "optimum", "sealing"]
 
 _LOOK = 8  # epochs of the centralised solver that are evaluated at once
 _QUIET = 300  # rounds without a smaller gap after which a run is given up
@@ -121,6 +123,14 @@ def federated(
     run.primal = min(run.primal, one.primal(_weights(server, engine, order)))
     run.dual = one.dual(_duals(one, schema, engine))
     return run
+
+
+def sealing(one: Problem, settings: Privacy) -> Sealing:
+    """Return new keys for a problem's clients, and how these seal sums."""
+    clients = tuple(one.blocks)
+    secrets = modes.keys(settings, clients, None, "benchmark")
+    assert secrets is not None
+    return modes.sealing(settings, clients, secrets, fresh=True)
 
 
 def _worth_a_look(run: Run, info: RoundMetrics, best: float, levels: tuple[float, ...]) -> bool:

@@ -175,3 +175,36 @@ def test_a_run_that_is_cut_in_the_phase_comes_to_the_same_bits(frame):
         engine.begin_round(21)
         found.append(HYFDCA.conclude(server, engine, engine.key("conclude")).weights)
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
+def test_columns_of_very_different_sizes_leave_the_frame_its_digits(loss):
+    """Columns' sizes differ by up to 10^6, and columns are nearly dependent."""
+    rng = np.random.default_rng(0)
+    x = np.cumsum(rng.standard_t(2, (600, 80)), axis=1)
+    score = np.sign(x) * np.log1p(np.abs(x)) @ rng.standard_normal(80)
+    y = np.where(score + 0.5 * score.std() * rng.standard_normal(600) > 0, 1.0, -1.0)
+    x[rng.random(600) < 0.01] *= 30
+    x = x / x.std(axis=0) * 10 ** rng.uniform(-3, 3, 80)
+    options = HyFDCA(loss=loss, regularisation=1e-7)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
+    info = train(HYFDCA, engine, server, 10, tolerance=1e-6)
+    assert info.info.gap_relative <= 1e-6
+
+
+@pytest.mark.slow
+def test_where_smoothing_ends_far_away_the_phase_begins_from_zeros():
+    """Rare levels and λ 1e-7: Newton's method hands over at a gap of ten thousands."""
+    rng = np.random.default_rng(0)
+    chance = np.arange(1, 173) ** -1.3
+    levels = [rng.choice(172, 800, p=chance / chance.sum()) for _ in range(5)]
+    x = np.hstack([rng.standard_normal((800, 5)), *(np.eye(172)[level] for level in levels)])
+    x = x[:, x.any(axis=0)]
+    score = x[:, :4] @ np.array([1.0, -0.7, 0.4, 0.1])
+    score += sum(rng.standard_normal(172)[level] for level in levels) + rng.logistic(size=800)
+    y = np.where(score > np.quantile(score, 0.9), 1.0, -1.0)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    options = HyFDCA(loss="hinge", regularisation=1e-7)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
+    info = train(HYFDCA, engine, server, 80, tolerance=1e-6)
+    assert info.info.gap_relative <= 1e-6

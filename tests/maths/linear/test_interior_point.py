@@ -47,6 +47,21 @@ def test_the_central_point_of_hubers_loss_has_its_curvature(barrier):
     np.testing.assert_allclose(slack, R, rtol=1e-12, atol=1e-9)
 
 
+@pytest.mark.parametrize("barrier", [1e-9, 1e-3, 10.0])
+def test_a_point_near_given_duals_keeps_them_where_the_barrier_lets_it(barrier):
+    beta = np.array([[0.0, 0.0, 0.3, 0.7, 0.5, 1.0, 1.0]])
+    point = inside.near(R, beta, np.array([barrier]), NONE, HINGE)
+    products = np.stack([point.below * point.under, point.above * point.over])
+    assert (products >= barrier * (1 - 1e-9)).all()
+    np.testing.assert_allclose(point.over - point.under, R, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(point.below + point.above, 1.0)
+    assert (np.abs(point.below - beta) <= 0.1 + 1e-12).all()
+    # what complementary slackness leaves of these duals, and the barrier's part
+    left = beta * np.maximum(-R, 0) + (1 - beta) * np.maximum(R, 0)
+    assert (products.min(axis=0) <= barrier * (1 + 1e-9)).all()
+    assert (products.max(axis=0) <= 10 * barrier + 1.2 * left + 1e-9).all()
+
+
 def test_a_step_solves_the_equations_to_first_order():
     r, change = R[:, 1:-1], np.array([[0.3, -0.2, 0.1, 0.7, -1.0]])
     point = inside.corrected(

@@ -444,9 +444,8 @@ def keep_frame(
     point: Point, block: Block, message: OwnFrame, rng: fl.RandomKey
 ) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
-    scale = np.ones(block.shape[1])
-    if message.squares is not None:
-        scale = column_scale(message.squares, point.regularisation)
+    assert message.squares is not None
+    scale = column_scale(message.squares, point.regularisation)
     if point.shared:
         basis = _secret_basis(message.frame, point.feature_cells, scale)
         reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
@@ -459,7 +458,7 @@ def keep_frame(
         )
         given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
         return fl.evolve(point, **given), fl.Ready()
-    # a random frame of columns of one size: its system is then as well conditioned as can be told
+    # columns of very different sizes would leave the system no digits
     return _in_frame(point, message.frame / scale), fl.Ready()
 
 

@@ -26,7 +26,7 @@ Where Newton's system is shared the phase is not entered: in fixed point its Hes
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 _STEPS = np.concatenate(
     [np.geomspace(1e-3, 0.5, 8)[:-1], 1 - np.geomspace(0.5, 1e-2, 12), np.ones(1)]
 )
+_LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
 
@@ -105,6 +106,7 @@ class StepInside:
     step: Array
     barrier: Array  # μ to start from at the present scores, 0 = go on
     damping: Array  # δ
+    keep: Array | None = None  # 1 to start from the present weights and duals, 0 from zeros
 
 
 @fl.describe(
@@ -131,6 +133,7 @@ class CountInside:
     alpha: fl.PerSample | None = None  # None: the aim of the second direction alone
     curvature: fl.PerSample | None = None
     step: Array | None = None  # (outputs,) that led there
+    keep: Array | None = None  # as in StepInside
     framed: bool = False
     gram: bool = False
 
@@ -232,11 +235,12 @@ def step_inside(
     point: Point, block: Block, message: StepInside, rng: fl.RandomKey
 ) -> tuple[Point, DualInside]:
     """Go to the new scores and duals; send them with their aim at μ = 0."""
+    if message.keep is not None:
+        point = fl.evolve(point, z=point.z * message.keep[:, None])
     r, sign, _, weights = _seen(point, block)
     shape = losses.shape_of(point.options)
     if message.barrier.any():
-        box = inside.box_of(point.loss, shape)
-        inner = inside.central(r, message.barrier, message.damping, box)
+        inner = _first(point, message, r, sign, weights)
     else:
         inner = point.inner
         if message.step.any():
@@ -262,6 +266,24 @@ def step_inside(
     point = fl.evolve(point, inner=inner)
     alpha, aim, h = (_spread(point, one) for one in (alpha, aim, h))
     return point, DualInside(alpha, aim, h, sums)
+
+
+def _first(
+    point: Point, message: StepInside, r: Array, sign: Array, weights: Array | None
+) -> inside.Interior:
+    """Return where the phase begins: near the present duals, or where all products are μ."""
+    box = inside.box_of(point.loss, losses.shape_of(point.options))
+    inner = inside.central(r, message.barrier, message.damping, box)
+    if message.keep is None or box.bend:
+        return inner
+    beta = sign * point.alpha[:, point.mine] / (1.0 if weights is None else weights)
+    found = inside.near(r, beta, message.barrier, message.damping, box)
+    kept = message.keep[:, None] > 0
+    pairs = {
+        name: np.where(kept, getattr(found, name), getattr(inner, name))
+        for name in ("below", "above", "under", "over")
+    }
+    return replace(inner, **pairs)
 
 
 @fl.told_the_same
@@ -316,7 +338,7 @@ def count_inside(
     labelled = message.curvature > 0.5
     curvature = np.where(labelled, np.exp(message.curvature - _SHIFT), 0.0)
     selected = np.flatnonzero(labelled.any(axis=0))
-    w = point.w
+    w = point.w if message.keep is None else point.w * message.keep[:, None]
     if message.step.any():
         w = w + message.step[:, None] * (point.first + point.direction)
     given = {"alpha": message.alpha, "selected": selected, "curvature": curvature[:, selected]}
@@ -377,7 +399,15 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         alpha=newton.alpha,
         dual_weights=newton.dual_weights,
     )
-    return _at(state, clients, zeros, newton.primal)
+    keep, barrier = np.ones_like(zeros), newton.primal
+    if newton.loss in losses.SMOOTHED:
+        keep = (newton.gap <= _LOST).astype(np.float64)
+        barrier = np.minimum(newton.primal, newton.primal - newton.dual)
+    state = _at(state, clients, zeros, barrier, keep)
+    if not keep.all():  # now P is known at zeros
+        barrier = np.where(keep > 0, barrier, state.primal)
+        state = _at(state, clients, zeros, barrier, keep)
+    return state
 
 
 def _draw_frame(newton: Any, clients: fl.Clients) -> None:
@@ -450,9 +480,15 @@ def _reach(
     return np.asarray(steps[allowed]), np.asarray(products)
 
 
-def _at(state: InteriorPoint, clients: fl.Clients, length: Array, barrier: Array) -> InteriorPoint:
-    """Move by a step, or to the centre of a barrier, and measure the point."""
-    message = StepInside(length, barrier, _DAMPING * state.primal)
+def _at(
+    state: InteriorPoint,
+    clients: fl.Clients,
+    length: Array,
+    barrier: Array,
+    keep: Array | None = None,
+) -> InteriorPoint:
+    """Move by a step, or begin with a barrier at what is kept, and measure the point."""
+    message = StepInside(length, barrier, _DAMPING * state.primal, keep)
     point = clients.sum(step_inside, dict.fromkeys(state.labelled, message))
     # discloses for each output: losses, dual terms, Σ (pu + mv)
     sums = clients.reveal(point.sums)
@@ -461,6 +497,7 @@ def _at(state: InteriorPoint, clients: fl.Clients, length: Array, barrier: Array
         alpha=point.alpha,
         curvature=point.curvature,
         step=length,
+        keep=keep,
         framed=state.framed,
         gram=not state.framed,
     )

@@ -47,6 +47,7 @@ from intarsia.maths.linear.losses import HUBER, NUMBERS, QUANTILE, SQUARED_HINGE
 
 _REACH = 0.99  # of the way to the boundary
 _HALVINGS = 70  # of an interval for the central point of a loss that is curved
+_INSIDE = 0.1  # of the box: first duals are so far from an edge that does not pull
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,21 @@ def central(r: Array, barrier: Array, damping: Array, box: Box) -> Interior:
         low, high = np.where(far, low, middle), np.where(far, middle, high)
     under, over = _pulls(0.5 * (low + high), mu / box.width)
     return Interior(mu / under, mu / over, under, over, zeros, zeros, damping[:, None], box)
+
+
+def near(r: Array, beta: Array, barrier: Array, damping: Array, box: Box) -> Interior:
+    """Return a point near duals β of a loss with κ = 0, where v - u = r, and pu and mv ≥ μ.
+
+    μ and δ are (outputs,). Where the duals solve the problem, the products are μ and its like.
+    """
+    mu, zeros = barrier[:, None], np.zeros_like(r)
+    # where pu = mv = μ the nearer edge is so far; a part of the box where r is small beside μ
+    least = np.minimum(mu / (np.abs(r) + 2 * mu / box.width), _INSIDE * box.width)
+    below = np.clip(beta - box.lower, least, box.width - least)
+    above = np.clip(box.lower + box.width - beta, least, box.width - least)
+    under = np.maximum(mu / below, mu / above - r)
+    over = np.maximum(mu / above, mu / below + r)
+    return Interior(below, above, under, over, zeros, zeros, damping[:, None], box)
 
 
 def _pulls(slack: Array, ratio: Array) -> tuple[Array, Array]:
