@@ -733,7 +733,7 @@ def test_columns_of_very_different_sizes_are_solved_as_they_stand(loss):
     engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2, shared_rows=11))
     conclusion = train(HYFDCA, engine, server, 40, tolerance=1e-6)
     assert conclusion.info.gap_relative <= 1e-6
-    weights = in_order(engine.schema("train"), conclusion.weights)
+    weights = in_order(engine.schema("train"), conclusion.weights)[0]
     given = {"loss": losses.loss_code(loss), "regularisation": 1e-4}
     assert objective(x, y, weights, **given) == pytest.approx(conclusion.info.primal, rel=1e-9)
 
