@@ -122,6 +122,8 @@ def build(
     if experiment.dataset is not None and tables is None:
         train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
         train, test, names = _renamed(experiment, train, test, secret)
+        for name, block in (*train.items(), *test.items()):
+            checks.check_label_values(experiment, labels, name, block, rows=False)
     else:
         train, test, labels, names = _own(experiment, tables, secret)
         notes, structure = [], None
@@ -209,6 +211,7 @@ def _own(
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
+        checks.check_label_values(experiment, labels, name, blocks[name])
         try:
             train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 6
         except TableError as problem:
