@@ -300,7 +300,7 @@ def load(folder: Path | str) -> Result:
 
 def _missing(folder: Path) -> str:
     if not folder.is_dir():
-        return f"{folder} is not a folder; give the output folder of a finished run."
+        return f"{str(folder)!r} is not a folder; give the output folder of a finished run."
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
     return f"{folder} holds no result.json; give the output folder of a finished run."
