@@ -26,7 +26,7 @@ from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.freed_memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import assemble
+from intarsia.data.encoding import assemble, notes_on_levels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
 from intarsia.data.reader import read
 from intarsia.data.source import Source
@@ -145,7 +145,7 @@ def build(
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
-    notes.extend(notes_on_labels(schema, experiment.labels))
+    notes.extend((*notes_on_labels(schema, experiment.labels), *notes_on_levels(schema)))
     own = secret if hidden else None
     return Federation(train, test, schema, tested, labels, tuple(notes), own, structure, validation)
 

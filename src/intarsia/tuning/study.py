@@ -440,7 +440,8 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
         )
     better = [OBJECTIVES[one] for one in how.objectives]
     table = [[one.scores[name] for name in how.objectives] for one in done]
-    best, notes = done[chosen(table, better)], ()
+    best = done[chosen(table, better)]
+    notes: tuple[str, ...] = ()
     if len(how.objectives) == 1:
         best, notes = _among_equals(best, done, how)
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
