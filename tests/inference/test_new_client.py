@@ -222,7 +222,7 @@ def test_a_pair_of_arrays_joins_and_text_columns_are_encoded(folder):
         (["run", "new.csv", "--epochs", "0"], "epochs is 0"),
         (["run", "new.csv", "--name", "a/b"], "without a slash"),
         (["run", "bare.csv"], "No client has a label column"),
-        (["nowhere", "new.csv"], "nowhere is not a folder"),
+        (["nowhere", "new.csv"], "'nowhere' is not a folder"),
         (["run", "new.csv", "--out", "run"], "is the folder of the run that the new client joins"),
         (["run", "new.csv", "--out", "run", "--overwrite"], "choose another one with --out"),
         (["run", "new.csv", "--out", "old"], "choose another folder with --out or --name, or"),

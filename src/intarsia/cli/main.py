@@ -896,7 +896,7 @@ def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
         return f"stopped; the run in {place} is done"
     rounds = Checkpoints(folder).rounds
     if now is None or not rounds:
-        return "stopped before the first checkpoint; start again with --overwrite"
+        return "stopped before the first checkpoint; the same command begins again"
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {place}"
 
 

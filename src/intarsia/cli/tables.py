@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from intarsia.core.text_tables import MOST_LINES, add_more, new_table, show
+from intarsia.experiment.search import SCORES
 from intarsia.results import comparison as figures
 from intarsia.results import tables as results
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from intarsia.results.result import Result
     from intarsia.training import loop as training
     from intarsia.training.yardsticks import YardstickProgress
-    from intarsia.tuning.study import Tuned
+    from intarsia.tuning.study import Trial, Tuned
 
 
 _MOST_REFUSED = 10  # calls of a site's log that are shown
@@ -56,23 +57,37 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
     """Show the trials of a search, the chosen one first, then as they were made."""
     keys = list(dict.fromkeys(key for one in tuned.trials for key in one.values))
     held = f"{tuned.folds} folds" if tuned.folds else "the validation part"
-    title = f"{tuned.experiment}: {len(tuned.trials)} trials, mean over {held}"
-    table = new_table(title, "trial", *keys, *tuned.objectives)
+    what = "mean ± standard error" if tuned.folds else "mean"
+    title = f"{tuned.experiment}: {len(tuned.trials)} trials, {what} over {held}"
+    scores = {name: name in SCORES and tuned.folds > 1 for name in tuned.objectives}
+    columns = [one for name, known in scores.items() for one in (name, "± error")[: 1 + known]]
+    table = new_table(title, "trial", *keys, *columns)
     others = [one for one in tuned.trials if one.number != tuned.best]
     for one in (tuned.chosen, *others[: MOST_LINES - 1]):
         name = f"{one.number + 1} (the file's)" if one.number == 0 else str(one.number + 1)
         table.add_row(
             f"{name}, chosen" if one.number == tuned.best else name,
             *(_valued(one.values.get(key)) for key in keys),
-            *(_valued(one.scores.get(name, "diverged")) for name in tuned.objectives),
+            *(
+                text
+                for name, known in scores.items()
+                for text in (_valued(one.scores.get(name, "diverged"), 7), _error(one, name))[
+                    : 1 + known
+                ]
+            ),
         )
     add_more(table, len(tuned.trials))
     console.print(table)
+    show(console, *(f"note: {note}" for note in tuned.notes))
 
 
-def _valued(value: object) -> str:
+def _error(trial: Trial, objective: str) -> str:
+    return _valued(trial.error(objective) if trial.scores else None, 2)
+
+
+def _valued(value: object, digits: int = 4) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.{digits}g}"
     return "–" if value is None else str(value)
 
 

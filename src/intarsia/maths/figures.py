@@ -120,6 +120,14 @@ class Figures:
     intervals: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of 95 %, by name
     bounds: Mapping[str, Range] = field(default_factory=dict[str, Range])  # where scores have bins
 
+    @property
+    def only_class(self) -> int | None:
+        """Return which class the model says of all samples, where these have several; else None."""
+        if self.confusion is None:
+            return None
+        held, said = (np.array(self.confusion).sum(axis=axis) > 0 for axis in (1, 0))
+        return int(said.argmax()) if held.sum() > 1 and said.sum() == 1 else None
+
 
 def figures_from(found: Mapping[str, Any]) -> Figures:
     """Return the figures that were written as plain types; names that are not known are left out.

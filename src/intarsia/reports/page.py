@@ -101,7 +101,7 @@ def _page(runs: Sequence[Contents]) -> str:
 def _parts(contents: Contents) -> dict[str, Any]:
     """Return what the template shows of a run."""
     result, held = contents.result, contents.held
-    measure, gains = said.gains(result)
+    measure, gains = said.headline(result)[0], said.gains(result)
     score = result.metrics.server
     figures = [] if score is None or score.figures is None else figure_charts(
         score.figures, contents.classes

@@ -16,10 +16,9 @@ from intarsia.results.comparison import (
     number,
     percent,
     size,
-    three_way,
     value_of,
 )
-from intarsia.results.result import Result, Score
+from intarsia.results.result import Difference, Result, Score, difference
 from intarsia.results.tables import WHY
 
 _NETWORKS = "a network of each party's own, of which a part is shared"
@@ -104,7 +103,7 @@ def interval_of(score: Score | None, measure: str) -> tuple[float, float] | None
     """Return the 95 % interval of a score's measure; None: it is not told."""
     if score is None or score.figures is None:
         return None
-    return score.figures.intervals.get({"R²": "r2"}.get(measure, measure))
+    return score.figures.intervals.get({"R²": "r2", "AUC": "auc"}.get(measure, measure))
 
 
 def _says(score: Score, measure: str) -> str:
@@ -146,36 +145,25 @@ class Gain:
 
     client: ClientId
     samples: int | None
-    alone: Score
-    joined: Score
-    difference: float  # more is better
+    by: Difference
     verdict: str
 
 
-def gains(result: Result) -> tuple[str, list[Gain]]:
-    """Return the measure, and what each party gains or loses, the largest gain first."""
-    measure, _, _ = headline(result)
-    sign = -1 if measure == "loss" else 1
+def gains(result: Result) -> list[Gain]:
+    """Return what each party gains or loses, the largest gain first."""
     found = []
-    for row in three_way(result):
-        alone, joined = (value_of(one, measure) for one in (row.standalone, row.federated))
-        if (
-            row.standalone is None
-            or row.federated is None
-            or row.name not in result.metrics.clients
-        ):
+    for name, joined in result.metrics.clients.items():
+        alone = result.metrics.standalone.get(name)
+        if alone is None:
             continue
-        if alone is None or joined is None:
-            continue
-        difference = sign * (joined - alone)
-        verdict = "gains" if difference > 0 else "loses" if difference < 0 else "neither"
-        ends = interval_of(row.standalone, measure), interval_of(row.federated, measure)
-        if difference and ends[0] is not None and ends[1] is not None:
+        by = difference(alone, joined)
+        verdict = "gains" if by.gain > 0 else "loses" if by.gain < 0 else "neither"
+        ends = interval_of(alone, by.figure), interval_of(joined, by.figure)
+        if by.gain and ends[0] is not None and ends[1] is not None:
             apart = ends[0][1] < ends[1][0] or ends[1][1] < ends[0][0]
             verdict += ", and the intervals are apart" if apart else "; the intervals overlap"
-        of = row.name, row.samples, row.standalone, row.federated
-        found.append(Gain(*of, difference, verdict))
-    return measure, sorted(found, key=lambda one: -one.difference)
+        found.append(Gain(name, joined.samples, by, verdict))
+    return sorted(found, key=lambda one: -one.by.gain)
 
 
 def gain_sentence(found: Sequence[Gain]) -> str:
@@ -187,9 +175,7 @@ def gain_sentence(found: Sequence[Gain]) -> str:
         )
     parts = []
     for wanted, verb in ((1, "gain"), (-1, "lose"), (0, "neither gain nor lose")):
-        names = [
-            one.client for one in found if (one.difference > 0) - (one.difference < 0) == wanted
-        ]
+        names = [one.client for one in found if (one.by.gain > 0) - (one.by.gain < 0) == wanted]
         if names:
             single = {
                 "gain": "gains",

@@ -59,7 +59,8 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
 def claim(folder: Path, settings: str = "--out") -> None:
     """Raise if the folder holds a run that a new one would replace.
 
-    `settings` are those by which the user chooses another folder.
+    One in one place that was stopped before its first checkpoint left nothing to go on from, and
+    may be replaced. `settings` are those by which the user chooses another folder.
 
     Raises
     ------
@@ -76,7 +77,8 @@ def claim(folder: Path, settings: str = "--out") -> None:
         raise CheckpointError(
             f"{folder} already holds a result; choose another folder with {settings}, {replace_it}."
         )
-    if (folder / "experiment.json").is_file():
+    saved = is_over_sites(folder) or Checkpoints(folder).rounds
+    if saved and (folder / "experiment.json").is_file():
         raise CheckpointError(
             f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, "
             f"{replace_it}."
