@@ -282,6 +282,7 @@ def test_names_of_client_functions_are_unique():
         ({"femam": {"level_schedule": "paper", "hidden": 8}}, "algorithm.femam.hidden is 8"),
         ({"femam": {"validation": 2.0}}, "algorithm.femam.validation is 2.0"),
         ({"flic": {"scheme": "l2gd"}}, 'algorithm.flic.scheme is "l2gd"'),
+        ({"flic": {"keep_own": True}}, "algorithm.flic.keep_own is true, and levels over flic"),
         ({"flic": {"scheme": "fedavg-ft"}}, "algorithm.flic.final_epochs is 10"),
         ({"flic": {"rate": -1.0}}, "algorithm.flic.rate is -1.0"),
         ({"flic": {"variant": "h"}}, "[algorithm.flic] variant"),

@@ -9,6 +9,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.core.settings import (
+    Between,
     Count,
     CountOrZero,
     FractionBelowOne,
@@ -48,6 +49,10 @@ class Flic(NetworkOptions):
     meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
     label_bins: CountOrZero = 0  # of numbers that the second term takes together; 0: each row alone
     alignment_epochs: CountOrZero = 0  # on the second term after each round, also of absent clients
+    # whether a client may keep a network that it trained alone, where that does better on its rows
+    keep_own: bool = False
+    # share of a client's labelled rows for that choice, which train nothing before it
+    validation: Between = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +65,12 @@ class Flic(NetworkOptions):
             raise ExperimentError(
                 'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
                 'reach the means of the anchors only; set alignment = "gaussian".'
+            )
+
+        if self.keep_own and not self.final_epochs:
+            raise ExperimentError(
+                "algorithm.keep_own is true with final_epochs = 0, and only the last epochs are on "
+                "the rows for validation, too; set final_epochs to 1 or more, or keep_own = false."
             )
 
     @property
