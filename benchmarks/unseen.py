@@ -77,10 +77,11 @@ METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "fedprox": ("fedprox", {}, False),
     # with embeddings of each client's own; not in a call that names no methods
     "flic": ("flic", {}, False),
+    "flic-own": ("flic", {"keep_own": True}, False),
     "hetfedrep": ("hetfedrep", {}, False),
     "fedhenn": ("fedhenn", {}, False),
 }
-USUAL = tuple(METHODS)[:-3]
+USUAL = tuple(METHODS)[:-4]
 Rows = NDArray[np.int64]
 
 
@@ -136,7 +137,7 @@ def drawn(number: int) -> Problem:
 
 
 @cache
-def _pool(data: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def pool(data: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return a named data set's rows, their classes, whether for testing, and whose they are."""
     options: dict[str, Any] = {"mnist": {"train_per_class": 500}, "usps": {}, "femnist": {}}
     asked = options.get(data)
@@ -166,7 +167,7 @@ def _source(
         x = centres[y, rng.integers(modes, size=len(y))]
         x = x + spread * rng.normal(size=x.shape)
         return x, y, np.arange(len(y)) >= 5000, np.full(len(y), "")
-    x, y, tests, clients = _pool(problem.data)
+    x, y, tests, clients = pool(problem.data)
     if problem.data == "femnist" and problem.kind != "writers":
         own = np.random.default_rng([FAMILY, problem.number, 1])
         chosen = np.sort(own.permutation(np.unique(y))[:10])
@@ -356,8 +357,8 @@ def run(problem: Problem, method: str, seed: int, rounds: int) -> dict[str, Any]
 def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
-    cells = _read(arguments.file)
-    numbers = _numbers(arguments.problems, arguments.half)
+    cells = read_runs(arguments.file)
+    numbers = numbers_of(arguments.problems, arguments.half)
     if not arguments.show:
         with threadpool_limits(limits=1):
             for seed in arguments.seeds:
@@ -375,7 +376,7 @@ def main() -> None:
         write(title_of_kinds, of_kinds, by_kind, seed=FAMILY, notes=_BY_KIND)
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def read_runs(file: Path) -> dict[str, dict[str, Any]]:
     """Return the runs so far by their keys; a line that was cut off by a kill is left out."""
     cells: dict[str, dict[str, Any]] = {}
     for line in file.read_text().splitlines() if file.is_file() else []:
@@ -387,6 +388,16 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
     return cells
 
 
+def store_run(path: Path, key: str, cell: Mapping[str, Any]) -> None:
+    """Add a run to those so far."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+b") as file:
+        # a line that a kill has cut off ends before the next begins
+        if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+            file.write(b"\n")
+        file.write(json.dumps({"key": key, **cell}).encode() + b"\n")
+
+
 def _fill(
     cells: dict[str, dict[str, Any]], number: int, seed: int, arguments: argparse.Namespace
 ) -> None:
@@ -396,12 +407,7 @@ def _fill(
         if key in cells:
             continue
         cells[key] = run(problem, method, seed, arguments.rounds)
-        arguments.file.parent.mkdir(exist_ok=True)
-        with arguments.file.open("a+b") as file:
-            # a line that a kill has cut off ends before the next begins
-            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
-                file.write(b"\n")
-            file.write(json.dumps({"key": key, **cells[key]}).encode() + b"\n")
+        store_run(arguments.file, key, cells[key])
         said = " ".join(f"{name} {cells[key].get(name)}" for name in ("seconds", "kept", "index"))
         print(f"{key}: {problem.kind} {100 * cells[key]['accuracy']:.1f} {said}", flush=True)
 
@@ -537,7 +543,8 @@ def _by_kind(
     return rows, ["method", *(f"{kind} [{len(grades)}]" for kind, grades in there.items())]
 
 
-def _numbers(said: str, half: str) -> list[int]:
+def numbers_of(said: str, half: str) -> list[int]:
+    """Return the numbers from-to of a half."""
     first, _, last = said.partition("-")
     every = range(int(first), int(last or first) + 1)
     wanted = {"odd": (1,), "even": (0,), "both": (0, 1)}[half]
