@@ -5,15 +5,16 @@ A share of each client's labelled rows (`validation`) trains nothing until the l
 1. `train_own`: each client trains a network of the same layers from the start, as long as it
    trained with the others and by its own rows alone; the classifier's loss is all of its objective.
    It sends by how much fewer of its rows for validation this one names wrongly, as sums.
-2. `keep_better`: a client takes the network that is worth more to it, see `maths.shrinkage`: by the
-   rows of all clients, and by its own as far as clients differ. It says which one, and trains it
-   once more, on all of its rows.
+2. `keep_better`: a client takes its own network where that is worth something to it, by a standard
+   error, see `maths.shrinkage`: by the rows of all clients, and by its own as far as clients
+   differ. It says which one it takes, and trains it once more, on all of its rows.
 
 Where labels are numbers, squared errors stand for rows that are named wrongly.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,13 +108,14 @@ def _errors(scores: Array, y: Array) -> Array:
 
 @fl.vectorised_function
 def keep_better(calls: Sequence[fl.ClientCall[OwnCompared]]) -> list[tuple[Client, OwnKept]]:
-    """Take the network that is worth more; train it once more, on all rows."""
+    """Take a network; train it once more, on all rows."""
     options, trainings = calls[0][0].options, trainings_of(*calls[0][:2])
     chosen: list[bool] = []
     tasks: list[ClientTask] = []
     for client, block, message, rng in calls:
         fallen = _fallen(options, client, client.own, block)
-        own = worth_of(fallen, pooled(np.asarray(message.at)))[0] > 0
+        worth, error = worth_of(fallen, pooled(np.asarray(message.at)))
+        own = worth > math.sqrt(error)
         parameters = client.own if own else client.parameters
         kept = fl.evolve(client, parameters=parameters, own={}, held_out=None)
         chosen.append(own)
@@ -137,7 +139,8 @@ def settled(server: Server, clients: fl.Clients) -> tuple[str, ...]:
 def _note(own: Sequence[ClientId], count: int) -> str:
     if not own:
         return (
-            f"All {count} clients keep flic's network: by their rows for validation it errs less."
+            f"All {count} clients keep flic's network: none that they trained alone "
+            "errs less on rows for validation, by a standard error."
         )
     return (
         f"{len(own)} of {count} clients keep the network that they trained alone, which errs less "
