@@ -62,24 +62,25 @@ NETWORK: dict[str, Any] = {"hidden": 16, "latent": 16}
 RATE = 5e-3  # of Adam
 TESTS = 200  # rows for testing of a client
 MOST_ROWS = 1500  # for training at all clients together
-# name → algorithm, what is not its default, and whether regret is to it
-METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "local": ("local", {}, False),
-    "fedavg": ("fedavg-ft", {"final_epochs": 0}, False),
-    "fedavg+": ("fedavg-ft", {}, True),
-    "ditto": ("ditto", {}, True),
-    "fedrep": ("fedrep", {}, True),
-    "fesem": ("fesem", {}, True),
-    "ifca": ("ifca", {}, True),
-    "femam": ("femam", {}, False),
-    "femam-paper": ("femam", {"level_schedule": "paper"}, False),
-    "pfedme": ("pfedme", {}, True),
-    "fedprox": ("fedprox", {}, False),
+# name → algorithm, what is not its default, and of which rivals it is one: regret is to those on
+# the same features where any of them is run, else to those with features of their own
+METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "local": ("local", {}, "own"),
+    "fedavg": ("fedavg-ft", {"final_epochs": 0}, ""),
+    "fedavg+": ("fedavg-ft", {}, "same"),
+    "ditto": ("ditto", {}, "same"),
+    "fedrep": ("fedrep", {}, "same"),
+    "fesem": ("fesem", {}, "same"),
+    "ifca": ("ifca", {}, "same"),
+    "femam": ("femam", {}, ""),
+    "femam-paper": ("femam", {"level_schedule": "paper"}, ""),
+    "pfedme": ("pfedme", {}, "same"),
+    "fedprox": ("fedprox", {}, ""),
     # with embeddings of each client's own; not in a call that names no methods
-    "flic": ("flic", {}, False),
-    "flic-own": ("flic", {"keep_own": True}, False),
-    "hetfedrep": ("hetfedrep", {}, False),
-    "fedhenn": ("fedhenn", {}, False),
+    "flic": ("flic", {}, ""),
+    "flic-own": ("flic", {"keep_own": True}, ""),
+    "hetfedrep": ("hetfedrep", {}, "own"),
+    "fedhenn": ("fedhenn", {}, "own"),
 }
 USUAL = tuple(METHODS)[:-4]
 Rows = NDArray[np.int64]
@@ -365,11 +366,14 @@ def main() -> None:
                 for number in numbers:
                     _fill(cells, number, seed, arguments)
     rows, columns, notes = _table(cells, numbers, arguments)
-    title = f"Methods on networks with their defaults, unseen problems, {arguments.half} numbers"
+    of, by = "Methods on networks with their defaults", "The same"
+    if not any(METHODS[one][2] == "same" for one in arguments.method):
+        of = by = "Methods with embeddings of each client's own"
+    title = f"{of}, unseen problems, {arguments.half} numbers"
     show(title, columns, rows)
     print(notes)
     by_kind, of_kinds = _by_kind(cells, numbers, arguments)
-    title_of_kinds = f"The same by kind, {arguments.half} numbers"
+    title_of_kinds = f"{by} by kind, {arguments.half} numbers"
     show(title_of_kinds, of_kinds, by_kind)
     if arguments.write:
         write(title, columns, rows, seed=FAMILY, notes=notes)
@@ -437,10 +441,15 @@ def _grades(
     }
 
 
+def _rivals(methods: Iterable[str]) -> list[str]:
+    """Return those of some methods that regret is to."""
+    of = {kind: [one for one in methods if METHODS[one][2] == kind] for kind in ("same", "own")}
+    return of["same"] or of["own"] or list(methods)
+
+
 def _regrets(grades: Mapping[str, float]) -> dict[str, float]:
     """Return by how much each method is below the best of those that regret is to."""
-    rivals = {name: grades[name] for name in grades if METHODS[name][2]}
-    best = max(rivals.values(), default=max(grades.values()))
+    best = max(grades[name] for name in _rivals(grades))
     return {name: max(best - grade, 0.0) for name, grade in grades.items()}
 
 
@@ -486,11 +495,24 @@ def _table(
     ]
     notes = (
         f"{len(found)} problems, {sum(seeds.values())} draws of them, {arguments.rounds} rounds; "
-        "accuracy in per cent as the mean over clients. Regret: points below the best of fedavg+, "
-        "ditto, pfedme, fedrep, fesem and ifca (those that were run) on the mean of a problem's "
-        f"draws. {_indices(cells, found, arguments)}"
+        "accuracy in per cent as the mean over clients. Regret: points below the best of "
+        f"{', '.join(_rivals(arguments.method))} on the mean of a problem's draws. "
+        f"{_below_local(found)}{_indices(cells, found, arguments)}"
     )
     return rows, columns, notes
+
+
+def _below_local(found: Mapping[int, Mapping[str, float]]) -> str:
+    """Return how far methods are below each client alone at worst."""
+    said = []
+    for method in ("flic", "flic-own"):
+        below = {
+            n: one["local"] - one[method] for n, one in found.items() if {"local", method} <= {*one}
+        }
+        if below:
+            worst = max(below, key=below.__getitem__)
+            said.append(f"{method} {max(below[worst], 0.0):.1f} (problem {worst})")
+    return f"Below local at most: {', '.join(said)}. " if said else ""
 
 
 def _indices(
@@ -511,9 +533,11 @@ def _indices(
         if each:
             share = np.mean(np.array(each) >= 0.9)
             said.append(f"{method} {share:.0%} of {len(each)}, mean {np.mean(each):.2f}")
+    if not said:
+        return ""
     return (
         "Planted groups of 20 rows or more per class and client found with an adjusted Rand index "
-        f"of 0.9: {'; '.join(said) or 'none run'}."
+        f"of 0.9: {'; '.join(said)}."
     )
 
 

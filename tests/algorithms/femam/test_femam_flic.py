@@ -28,7 +28,10 @@ from intarsia.errors import ExperimentError, FederationError, SealedError  # noq
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 DOUBLE = {"precision": "double", "engine": "loop"}
-SMALL = {"hidden": 8, "latent": 4, "local_epochs": 2, "batch": 100, "pretraining_epochs": 3}
+SMALL = {
+    **{"hidden": 8, "latent": 4, "local_epochs": 2, "batch": 100, "pretraining_epochs": 3},
+    **{"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0},
+}
 GLOBAL = Flic(scheme="fedavg-ft", final_epochs=0, rate=0.01, **SMALL, **DOUBLE)
 LEVELS = {
     "local_epochs": 2, "batch": 100, "rate": 0.05, "optimiser": "adam", "window": 0,

@@ -21,24 +21,29 @@ from intarsia.errors import ExperimentError
 
 @dataclass(frozen=True, kw_only=True)
 class Flic(NetworkOptions):
-    """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
+    """Hyperparameters, with the paper's meaning.
+
+    Defaults are those of the paper, but for alignment before the first round and for weight decay,
+    which keep clients with few rows from learning them by heart.
+    """
 
     known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
 
-    variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
+    variant: Literal["class", "hl"] = "class"  # hl: with a hidden layer α that all share
+    weight_decay: NotNegative = 1e-2
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
     mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
     alignment_weight: NotNegative = 1e-3  # λ1
     calibration_weight: NotNegative = 1e-3  # λ2
     local_epochs: Count = 10  # M
-    pretraining_epochs: CountOrZero = 100  # of φ, before the first round
+    pretraining_epochs: CountOrZero = 10  # of φ, before the first round
     shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
     weights: Weights = "clients"  # ω_i of the average: 1/b, or by labelled rows
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     pretraining_batch: Count = 100
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
-    anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
+    anchor_scale: NotNegative = 3.0  # standard deviation that the v_c are drawn with
     anchor_variance: NotNegative = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
