@@ -21,6 +21,9 @@ from intarsia.inference.new_client import described  # noqa: E402
 
 SETTINGS = {
     "algorithm": "flic",
+    "variant": "hl",
+    "anchor_scale": 1.0,
+    "weight_decay": 0.0,
     "hidden": 8,
     "latent": 4,
     "rate": 0.01,
@@ -347,7 +350,8 @@ def test_a_joined_client_learns_sooner_than_alone(tmp_path):
 
 def test_a_client_joins_hetfedrep_by_the_layer_that_all_share(tmp_path):
     tables = {"north": table("north", 3), "south": table("south", 5)}
-    settings = {key: one for key, one in SETTINGS.items() if key != "pretraining_epochs"}
+    of_flic = ("variant", "anchor_scale", "pretraining_epochs")
+    settings = {key: one for key, one in SETTINGS.items() if key not in of_flic}
     settings["algorithm"] = "hetfedrep"
     intarsia.run(tables=tables, id="row", label="kind", out=tmp_path, **settings)
     found = intarsia.join(tmp_path, table("new", 7, rows=200), epochs=100, out=None)

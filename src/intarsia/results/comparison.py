@@ -65,6 +65,8 @@ FIGURES = {  # beside accuracy, R² and loss; by the words that a reader knows t
     "deviance": "mean deviance",
     "d2": "share of the deviance explained",
     "coverage": "share of labels up to the prediction",
+    "trained_classes": "accuracy on classes in training",
+    "untrained_classes": "accuracy on other classes",
 }
 
 

@@ -91,6 +91,10 @@ SAID: dict[str, tuple[str, str]] = {
     "hidden": ("units of the hidden layers", "raise with rows and features"),
     "huber_delta": ("δ of the Huber loss, in the label's unit", "to the size of usual errors"),
     "iterations": ("iterations of the solver, at most", "raise where a note says so"),
+    "keep_own": (
+        "a client may keep a network that it trained alone",
+        "true where clients differ so much that some are better off alone",
+    ),
     "l1_ratio": ("share ρ of the ℓ1 penalty", "above 0 for weights that are exactly 0"),
     "label_bins": ("bins of numbers aligned together; 0: rows", "with many rows a client"),
     "label_smoothing": (
@@ -191,7 +195,7 @@ SAID: dict[str, tuple[str, str]] = {
     "steps": ("steps of a client in a round, or on one batch", "lower where clients differ much"),
     "system": ("how Newton's system is made", "hardly ever (hyfdca.md)"),
     "unseen_rows": ("output rows of classes that a client lacks", "averaged: the paper"),
-    "validation": ("share of rows kept to judge levels by", "raise for few rows"),
+    "validation": ("share of rows kept to judge levels or networks by", "raise for few rows"),
     "variant": ("the paper's variant", "see the algorithm's page"),
     "warm_up": ("rounds of level 1 before groups are looked for", "raise for few rows a client"),
     "weight_decay": ("decay of the layers behind the embedding", "1e-3 where clients overfit"),

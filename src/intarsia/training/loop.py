@@ -412,6 +412,7 @@ def grade(
         server = model.server_model
         blocks = evaluation.server_blocks(model, task.options, engine.schema("train"))
         graded = (engine, schema, model.predict, loss)
+        how["trained"] = model.trained_classes
         every, own = evaluation.evaluate_own(*graded, server=blocks, **how)
         if server is None:
             return every, own
@@ -425,8 +426,9 @@ def grade_clients(
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's own model, with figures."""
     schema, loss = engine.schema(part), evaluation.grading_loss(options.loss)
-    predict = algorithm.model.predict
-    return evaluation.evaluate_own(engine, schema, predict, loss, part=part, with_figures=True)[1]
+    given = engine, schema, algorithm.model.predict, loss
+    how: Any = {"with_figures": True, "trained": algorithm.model.trained_classes}
+    return evaluation.evaluate_own(*given, part=part, **how)[1]
 
 
 def _check_finite(number: int, info: fl.RoundMetrics) -> None:
