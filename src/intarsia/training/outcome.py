@@ -44,6 +44,7 @@ class Outcome:
     own: Mapping[ClientId, Evaluation]  # on each client's own samples
     notes: tuple[str, ...] = ()
     best_round: int | None = None  # whose model it is; None: the last one's
+    helps: str = ""  # what does where the last rounds hardly lowered the gap; "": more rounds
     centralised: Evaluation | None = None
     standalone: Mapping[ClientId, Evaluation] = field(default_factory=dict[ClientId, Evaluation])
 
@@ -111,9 +112,12 @@ def result_of(
 def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
     """Return why the certificate is above the tolerance, where the algorithm does not say it."""
     if outcome.finished == "rounds":
+        helps = "raise experiment.rounds"
+        if outcome.helps:
+            helps = f"the last rounds hardly lowered it, more may not either; {outcome.helps}"
         return (
             f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
-            f"tolerance {tolerance:.0e}: raise experiment.rounds.",
+            f"tolerance {tolerance:.0e}: {helps}.",
         )
     if outcome.finished == "tolerance":
         return (

@@ -445,9 +445,13 @@ def train_to_end(task: training.Task) -> Outcome:
             "client's scores are of all its own.",
         )
     notes += one_class(every, schema.labels, part)
-    best = state.chosen if task.description.early_stopping else None
+    description = task.description
+    best = state.chosen if description.early_stopping else None
+    slow = description.participation == 1 and training.barely_moved(state)
     return Outcome(
-        *(state.round, state.finished or "rounds", conclusion, every, own, notes), best_round=best
+        *(state.round, state.finished or "rounds", conclusion, every, own, notes),
+        best_round=best,
+        helps=training.remedies(description) if slow else "",
     )
 
 

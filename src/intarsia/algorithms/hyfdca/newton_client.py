@@ -38,6 +38,7 @@ BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditi
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _LARGEST = 2.0  # what a secret basis stretches by, at most
+_SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
 
 
@@ -318,7 +319,8 @@ class MeasurePoint:
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`;
+    # where the system is shared -inf says that the first or the last is too large to be sealed
     norms: Array
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
@@ -649,7 +651,11 @@ def measure_point(
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
     if message.rows is None:
-        bounds = _bounds(point) if point.shared else None
+        bounds = None
+        if point.shared:
+            bounds = _bounds(point)
+            # where w(α) has too large a norm to be sealed, its dual point bounds nothing
+            norms[:, [0, 2]] = np.where(norms[:, [0, 2]] < _SEALABLE, norms[:, [0, 2]], -np.inf)
         return point, Measured(norms, None, None, bounds, z)
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
