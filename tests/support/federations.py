@@ -35,6 +35,19 @@ def table(samples=60, features=6, seed=0):
     return x, np.where(y == 0, 1.0, y)
 
 
+def ill_conditioned(samples, features, *, seed):
+    """Return nearly dependent columns of size 1 with outlying rows, and labels, some of them false."""
+    rng = np.random.default_rng([seed, samples, features])
+    x = np.cumsum(rng.standard_t(2, (samples, features)), axis=1)
+    score = np.sign(x) * np.log1p(np.abs(x)) @ rng.standard_normal(features)
+    score = score / score.std() + 0.3 * rng.logistic(size=samples)
+    y = np.where(score > np.quantile(score, 0.7), 1.0, -1.0)
+    far = rng.random(samples) < 0.01
+    x[far] *= 30
+    y[far] *= rng.choice([-1.0, 1.0], far.sum())
+    return (x - x.mean(axis=0)) / x.std(axis=0), y
+
+
 def block(x, y, rows, columns, *, labels=True):
     """Return the client that holds the given rows and columns of a pooled table."""
     rows, columns = np.asarray(rows, np.int64), np.asarray(columns, np.int64)

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from federations import BINARY, in_order, rectangles, started, table, train
+from federations import BINARY, ill_conditioned, in_order, rectangles, started, table, train
 from intarsia.algorithms.hyfdca import newton, newton_interior
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_interior import InteriorPoint
@@ -180,12 +180,8 @@ def test_a_run_that_is_cut_in_the_phase_comes_to_the_same_bits(frame):
 @pytest.mark.parametrize("loss", ["squared_hinge", "logistic"])
 def test_columns_of_very_different_sizes_leave_the_frame_its_digits(loss):
     """Columns' sizes differ by up to 10^6, and columns are nearly dependent."""
-    rng = np.random.default_rng(0)
-    x = np.cumsum(rng.standard_t(2, (600, 80)), axis=1)
-    score = np.sign(x) * np.log1p(np.abs(x)) @ rng.standard_normal(80)
-    y = np.where(score + 0.5 * score.std() * rng.standard_normal(600) > 0, 1.0, -1.0)
-    x[rng.random(600) < 0.01] *= 30
-    x = x / x.std(axis=0) * 10 ** rng.uniform(-3, 3, 80)
+    x, y = ill_conditioned(600, 80, seed=0)
+    x = x * 10 ** np.random.default_rng(0).uniform(-3, 3, 80)
     options = HyFDCA(loss=loss, regularisation=1e-7)
     engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
     info = train(HYFDCA, engine, server, 10, tolerance=1e-6)

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from federations import BINARY, block, in_order, rectangles, secrets_of, started, table, train
+from federations import (
+    BINARY,
+    block,
+    ill_conditioned,
+    in_order,
+    rectangles,
+    secrets_of,
+    started,
+    table,
+    train,
+)
 from intarsia.algorithms.hyfdca import newton, newton_client, newton_encrypted, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import Point
@@ -709,3 +719,13 @@ def test_a_client_refuses_a_hessian_of_so_few_samples_that_it_tells_of_each():
     with pytest.raises(RefusedError, match="A budget of 239 samples was told for the Hessian"):
         gathered(239)  # of 240, which are fewer than the least
     gathered(240)
+
+
+@pytest.mark.slow
+def test_a_shared_system_smooths_more_where_smoothing_stands_still():
+    """Nearly dependent columns and λ 1e-7: without it a gap of 0.06 is left."""
+    x, y = ill_conditioned(1500, 150, seed=5)
+    options = HyFDCA(loss="hinge", regularisation=1e-7, system="shares")
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
+    info = train(HYFDCA, engine, server, 120, tolerance=1e-6)
+    assert info.info.gap_relative <= 1e-6

@@ -15,13 +15,15 @@ round is one Newton step:
 1. direction: solve (λI + 1/N X_Fᵀ h X_F) d = λ(w(α) - w) over the samples F with curvature
    - up to 512 features: exactly. Where sums are sealed, the system is found by secret sharing and
      solved by the server in secret bases (`newton_shares`). Elsewhere one client solves it in a
-     frame P that only the owners of each feature know, from rows in the frame
+     frame P that only the owners of each feature know, from rows in the frame. Bases and frame
+     divide by the columns' sizes
    - more: by conjugate gradients on a sample of F (sparse tables: on F), preconditioned by each
      feature cell's own Gram matrix of it (its diagonal in cells of over 2048 features). A sample
      is taken with a probability in proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row.
-   Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more; with the other
+   Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
+   system tiny ones, once it stands still; in a frame none); with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
    had any some steps ago, or at the end of a short step's direction. Products of
    dense rows are in single precision until conjugate gradients end at their limit
@@ -144,6 +146,7 @@ class Newton:
     steps: int = 0
     still: int = 0  # steps without descent
     stalled: bool = False  # whether the interior point method is to go on
+    eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
     eighth: float = np.inf  # relative gap where that was last checked
     features: int = 0
@@ -307,10 +310,10 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     centred = hinge or elastic
     full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
     eager = (full | (length == 0)) & centred
-    if hinge and not newton.framed:
+    if hinge and (newton.eases or not newton.framed):
         # many samples change sides within a short step: a smoother inner problem, the centre stays
         tiny = (length < _TINY) & (newton.curved > 0)
-        short = (length < _SHORT) & (newton.gap > _FAR) & (newton.curved > 0)
+        short = (length < _SHORT) & (newton.gap > _FAR) & (newton.curved > 0) & (not newton.framed)
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
@@ -487,7 +490,8 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
             return _raise(evolve(newton, lifted=True), clients, LIFT)
     elif stuck and unsolved and newton.features and not newton.threshold:
         # sums in fixed point and a shared system have no digits for the interior point method
-        newton = evolve(newton, stalled=newton.dealer is None and not clients.sealed)
+        stalled = newton.dealer is None and not clients.sealed
+        newton = evolve(newton, stalled=stalled, eases=not stalled)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton

@@ -20,7 +20,8 @@ The server sees scalars only. A round is one step of Mehrotra's method:
    score; its owners get dual, aim and curvature h
 5. w(α), and the norms that make the certificate
 
-Where Newton's system is shared the phase is not entered: in fixed point its Hessian is lost.
+It begins near the point that smoothing came to, or at zeros where that is far away. Where Newton's
+system is shared the phase is not entered: in fixed point its Hessian is lost.
 """
 
 from __future__ import annotations
