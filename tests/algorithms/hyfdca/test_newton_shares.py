@@ -28,7 +28,6 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, RangeError, RefusedError
 from intarsia.maths import encrypted_products
-from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -184,55 +183,6 @@ def test_axes_that_rounding_made_up_are_not_followed():
     sure = newton_shares._direction(np.diag([1.0, 1e-3, 1e-7]), gradient, 1e-8)
     np.testing.assert_allclose(sure, [1.0, 1e3, 1e-2], rtol=1e-12)
     assert np.isfinite(newton_shares._direction(np.zeros((3, 3)), np.zeros(3), 0.0)).all()
-
-
-def steep_huber():
-    """Return columns of sizes from 0.01 to 100 and labels with many outliers."""
-    x, _ = table(160, 7)
-    x *= 10 ** np.linspace(-2, 2, 7)
-    rng = np.random.default_rng(0)
-    return x, 20 + 3 * np.sign(x[:, 3]) + x[:, 4] + 4 * rng.standard_t(1.2, size=len(x))
-
-
-@pytest.mark.parametrize("l1_ratio", [0.0, 0.5])
-def test_shared_systems_come_down_to_a_small_penalty_where_steps_get_short(l1_ratio):
-    x, y = steep_huber()
-    blocks = rectangles(x, y, 2, 2, shared_rows=20)
-    engine = engine_over(blocks, "plain" if l1_ratio else "masked", Labels("regression"))
-    options = HyFDCA(loss="huber", regularisation=1e-7, l1_ratio=l1_ratio, system="shares")
-    server, lifts = begun(engine, options), []
-    for number in range(1, 60):
-        engine.begin_round(number)
-        server, info = HYFDCA.round(server, engine, engine.key())
-        lifts.append(server.phase.lift)
-        if info.gap_relative <= 1e-7:
-            break
-    assert info.gap_relative <= 1e-7
-    assert max(lifts) > 1e3
-    assert lifts[-1] == 1
-    engine.begin_round(number + 1)
-    weights = in_order(
-        engine.schema("train"), HYFDCA.conclude(server, engine, engine.key()).weights
-    )
-    ridge, threshold = options.ridge, options.threshold
-    loss = losses.value(losses.HUBER, weights @ x.T, y[None], shape=losses.shape_of(options))
-    penalty = ridge * (0.5 * (weights**2).sum() + threshold * np.abs(weights).sum())
-    assert loss.mean() + penalty == pytest.approx(info.primal, rel=1e-6)
-
-
-@pytest.mark.parametrize("factor", [0.5, 2 * newton_client.LIFT])
-def test_a_client_refuses_a_regularisation_that_the_algorithm_never_tells(monkeypatch, factor):
-    x, y = table(60, 4)
-    engine = engine_over(rectangles(x, y, 2, 1), "masked")
-    server, gather = begun(engine, HyFDCA(loss="squared_hinge")), newton.Gather
-
-    def raised(**given):
-        return gather(**{**given, "regularisation": factor * 1e-3})
-
-    monkeypatch.setattr(newton, "Gather", raised)
-    engine.begin_round(1)
-    with pytest.raises(RefusedError, match=r"regularisation of .* was told"):
-        HYFDCA.round(server, engine, engine.key())
 
 
 @pytest.mark.parametrize("l1_ratio", [0.0, 0.5])

@@ -251,14 +251,11 @@ def _leave(server: Server) -> Server:
     The clients do so when they are next asked; each counts its part of z from zero.
     """
     assert server.phase is not None
-    w = server.phase.dual_weights
-    if isinstance(server.phase, newton.Newton) and server.phase.lift > 1:
-        w = w * server.phase.lift
     return replace(
         server,
         phase=None,
         alpha=server.phase.alpha,
-        w=w,
+        w=server.phase.dual_weights,
         z=server.z * 0.0,
         present=(),
         taken=1.0,

@@ -34,11 +34,6 @@ round is one Newton step:
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
-Where the system is shared and steps stay short with Huber's loss or the squared hinge, λ is raised
-by 10^5 once, and divided by 10 whenever the gap there is below 0.01: a path of easy problems leads
-to the small λ. The certificate is that of the model's own λ, but for the elastic net, whose dual is
-then not known.
-
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
 """
@@ -58,7 +53,6 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
 )
 from intarsia.algorithms.hyfdca.newton_client import (
-    LIFT,
     SAMPLES,
     SHARED_SAMPLES,
     Gather,
@@ -104,7 +98,6 @@ from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import stiffness
 
-_LOWER = 10.0  # what a raised regularisation is divided by, where the gap is small
 MOST_FEATURES = 512  # most features for the exact solve
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
@@ -164,21 +157,11 @@ class Newton:
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
-    target: float = 0.0  # the model's regularisation
-    lifted: bool = False  # whether the present one was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
-    # (outputs,) with the model's regularisation, where the present one is larger
-    model_primal: Array = field(default_factory=lambda: np.zeros(1))
-    model_dual: Array = field(default_factory=lambda: np.zeros(1))
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
     unit: Array = field(default_factory=lambda: np.ones(1))
-
-    @property
-    def lift(self) -> float:
-        """Return how many times the model's regularisation the present one is."""
-        return self.regularisation / self.target if self.lifted else 1.0
 
 
 def begin(
@@ -219,7 +202,6 @@ def begin(
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
     newton = Newton(
-        target=regularisation,
         loss=loss,
         regularisation=regularisation,
         samples=samples,
@@ -258,8 +240,6 @@ def solves_exactly(frame: bool, features: int) -> bool:
 
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
-    if newton.lift > 1 and newton.gap.max() < _FAR:
-        newton = _raise(newton, clients, max(newton.lift / _LOWER, 1.0))
     # step 1: direction
     count, weight = newton.samples, newton.regularisation
     if newton.dealer is not None:
@@ -346,9 +326,9 @@ def _share(dealer: Dealer) -> Share:
 
 def info(newton: Newton) -> RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
-    primal, dual = float(newton.model_primal.sum()), float(newton.model_dual.sum())
+    primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
     return RoundMetrics(
-        finished=newton.lift == 1 and newton.still > 3 and newton.budget >= newton.samples,
+        finished=newton.still > 3 and newton.budget >= newton.samples,
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -385,7 +365,6 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         faded=newton.faded,
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
-        regularisation=newton.regularisation if newton.lifted else 0.0,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
@@ -405,12 +384,6 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     primal = ridge * norms[:, 1] + loss / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
     best = np.maximum(newton.best, dual)
-    model_primal, model_dual = primal, dual
-    if newton.lift > 1:
-        model_primal = primal + ridge * norms[:, 1] * (1 / newton.lift - 1)
-        # of the elastic net it does not follow from the norm
-        less = np.inf if newton.threshold else ridge * norms[:, 2] * (newton.lift - 1)
-        model_dual = dual - less
     unit = newton.unit
     if newton.loss == losses.QUANTILE:
         unit = np.maximum(sums[:, 0] / newton.samples, 1e-100)
@@ -433,8 +406,6 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,
-        model_primal=model_primal,
-        model_dual=model_dual,
     )
 
 
@@ -485,10 +456,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
         newton = evolve(newton, eighth=gap)
     unsolved = newton.gap.max() > _SOLVED
-    if stuck and unsolved and newton.dealer is not None and newton.loss in losses.BENT:
-        if not newton.lifted:
-            return _raise(evolve(newton, lifted=True), clients, LIFT)
-    elif stuck and unsolved and newton.features and not newton.threshold:
+    if stuck and unsolved and newton.features and not newton.threshold:
         # sums in fixed point and a shared system have no digits for the interior point method
         stalled = newton.dealer is None and not clients.sealed
         newton = evolve(newton, stalled=stalled, eases=not stalled)
@@ -505,21 +473,6 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         inner=np.where(slow, np.maximum(newton.inner / 10, 0.1), newton.inner),
         eager=newton.eager & ~slow,
     )
-
-
-def _raise(newton: Newton, clients: Clients, lift: float) -> Newton:
-    """Go to so many times the model's regularisation, from the present point."""
-    zeros, now = np.zeros_like(newton.weight), newton.target * lift
-    newton = evolve(
-        newton,
-        regularisation=now,
-        dual_weights=newton.dual_weights * (newton.regularisation / now),
-        best=zeros - np.inf,
-        still=0,
-        shorts=0,
-        mark=np.stack([zeros + np.inf, zeros + newton.steps]),
-    )
-    return _at(newton, clients, zeros, zeros)
 
 
 def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:

@@ -37,7 +37,6 @@ from intarsia.protocols.differential_privacy import normal_numbers
 BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditioner
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
-LIFT = 1e5  # what the regularisation is multiplied by, at most, to come down from there
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
@@ -283,7 +282,6 @@ class Gather:
     faded: bool = False  # whether samples count that had curvature some steps ago
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
-    regularisation: float = 0.0  # λ now, elastic net κ, not below the model's; 0 = the model's
 
 
 @fl.describe(
@@ -545,8 +543,7 @@ def gather_point(
     Raises
     ------
     RefusedError
-        If the Hessian is to be of so few samples that it would tell of each, or the regularisation
-        is not from the model's to what it is raised to.
+        If the Hessian is to be of so few samples that it would tell of each.
     """
     least = min(SHARED_SAMPLES if point.shared else SAMPLES, point.samples)
     if message.budget < least:
@@ -554,17 +551,6 @@ def gather_point(
             f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
-    least = point.options.ridge
-    if not (message.regularisation == 0 or least <= message.regularisation <= LIFT * least):
-        raise RefusedError(
-            f"A regularisation of {message.regularisation:g} was told where the model's is "
-            f"{least:g}, and the algorithm raises it to {LIFT * least:g} at most; run it as it is "
-            "at the server."
-        )
-    ratio = (message.regularisation or least) / point.regularisation
-    if ratio != 1:
-        raised = {"regularisation": message.regularisation or least, "ridge": point.ridge * ratio}
-        point = fl.evolve(point, **raised)
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
