@@ -178,8 +178,8 @@ def test_an_algorithm_that_ends_above_the_rounding_has_stalled():
         "The relative duality gap has not come below 4.0e-02 and no step lowers the objective, "
         "above the tolerance 1e-06; the model is that of round 9, with the certificate's gap: "
         "sealed sums are in fixed point, which has too few digits for a problem as badly "
-        "conditioned as this; set preprocessing.standardise = true, raise algorithm.regularisation, lower "
-        "algorithm.l1_ratio, or raise experiment.tolerance."
+        "conditioned as this; set preprocessing.standardise = true, raise algorithm.regularisation"
+        ", lower algorithm.l1_ratio, or raise experiment.tolerance."
     )
 
 
