@@ -4,8 +4,9 @@ STAMP := .venv/setup.stamp
 QUICK := not slow and not gpu
 
 FLOWER := .venv-flower
+BROWSER := .venv-browser
 
-.PHONY: help setup demo test test-slow test-flower bench lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-installs bench lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +15,8 @@ help:
 	@echo "make test       lint, then the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
+	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
+	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
@@ -57,6 +60,23 @@ $(FLOWER)/setup.stamp: pyproject.toml constraints.txt
 	@grep '^torch==' constraints.txt > $(FLOWER)/constraints.txt
 	@PIP_CONSTRAINT=$(FLOWER)/constraints.txt $(FLOWER)/bin/python -m pip install -qq -e '.[flower,privacy,torch]' 'flwr[simulation]' hypothesis psutil pytest
 	@touch $@
+
+test-browser: $(BROWSER)/setup.stamp
+	$(BROWSER)/bin/python -m pytest -q tests/reports/test_browser.py
+
+# The package without extras, at the versions of constraints.txt, and what drives a browser. The
+# browser is the system's Chromium; where there is none, playwright is asked for its own.
+$(BROWSER)/setup.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(BROWSER) (once, a few minutes)"
+	@test -x $(BROWSER)/bin/python || $(PYTHON) -m venv $(BROWSER)
+	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(BROWSER)/constraints.txt
+	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e . hypothesis playwright==1.65.2 pytest
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
+	@touch $@
+
+# What passed with the same files is not tried again: after a stop the same command goes on.
+test-installs: $(STAMP)
+	$(BIN)/python tests/installs/environments.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write

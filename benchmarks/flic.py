@@ -84,6 +84,8 @@ def _digits(file: str, clients: int, classes: int) -> Problem:
     return Problem(file, (f"partition.clients={clients}", f"partition.classes={classes}"))
 
 
+# the paper's settings where the defaults differ
+PAPER = {"pretraining_epochs": 100, "anchor_scale": 1.0, "weight_decay": 0.0}
 PROBLEMS: Mapping[str, Problem] = {
     "bci": Problem("flic-bci"),
     "femnist-50": Problem("flic-femnist"),
@@ -157,7 +159,8 @@ def describe(
     described = replace(described, algorithm=name)
     known = {one.name for one in dataclasses.fields(kind_of(described).hyperparameters)}
     kept = {key: value for key, value in described.hyperparameters.items() if key in known}
-    return replace(described, hyperparameters={**kept, **own})
+    paper = PAPER if name == "flic" else {}
+    return replace(described, hyperparameters={**paper, **kept, **own})
 
 
 def grouped(folder: Path) -> dict[tuple[str, str], comparison.Group]:

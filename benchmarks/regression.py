@@ -17,14 +17,16 @@ import intarsia
 
 CLIENTS, HIDDEN, TEST = 20, 3, 0.5
 ROWS = (25, 50, 100)  # of a client, training and test
+PAPER = {"variant": "hl", "pretraining_epochs": 100, "anchor_scale": 1.0, "weight_decay": 0.0}
 METHODS = {
     "local": {},
     "hetfedrep": {},
     "fedhenn": {},
-    "flic, a row alone": {"algorithm": "flic"},
-    "flic, label_bins = 3": {"algorithm": "flic", "label_bins": 3},
+    "flic, a row alone": {"algorithm": "flic", **PAPER},
+    "flic, label_bins = 3": {"algorithm": "flic", **PAPER, "label_bins": 3},
     "flic, λ1 = λ2 = 0.1": {
         "algorithm": "flic",
+        **PAPER,
         "alignment_weight": 0.1,
         "calibration_weight": 0.1,
     },

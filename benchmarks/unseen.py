@@ -62,25 +62,27 @@ NETWORK: dict[str, Any] = {"hidden": 16, "latent": 16}
 RATE = 5e-3  # of Adam
 TESTS = 200  # rows for testing of a client
 MOST_ROWS = 1500  # for training at all clients together
-# name → algorithm, what is not its default, and whether regret is to it
-METHODS: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "local": ("local", {}, False),
-    "fedavg": ("fedavg-ft", {"final_epochs": 0}, False),
-    "fedavg+": ("fedavg-ft", {}, True),
-    "ditto": ("ditto", {}, True),
-    "fedrep": ("fedrep", {}, True),
-    "fesem": ("fesem", {}, True),
-    "ifca": ("ifca", {}, True),
-    "femam": ("femam", {}, False),
-    "femam-paper": ("femam", {"level_schedule": "paper"}, False),
-    "pfedme": ("pfedme", {}, True),
-    "fedprox": ("fedprox", {}, False),
+# name → algorithm, what is not its default, and of which rivals it is one: regret is to those on
+# the same features where any of them is run, else to those with features of their own
+METHODS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "local": ("local", {}, "own"),
+    "fedavg": ("fedavg-ft", {"final_epochs": 0}, ""),
+    "fedavg+": ("fedavg-ft", {}, "same"),
+    "ditto": ("ditto", {}, "same"),
+    "fedrep": ("fedrep", {}, "same"),
+    "fesem": ("fesem", {}, "same"),
+    "ifca": ("ifca", {}, "same"),
+    "femam": ("femam", {}, ""),
+    "femam-paper": ("femam", {"level_schedule": "paper"}, ""),
+    "pfedme": ("pfedme", {}, "same"),
+    "fedprox": ("fedprox", {}, ""),
     # with embeddings of each client's own; not in a call that names no methods
-    "flic": ("flic", {}, False),
-    "hetfedrep": ("hetfedrep", {}, False),
-    "fedhenn": ("fedhenn", {}, False),
+    "flic": ("flic", {}, ""),
+    "flic-own": ("flic", {"keep_own": True}, ""),
+    "hetfedrep": ("hetfedrep", {}, "own"),
+    "fedhenn": ("fedhenn", {}, "own"),
 }
-USUAL = tuple(METHODS)[:-3]
+USUAL = tuple(METHODS)[:-4]
 Rows = NDArray[np.int64]
 
 
@@ -136,7 +138,7 @@ def drawn(number: int) -> Problem:
 
 
 @cache
-def _pool(data: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+def pool(data: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return a named data set's rows, their classes, whether for testing, and whose they are."""
     options: dict[str, Any] = {"mnist": {"train_per_class": 500}, "usps": {}, "femnist": {}}
     asked = options.get(data)
@@ -166,7 +168,7 @@ def _source(
         x = centres[y, rng.integers(modes, size=len(y))]
         x = x + spread * rng.normal(size=x.shape)
         return x, y, np.arange(len(y)) >= 5000, np.full(len(y), "")
-    x, y, tests, clients = _pool(problem.data)
+    x, y, tests, clients = pool(problem.data)
     if problem.data == "femnist" and problem.kind != "writers":
         own = np.random.default_rng([FAMILY, problem.number, 1])
         chosen = np.sort(own.permutation(np.unique(y))[:10])
@@ -356,26 +358,29 @@ def run(problem: Problem, method: str, seed: int, rounds: int) -> dict[str, Any]
 def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
-    cells = _read(arguments.file)
-    numbers = _numbers(arguments.problems, arguments.half)
+    cells = read_runs(arguments.file)
+    numbers = numbers_of(arguments.problems, arguments.half)
     if not arguments.show:
         with threadpool_limits(limits=1):
             for seed in arguments.seeds:
                 for number in numbers:
                     _fill(cells, number, seed, arguments)
     rows, columns, notes = _table(cells, numbers, arguments)
-    title = f"Methods on networks with their defaults, unseen problems, {arguments.half} numbers"
+    of, by = "Methods on networks with their defaults", "The same"
+    if not any(METHODS[one][2] == "same" for one in arguments.method):
+        of = by = "Methods with embeddings of each client's own"
+    title = f"{of}, unseen problems, {arguments.half} numbers"
     show(title, columns, rows)
     print(notes)
     by_kind, of_kinds = _by_kind(cells, numbers, arguments)
-    title_of_kinds = f"The same by kind, {arguments.half} numbers"
+    title_of_kinds = f"{by} by kind, {arguments.half} numbers"
     show(title_of_kinds, of_kinds, by_kind)
     if arguments.write:
         write(title, columns, rows, seed=FAMILY, notes=notes)
         write(title_of_kinds, of_kinds, by_kind, seed=FAMILY, notes=_BY_KIND)
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
+def read_runs(file: Path) -> dict[str, dict[str, Any]]:
     """Return the runs so far by their keys; a line that was cut off by a kill is left out."""
     cells: dict[str, dict[str, Any]] = {}
     for line in file.read_text().splitlines() if file.is_file() else []:
@@ -387,6 +392,16 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
     return cells
 
 
+def store_run(path: Path, key: str, cell: Mapping[str, Any]) -> None:
+    """Add a run to those so far."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+b") as file:
+        # a line that a kill has cut off ends before the next begins
+        if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+            file.write(b"\n")
+        file.write(json.dumps({"key": key, **cell}).encode() + b"\n")
+
+
 def _fill(
     cells: dict[str, dict[str, Any]], number: int, seed: int, arguments: argparse.Namespace
 ) -> None:
@@ -396,12 +411,7 @@ def _fill(
         if key in cells:
             continue
         cells[key] = run(problem, method, seed, arguments.rounds)
-        arguments.file.parent.mkdir(exist_ok=True)
-        with arguments.file.open("a+b") as file:
-            # a line that a kill has cut off ends before the next begins
-            if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
-                file.write(b"\n")
-            file.write(json.dumps({"key": key, **cells[key]}).encode() + b"\n")
+        store_run(arguments.file, key, cells[key])
         said = " ".join(f"{name} {cells[key].get(name)}" for name in ("seconds", "kept", "index"))
         print(f"{key}: {problem.kind} {100 * cells[key]['accuracy']:.1f} {said}", flush=True)
 
@@ -431,10 +441,15 @@ def _grades(
     }
 
 
+def _rivals(methods: Iterable[str]) -> list[str]:
+    """Return those of some methods that regret is to."""
+    of = {kind: [one for one in methods if METHODS[one][2] == kind] for kind in ("same", "own")}
+    return of["same"] or of["own"] or list(methods)
+
+
 def _regrets(grades: Mapping[str, float]) -> dict[str, float]:
     """Return by how much each method is below the best of those that regret is to."""
-    rivals = {name: grades[name] for name in grades if METHODS[name][2]}
-    best = max(rivals.values(), default=max(grades.values()))
+    best = max(grades[name] for name in _rivals(grades))
     return {name: max(best - grade, 0.0) for name, grade in grades.items()}
 
 
@@ -480,11 +495,24 @@ def _table(
     ]
     notes = (
         f"{len(found)} problems, {sum(seeds.values())} draws of them, {arguments.rounds} rounds; "
-        "accuracy in per cent as the mean over clients. Regret: points below the best of fedavg+, "
-        "ditto, pfedme, fedrep, fesem and ifca (those that were run) on the mean of a problem's "
-        f"draws. {_indices(cells, found, arguments)}"
+        "accuracy in per cent as the mean over clients. Regret: points below the best of "
+        f"{', '.join(_rivals(arguments.method))} on the mean of a problem's draws. "
+        f"{_below_local(found)}{_indices(cells, found, arguments)}"
     )
     return rows, columns, notes
+
+
+def _below_local(found: Mapping[int, Mapping[str, float]]) -> str:
+    """Return how far methods are below each client alone at worst."""
+    said = []
+    for method in ("flic", "flic-own"):
+        below = {
+            n: one["local"] - one[method] for n, one in found.items() if {"local", method} <= {*one}
+        }
+        if below:
+            worst = max(below, key=below.__getitem__)
+            said.append(f"{method} {max(below[worst], 0.0):.1f} (problem {worst})")
+    return f"Below local at most: {', '.join(said)}. " if said else ""
 
 
 def _indices(
@@ -505,9 +533,11 @@ def _indices(
         if each:
             share = np.mean(np.array(each) >= 0.9)
             said.append(f"{method} {share:.0%} of {len(each)}, mean {np.mean(each):.2f}")
+    if not said:
+        return ""
     return (
         "Planted groups of 20 rows or more per class and client found with an adjusted Rand index "
-        f"of 0.9: {'; '.join(said) or 'none run'}."
+        f"of 0.9: {'; '.join(said)}."
     )
 
 
@@ -537,7 +567,8 @@ def _by_kind(
     return rows, ["method", *(f"{kind} [{len(grades)}]" for kind, grades in there.items())]
 
 
-def _numbers(said: str, half: str) -> list[int]:
+def numbers_of(said: str, half: str) -> list[int]:
+    """Return the numbers from-to of a half."""
     first, _, last = said.partition("-")
     every = range(int(first), int(last or first) + 1)
     wanted = {"odd": (1,), "even": (0,), "both": (0, 1)}[half]

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# A process per core tests at once, and threads beyond them wait for each other. torch and the BLAS
+# of numpy read this when they are imported; so do the processes that tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 settings.register_profile("checks", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("checks")
 

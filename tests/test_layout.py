@@ -18,6 +18,7 @@ LAYERS = 10
 BESIDE_THE_PACKAGES = {
     "attacks",
     "fixtures",
+    "installs",
     "oracles",
     "support",
 }  # folders of tests that mirror no package

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
+from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.data import dataframe
 from intarsia.data.labels import classes_at, notes_on_codes
 from intarsia.errors import ExperimentError, UserError, nearest
@@ -19,10 +20,13 @@ from intarsia.experiment.config import Experiment, Preprocessing, Split
 from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
+from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
+from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
 from intarsia.plots.block_classes import blocks_picture
-from intarsia.plots.overlap import holdings_picture
+from intarsia.plots.overlap import holdings_figure, holdings_picture
+from intarsia.reports.holdings import holdings_drawing
 from intarsia.results.result import Result
 from intarsia.results.run_folder import describe
 from intarsia.training import checks
@@ -32,6 +36,9 @@ from intarsia.training.loop import Progress
 from intarsia.training.yardsticks import YardstickProgress
 from intarsia.tuning import study
 from intarsia.tuning.study import Tuned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _LABELS = ("task", "positive", "classes", "class_weight")
 _PREPROCESSING = tuple(one.name for one in dataclasses.fields(Preprocessing))
@@ -72,6 +79,27 @@ class Inspection:
     blocks_picture: Path | None = None
     # class → samples that have it at any client; of numbers to predict: none
     classes: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def parts(self) -> list[Part]:
+        """Return the tables and lines that show it."""
+        found = holdings_parts(self.schema, self.clients, self.overlaps, self.advice)
+        found.append(classes_line(self.schema.labels, self.classes))
+        found += [f"picture: {self.picture}"] if self.picture else []
+        if self.blocks is not None:
+            found.append(blocks_table(self.blocks))
+            found += [f"picture: {self.blocks_picture}"] if self.blocks_picture else []
+        return found
+
+    def figure(self) -> Figure:
+        """Return the figure of who holds what (matplotlib); what is missing it does not show."""
+        return holdings_figure(self.schema, which="all rows")
+
+    def __str__(self) -> str:
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        drawn = holdings_drawing(Holdings.of(self.schema))
+        return f"<div>{drawn}</div>{as_html(self.parts())}"
 
 
 def run(

@@ -133,6 +133,7 @@ RUNS = {
         [
             Run(ALIGNED, kind="numbers"),
             Run({**ALIGNED, "anchor_covariance": "learned", "anchor_average": "barycentre"}),
+            Run({**ALIGNED, "keep_own": True}),
             Run(ALIGNED, noise=True),
         ],
     ),

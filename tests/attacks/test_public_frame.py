@@ -18,7 +18,7 @@ import sites
 from federations import BINARY, block, secrets_of, table
 from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import Frame, enter
+from intarsia.algorithms.hyfdca.newton_client import column_scale, enter
 from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
@@ -46,7 +46,7 @@ def entered_in_public(before, block, message, rng):
     """Enter as the algorithm does, but draw the frame from the public key."""
     point, drawn = enter.call(before, block, message, SecretKey(bytes(SecretKey.SIZE)))
     numbers = rng.generator().standard_normal(drawn.frame.shape)
-    return point, Frame(numbers * np.sqrt(before.feature_share / message.frame))
+    return point, replace(drawn, frame=numbers * np.sqrt(before.feature_share / message.frame))
 
 
 @pytest.fixture(params=["secret", "public"])
@@ -94,7 +94,8 @@ def trained(blocks, secrets=None, rounds=3):
 def frames(engine, attacker):
     """Yield the whole frame, (frame, features), in each way that the attacker can derive it.
 
-    Its own columns it knows: `keep_frame` brought them.
+    Its own columns it knows: `keep_frame` brought them. The columns' sizes, which divide the frame
+    and of which it knows its own, are given to it: in a standardised table all are about 1.
     """
     schema = engine.schema("train")
     own = engine._secrets[attacker]
@@ -112,6 +113,10 @@ def frames(engine, attacker):
             yield by_key(start.fold_in(client))
 
     size = len(schema.features)
+    scale = np.ones(size)
+    for name in schema.clients:
+        squares = engine.of("keep_frame", name)[-1][1].squares
+        scale[schema.features.own(name)] = column_scale(squares, OPTIONS.regularisation)
     calls = {name: engine.of("enter", name)[-1] for name in schema.clients}
     for numbers in zip(*(ways(name, calls[name][2]) for name in schema.clients), strict=True):
         found = np.zeros((size, size))
@@ -121,7 +126,7 @@ def frames(engine, attacker):
             found[:, columns] += draw(size * len(columns)).reshape(size, -1) * np.sqrt(share / size)
         known = engine.of("keep_frame", attacker)[-1][1].frame
         found[:, schema.features.own(attacker)] = known
-        yield found
+        yield found / scale
 
 
 def off_by(engine, attacker, x):

@@ -459,6 +459,17 @@ REFUSED: dict[str, Case] = {
         bank={"age": lambda i, old: f"{i + 1:02}/03/2026"},
         bank_keys='dates = "days"',
     ),
+    "a day that does not exist": Case(
+        f"{BANK_CSV}column 'age' has '2024-02-30' in row 2, a day or a time that does not exist; "
+        "correct it, or leave the cell empty (missing).",
+        bank={"age": lambda i, old: "2024-02-30" if i == 1 else "2024-02-28"},
+        bank_keys='dates = "days"',
+    ),
+    "a weight that is text": Case(
+        f"{BANK_CSV}weights column 'age' is 'high' in row 2; a weight is a number above 0, from …",
+        bank={"age": lambda i, old: "high" if i == 1 else "2"},
+        bank_keys='weights = "age"',
+    ),
     "times of day": Case(
         f"{BANK_CSV}column 'age' has dates or times; a feature is a number or a category: convert "
         "it to a number, or list it in exclude.",

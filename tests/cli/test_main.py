@@ -93,8 +93,8 @@ def test_without_a_command_the_help_is_shown(capfd):
         (["run", "x.toml"], "x.toml"),
         (["inspect", "x.toml"], "x.toml"),
         (["resume", "nowhere"], "nowhere holds no experiment.json"),
-        (["compare", "nowhere"], "nowhere is not a folder"),
-        (["predict", "nowhere", "x.csv"], "nowhere is not a folder"),
+        (["compare", "nowhere"], "'nowhere' is not a folder"),
+        (["predict", "nowhere", "x.csv"], "'nowhere' is not a folder"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(arguments, expected, capfd, tmp_path, monkeypatch):
@@ -121,6 +121,14 @@ def test_a_wrong_call_is_one_sentence(arguments, expected, capfd, tmp_path, monk
 def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd):
     assert main(["run", str(experiment), "-c", override]) == 2
     assert expected in one_error(said(capfd)[1])
+
+
+def test_a_shell_completes_commands():
+    words = {"COMP_WORDS": "intarsia ins", "COMP_CWORD": "1", "_INTARSIA_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "intarsia"]
+    environment = {**os.environ, **words}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["inspect"]
 
 
 def test_help_is_shown_without_the_libraries_that_are_slow_to_import():
@@ -187,6 +195,24 @@ def test_ctrl_c_before_the_first_checkpoint(experiment, monkeypatch, capfd):
     pretend(monkeypatch, KeyboardInterrupt())
     assert main(["run", str(experiment), "--quiet"]) == 130
     assert "before the first checkpoint" in said(capfd)[1]
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(
+    experiment, monkeypatch, capfd
+):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = experiment.parent / "runs" / "two"
+    with monkeypatch.context() as context:
+        context.setattr("intarsia.training.run.train_to_end", stop)
+        assert main(["run", str(experiment), "--quiet"]) == 130
+    assert said(capfd)[1].endswith("before the first checkpoint; the same command begins again\n")
+    assert (folder / "experiment.json").is_file()
+    (folder / "notes.txt").write_text("mine")
+    assert main(["run", str(experiment), "--quiet"]) == 0
+    assert (folder / "result.json").is_file()
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_ctrl_c_before_training_is_one_word(experiment, monkeypatch, capfd):

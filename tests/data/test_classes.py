@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,8 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, check_classes, notes_on_codes, notes_on_labels
 from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.experiment.config import from_dict
+from intarsia.experiment.federation import build
 from intarsia.inspection.overlap import class_counts
 
 
@@ -138,3 +142,19 @@ def test_dates_with_years_of_five_digits_are_refused_and_are_no_categories() -> 
     own = {"east": {"dates": "days"}}
     with pytest.raises(TableError, match="has '12026-01-31' in row 1, which is no date"):
         intarsia.inspect(tables={"east": table}, id="id", label="ill", table_settings=own)
+
+
+def test_a_word_for_weights_of_classes_is_told_of_tables_too() -> None:
+    with pytest.raises(ExperimentError, match="of 'balanced', or a table of numbers such as"):
+        from_dict({"algorithm": {"name": "hyfdca"}, "labels": {"class_weight": "equal"}})
+
+
+def test_a_column_whose_levels_are_all_rare_is_noted(tmp_path: Path) -> None:
+    table = coded(np.arange(40), 0).assign(town=["a", "b"] * 20, land=["c", "d"] * 20)
+    table.to_csv(tmp_path / "east.csv", index=False)
+    source = {"name": "east", "path": "east.csv", "id": "id", "label": "ill"}
+    for least, lost in ((21, ["Every level of 'land', 'town' has fewer rows"]), (20, [])):
+        tree = {"algorithm": {"name": "hyfdca"}, "client": [{**source, "least_rows": least}]}
+        found = build(from_dict(tree, tmp_path))
+        notes = [note.partition(" than least_rows")[0] for note in found.notes]
+        assert [note for note in notes if note.startswith("Every level")] == lost

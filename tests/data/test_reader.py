@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import re
 import sqlite3
+import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -183,6 +184,27 @@ def test_every_kind_of_source_gives_the_same_block(tmp_path: Path, kind: str) ->
             database.execute("create table people as select * from frame")
     source = Source(name="bank", url=f"{kind}:///t.{kind}", query="select * from people", **roles)
     return check_people(read(located(source, tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [
+        ("sqlite:///t.db", "sqlite"),
+        ("duckdb:///t.db", "duckdb"),
+        ("postgresql+psycopg://reader@host/t", "postgresql"),
+        ("$BANK", "sqlite"),
+    ],
+)
+def test_a_database_without_its_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, extra: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "intarsia.data.formats.sql", raising=False)
+    monkeypatch.delattr("intarsia.data.formats.sql", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    source = Source(name="bank", url=url, query="select 1 as a")
+    for step in (read, lambda one: located(one, tmp_path)):
+        with pytest.raises(TableError, match=rf'run pip install "intarsia\[{extra}\]"'):
+            step(source)
 
 
 def test_a_password_in_a_url_comes_from_the_environment(

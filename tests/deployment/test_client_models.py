@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import four_sites
@@ -15,6 +16,7 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import CheckpointError
+from intarsia.experiment import federation
 from intarsia.inference.coefficients import coefficients
 from intarsia.inference.predict import predict
 from intarsia.training import run as running
@@ -22,15 +24,19 @@ from intarsia.training import run as running
 PATIENCE = RetryPolicy(seconds=60.0, deadline=60.0)
 
 
-def both(folder, algorithm, mode="masked", more=""):
-    """Return what the run over sites comes to, and the one in this process."""
+def both(folder, algorithm, mode="masked", more="", prepare=lambda folder, description: None):
+    """Return what the run over sites comes to, and the one in this process.
+
+    `prepare` changes tables before sites read them.
+    """
     described = four_sites.write_tables(algorithm, folder)
     for name, text in described.items():
         (folder / name).mkdir()
         written = four_sites.site_toml(name, text, folder, more)
         (folder / name / "site.toml").write_text(written)
-    found = {name: site_in(folder / name) for name in described}
     description = four_sites.experiment_of(algorithm, described, folder, mode=mode)
+    prepare(folder, description)
+    found = {name: site_in(folder / name) for name in described}
     over = folder / "sites"
     result = remote_running.run_over(
         description, sites.Lines(found), four_sites.NAMES, over, patience=PATIENCE
@@ -146,11 +152,21 @@ def test_each_name_has_a_model_of_its_own_at_a_site(tmp_path):
     assert len(kept) == len(plain) + len(others)
 
 
+def without_a_class_in_training(folder, description):
+    """Leave out the labels of class r of the bank's training rows."""
+    tested = federation.build(description).test["bank"].x[:, 0]
+    table = pd.read_csv(folder / "bank.csv")
+    known = np.isclose(table["l1"].to_numpy()[:, None], tested, rtol=0, atol=1e-9).any(axis=1)
+    table.loc[(table["kind"] == "r") & ~known, "kind"] = None
+    table.to_csv(folder / "bank.csv", index=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["flic", "femam", "hyfem"])
 def test_each_site_keeps_its_network_and_the_server_its_own(tmp_path, algorithm):
     pytest.importorskip("torch")
-    result, expected = both(tmp_path, algorithm, more="scales = true")
+    prepare = {"prepare": without_a_class_in_training} if algorithm == "hyfem" else {}
+    result, expected = both(tmp_path, algorithm, more="scales = true", **prepare)
     same(tmp_path, result, expected)
     assert result.notes == expected.notes
     for name in four_sites.NAMES:
@@ -160,5 +176,8 @@ def test_each_site_keeps_its_network_and_the_server_its_own(tmp_path, algorithm)
     if algorithm != "hyfem":
         assert result.model is None
         return
+    shares = {name: one.figures.untrained_classes for name, one in result.metrics.clients.items()}
+    told = {name for name, share in shares.items() if share is not None}
+    assert told == {"bank"}  # the others have all classes in training
     four_sites.whole().to_csv(tmp_path / "all.csv", index=False)
     same_predictions(tmp_path / "sites", tmp_path / "one", tmp_path, "all", "server")

@@ -66,7 +66,10 @@ def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_pat
 
 @pytest.mark.parametrize(
     ("loss", "least", "said"),
-    [("poisson", -1.0, "are below 0, and the Poisson"), ("gamma", 0.0, "are 0 or below, and the")],
+    [
+        ("poisson", -1.0, "are below 0 (the first: -1 in row 1), and the Poisson"),
+        ("gamma", 0.0, "are 0 or below (the first: 0 in row"),
+    ],
 )
 def test_a_site_refuses_labels_without_a_mean_and_tells_its_own_people_alone(
     loss, least, said, tmp_path
@@ -77,4 +80,5 @@ def test_a_site_refuses_labels_without_a_mean_and_tells_its_own_people_alone(
     logs = [path.read_text() for path in tmp_path.glob("*/errors.log")]
     assert any(said in text for text in logs)
     assert said not in str(problem.value)
+    assert " in encode: " in str(problem.value)  # before any set-up, with the test rows
     assert str(problem.value).count(". ") == 0

@@ -234,6 +234,9 @@ def test_hyperparameters_make_the_dataclass() -> None:
         ({"rate": True}, "[algorithm] rate is true; expected a number."),
         ({"rate": 0}, "set it above 0"),
         ({"rate": 1, "epoch": 2}, "unknown key 'epoch'; use 'epochs'"),
+        ({"lr": 1}, "unknown key 'lr'; use 'rate', as it is called here."),
+        ({"rate": 1, "n_epochs": 2}, "unknown key 'n_epochs'; use 'epochs', as it is called here."),
+        ({"rate": 1, "lambda": 2}, "unknown key 'lambda'; use"),  # it has none: all are listed
         ({"rate": 1, "epochs": 2.0}, "epochs is 2.0; expected a whole number."),
         ({"rate": 1, "loss": "hingee"}, "use 'hinge'"),
         ({"rate": 1, "loss": 5}, 'loss is 5; expected one of "hinge", "logistic".'),

@@ -68,7 +68,7 @@ def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
 
 
 def test_an_unknown_level_counts_as_missing(model, capfd):
-    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,1\n", capfd)
+    rows, err = predicted(model, "customer,age,sex,default\n1,40,X,\n", capfd)
     assert float(rows[0]["score"]) == pytest.approx(0.5)
     assert "count as the mean: sex (1)" in err
     assert "default" not in err
@@ -458,6 +458,23 @@ def test_labels_that_the_model_does_not_know_are_no_error(model, capfd):
     assert len(rows) == 2
     assert "The rows are not scored by the column 'default'" in err
     assert "'perhaps'" in err
+
+
+def test_labels_are_read_as_the_named_client_writes_them(model, capfd):
+    mine = {"name": "mine", "id": "kid", "label": "bad", "label_map": {"1": "yes", "0": "no"}}
+    tree = json.loads((model / "experiment.json").read_text())
+    other = {"name": "other", "id": "kid", "label": "bad"}
+    tree["client"] = [mine, other]
+    (model / "experiment.json").write_text(json.dumps(tree))
+    text = "kid,age,sex,bad\n7,50,F,1\n8,30,M,0\n9,50,M,0\n"
+    _, err = predicted(model, text, capfd, "--client", "mine")
+    assert "1 true positives, 1 false positives, 0 false negatives, 1 true negatives" in err
+    aside = "not scored: the label column 'bad' has '0', '1', and the model's classes are 'no', 'y"
+    for options, advice in (((), "(--client)."), (("--client", "other"), "'yes'.")):
+        _, err = predicted(model, text, capfd, *options)
+        assert aside in err
+        assert advice in err
+        assert "figures on" not in err
 
 
 def test_labels_that_positive_names_are_of_the_second_class(model, capfd):

@@ -31,6 +31,9 @@ from intarsia.models.serialization import read_model, write_model  # noqa: E402
 
 SETTINGS = {
     "algorithm": "flic",
+    "variant": "hl",
+    "anchor_scale": 1.0,
+    "weight_decay": 0.0,
     "hidden": 8,
     "latent": 4,
     "rate": 0.02,

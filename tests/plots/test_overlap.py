@@ -156,7 +156,7 @@ def test_no_client_and_mixed_ids_are_errors(tmp_path):
 
 def test_of_very_many_clients_the_first_are_drawn(tmp_path, monkeypatch):
     many = {f"c{k}": block([2 * k, 2 * k + 1], [f"f{k}"], [1, -1]) for k in range(203)}
-    monkeypatch.setattr("intarsia.plots.overlap._MOST_CLIENTS", 3)
+    monkeypatch.setattr("intarsia.plots.overlap.MOST_CLIENTS", 3)
     few = {name: many[name] for name in ("c0", "c1", "c2")}
     drawn = [
         np.asarray(Image.open(holdings_picture(some, tmp_path / f"{len(some)}.png", title="x")))

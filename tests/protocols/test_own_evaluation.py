@@ -22,6 +22,8 @@ from intarsia.data.source import Source  # noqa: E402
 from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.experiment import config as experiment  # noqa: E402
 from intarsia.experiment import federation  # noqa: E402
+from intarsia.maths.figures import share_interval  # noqa: E402
+from intarsia.protocols import evaluation  # noqa: E402
 from intarsia.training import loop as training  # noqa: E402
 from intarsia.training import registry as catalogue  # noqa: E402
 from intarsia.training.timing import Clock  # noqa: E402
@@ -121,6 +123,51 @@ def test_clients_of_hyfem_that_train_on_the_same_samples_are_graded_alone_too(tm
     file = described(tmp_path, "hyfem", samples="shared")
     parties = federation.build(experiment.load(file))
     check(intarsia.run(file, out=None), parties.test, parties.labels.classes)
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("masked", 15), ("plain", 4)])
+def test_hyfem_tells_classes_in_training_from_others_where_both_have_five_rows(
+    tmp_path, mode, rows
+):
+    """`rows` are those of each class for testing, at both clients."""
+    file = described(tmp_path, "hyfem")
+    text = file.read_text().replace("test_samples = 15", f"test_samples = {rows}")
+    text = text.replace("steps = 2", "steps = 24").replace("deviation = 2.0", "deviation = 1.0")
+    held = {"a": ["0", "1"], "b": ["1", "2"]}
+    for own in held.values():
+        text = text.replace('classes = ["0", "1", "2"]', f"classes = {json.dumps(own)}", 1)
+    file.write_text(f'{text}\n[privacy]\nmode = "{mode}"\nleast_clients = 2\n')
+    parties = federation.build(experiment.load(file))
+    found = intarsia.run(file, out=None)
+    shares = []
+    for name, block in parties.test.items():
+        y = np.array(parties.labels.classes)[block.y.astype(int)]
+        own = np.isin(y, held[name])
+        assert own.sum() == 2 * rows
+        share = []
+        both = parties.test["b"]  # it has all columns, and the same samples
+        for model, of in ((found.model[name], block), (found.model.server, both)):
+            table = pd.DataFrame(of.x, columns=list(of.features))
+            right = model.predict(table).astype(str) == y
+            share.append((right[own].mean(), right[~own].mean()))
+        shares.append(share)
+        figures = found.metrics.clients[name].figures
+        told = figures.trained_classes, figures.untrained_classes
+        if rows < evaluation.LEAST_ROWS:
+            assert told == (None, None)
+            assert "trained_classes" not in figures.intervals
+            continue
+        assert told == pytest.approx(share[0])
+        ends = share_interval(figures.untrained_classes, rows)
+        assert figures.intervals["untrained_classes"] == pytest.approx(ends)
+    server, mean = found.metrics.server.figures, found.metrics.clients_mean.figures
+    if rows < evaluation.LEAST_ROWS:
+        assert server.trained_classes is mean.untrained_classes is None
+        return
+    of_clients, of_server = np.mean(shares, axis=0)
+    assert of_server[1] > of_clients[1] > 0
+    assert (mean.trained_classes, mean.untrained_classes) == pytest.approx(tuple(of_clients))
+    assert (server.trained_classes, server.untrained_classes) == pytest.approx(tuple(of_server))
 
 
 def test_the_result_on_disk_is_what_predict_says_of_a_clients_table(tmp_path):

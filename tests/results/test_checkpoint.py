@@ -178,6 +178,12 @@ def test_the_history_is_cut_at_the_round_of_the_checkpoint(tmp_path):
     assert [line["loss"] for line in checkpoints.history()] == [1.0, 1 / 2, 1 / 3, 1 / 4]
 
 
+def test_a_line_of_the_history_has_null_for_what_json_lacks(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.append_history({"round": 1, "dual": -np.inf, "loss": np.float64("nan"), "gap": 0.5})
+    assert checkpoints.history() == [{"round": 1, "dual": None, "loss": None, "gap": 0.5}]
+
+
 def test_a_half_written_line_of_the_history_is_dropped(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.append_history({"round": 1})

@@ -125,12 +125,12 @@ def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
     sentence = one_error(said(capfd)[1])
     assert "No space left on device; make room there: nothing that was written" in sentence
     go_on = f"this goes on from round {round}: intarsia resume {Path('out').resolve()}"
-    assert ("start again" if round is None else go_on) in sentence
+    assert ("the same command begins again" if round is None else go_on) in sentence
     disk.make_room()
     assert not [one for one in Path("out").rglob("*") if ".tmp" in one.name]
     for one in lines(Path("out")) if Path("out/history.jsonl").exists() else ():
         assert "round" in one  # no half of a line
-    again = [*run, "--overwrite"] if round is None else ["resume", "out", "--quiet"]
+    again = run if round is None else ["resume", "out", "--quiet"]
     assert cli.main(again) == 0
     assert result(Path("out")) == result(Path("whole"))
     assert lines(Path("out")) == lines(Path("whole"))

@@ -11,6 +11,7 @@ import pytest
 from intarsia.errors import CheckpointError
 from intarsia.maths.figures import Figures
 from intarsia.partition.client_clusters import Structure, Structures
+from intarsia.reports.sentences import gain_sentence, gains
 from intarsia.results.result import (
     Certificate,
     Metrics,
@@ -203,8 +204,8 @@ def test_clients_that_the_federation_makes_worse_are_named():
         )
 
     (note,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)))
-    assert "worse than the own model of 2 of 3 clients, by accuracy" in note
-    assert "north (0.75 alone, 0.7 federated), west (0.625 alone, 0.5 federated)" in note
+    assert "worse than the own model of 2 of 3 clients on their rows" in note
+    assert "north (accuracy 0.75 alone, 0.7 federated), west (accuracy 0.625 alone, 0.5" in note
     assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
     assert worse_by_joining(Metrics()) == ()
 
@@ -220,7 +221,33 @@ def test_a_client_that_is_worse_by_accuracy_and_better_by_auc_is_told_both(feder
     )
     (note,) = worse_by_joining(metrics)
     assert ("federated; AUC 0.65 alone, 0.69 federated)" in note) is told
-    assert "north (0.75 alone, 0.7 federated" in note
+    assert "north (accuracy 0.75 alone, 0.7 federated" in note
+
+
+SAYS_ONE, SAYS_BOTH = ((90.0, 0.0), (10.0, 0.0)), ((85.0, 5.0), (8.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("alone", "joined", "told"),
+    [  # accuracy, AUC, loss, confusion
+        ((0.9, 0.75, 0.25, None), (0.9, 0.5, 0.25, None), "north (AUC 0.75 alone, 0.5 federated)"),
+        ((0.9, 0.5, 0.25, None), (0.9, 0.5, 0.5, None), "north (loss 0.25 alone, 0.5 federated)"),
+        ((0.9, 0.5, 0.25, None), (0.9, 0.75, 0.5, None), ""),
+        # the accuracy of a model of one class says nothing of it
+        ((0.9, 0.5, 0.25, SAYS_ONE), (0.87, 0.75, 0.25, SAYS_BOTH), ""),
+        ((0.87, 0.75, 0.25, SAYS_BOTH), (0.9, 0.5, 0.25, SAYS_ONE), "north (AUC 0.75 alone, 0.5"),
+    ],
+)
+def test_where_the_accuracy_says_nothing_models_are_compared_by_auc_then_loss(alone, joined, told):
+    scores = [
+        {"north": Score(loss, accuracy, figures=Figures(auc=auc, confusion=counts))}
+        for accuracy, auc, loss, counts in (joined, alone)
+    ]
+    metrics = Metrics(clients=scores[0], standalone=scores[1])
+    assert told in "".join(worse_by_joining(metrics))
+    assert bool(worse_by_joining(metrics)) is bool(told)
+    report = gains(replace(example(), metrics=metrics))
+    assert gain_sentence(report).startswith(f"By federating north {'loses' if told else 'gains'}")
 
 
 def test_figures_come_back_from_the_file(tmp_path):

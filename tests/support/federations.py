@@ -36,7 +36,7 @@ def table(samples=60, features=6, seed=0):
 
 
 def ill_conditioned(samples, features, *, seed):
-    """Return nearly dependent columns of size 1 with outlying rows, and labels, some false."""
+    """Return nearly dependent columns of size 1, outlying rows, and labels, some of them false."""
     rng = np.random.default_rng([seed, samples, features])
     x = np.cumsum(rng.standard_t(2, (samples, features)), axis=1)
     score = np.sign(x) * np.log1p(np.abs(x)) @ rng.standard_normal(features)

@@ -11,7 +11,8 @@ import intarsia
 from intarsia.core.algorithm import RoundMetrics
 from intarsia.data.source import Source
 from intarsia.errors import ConvergenceError
-from intarsia.experiment.config import Experiment
+from intarsia.experiment.config import Experiment, Preprocessing
+from intarsia.privacy.settings import Privacy
 from intarsia.training import loop as training
 from intarsia.training import registry as catalogue
 from intarsia.training.loop import TrainingState
@@ -161,6 +162,37 @@ def test_a_bound_may_be_infinite_but_not_undefined():
 def test_the_algorithm_or_the_limit_stops():
     assert judged(TrainingState(round=7), finished=True).finished == "algorithm"
     assert judged(TrainingState(round=7), rounds=7).finished == "rounds"
+
+
+def test_an_algorithm_that_ends_above_the_rounding_has_stalled():
+    standing = TrainingState(round=9, best=0.04, best_round=7)
+    assert judged(standing, 5e-11, finished=True, tolerance=1e-12).finished == "algorithm"
+    ended = judged(standing, 0.04, finished=True)
+    assert ended.finished == "stalled"
+    description = described(
+        preprocessing=Preprocessing(standardise=False),
+        privacy=Privacy(mode="masked"),
+        hyperparameters={"l1_ratio": 0.5},
+    )
+    assert training.stall(description, ended) == (
+        "The relative duality gap has not come below 4.0e-02 and no step lowers the objective, "
+        "above the tolerance 1e-06; the model is that of round 9, with the certificate's gap: "
+        "sealed sums are in fixed point, which has too few digits for a problem as badly "
+        "conditioned as this; set preprocessing.standardise = true, raise algorithm.regularisation"
+        ", lower algorithm.l1_ratio, or raise experiment.tolerance."
+    )
+
+
+def test_more_rounds_are_advised_only_where_the_last_ones_lowered_the_gap():
+    halved = judged(TrainingState(round=30, halved=1.0, halved_round=2), 0.5)
+    assert (halved.halved, halved.halved_round) == (0.5, 30)
+    assert not training.barely_moved(replace(halved, round=39))
+    assert training.barely_moved(replace(halved, round=40))
+    assert not training.barely_moved(replace(halved, round=39 * 4, halved_round=118))
+    found = intarsia.run(tables=tables(), rounds=12, loss="hinge", method="ascent", sigma=1e4)
+    assert found.finished == "rounds"
+    said = "the last rounds hardly lowered it, more may not either; raise algorithm.regularisation."
+    assert any(note.endswith(said) for note in found.notes)
 
 
 def test_a_run_to_its_limit_says_how_far_it_came():

@@ -12,8 +12,9 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, roc_auc_score
 from sklearn.multiclass import OneVsRestClassifier
 
-from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
+from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, TableError
 from intarsia.experiment.config import from_dict
+from intarsia.experiment.federation import build
 from intarsia.training.run import load, run
 
 SAMPLES, FEATURES = 150, 6
@@ -307,3 +308,25 @@ def test_a_model_that_says_one_class_is_noted(tmp_path):
     found = run(replace(described, hyperparameters=options))
     (note,) = [one for one in found.notes if one.startswith("The model says")]
     assert "'well' of all 150 training samples" in note
+
+
+@pytest.mark.parametrize(
+    ("loss", "bad", "said"),
+    [("poisson", -3, "are below 0"), ("gamma", 0, "are 0 or below")],
+)
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_numbers_that_the_loss_is_not_for_are_refused_before_anything_is_written(
+    loss, bad, said, part, tmp_path
+):
+    tree = experiment(tmp_path, {"a": True}, loss=loss)
+    described = replace(tree, split=replace(tree.split, test=0.5), out=str(tmp_path / "out"))
+    described = replace(described, labels=replace(described.labels, task="regression"))
+    x, y = pooled()[0][:40], np.arange(1.0, 41.0)
+    write(tmp_path, "a", x, y, range(40), [0, 1])
+    row = int(getattr(build(described), part)["a"].samples[0])
+    y[row] = bad
+    write(tmp_path, "a", x, y, range(40), [0, 1])
+    with pytest.raises(TableError, match="1 of 40 labels of client 'a' are") as problem:
+        run(described)
+    assert f"{said} (the first: {bad} in row {row + 1}), and the" in str(problem.value)
+    assert not (tmp_path / "out").exists()

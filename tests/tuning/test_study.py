@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,8 @@ from intarsia.cli.main import main
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
 from intarsia.experiment import config, federation
 from intarsia.experiment.search import Range
+from intarsia.maths.figures import Figures
+from intarsia.results.result import Metrics, Score
 from intarsia.training import run as running
 from intarsia.tuning import study
 from intarsia.tuning.study import tune
@@ -214,6 +217,37 @@ def test_a_search_of_something_else_is_refused_and_replaced_on_request(folder):
         tune(folder / "two.toml", objective=["accuracy"], trials=1, out=out)
     found = tune(changed, trials=1, out=out, overwrite=True)
     assert len(found.trials) == 1
+
+
+def test_among_equals_the_largest_penalty_is_chosen_and_a_note_says_so(folder, monkeypatch, capsys):
+    # by hand: differences of the folds to the best are 0, (0.1, 0, -0.05) and 0.125 in each
+    folds = {
+        1.0: (0.75, 0.5, 0.625),
+        1e-5: (0.75, 0.5, 0.625),
+        10**-2.5: (0.65, 0.5, 0.675),
+        0.9: (0.625, 0.375, 0.5),
+    }
+
+    def scored(described, **_):
+        penalty = described.hyperparameters["regularisation"]
+        known = next(one for one in folds if abs(one - penalty) < 1e-9)
+        score = Score(0.5, 0.5, samples=10, figures=Figures(auc=folds[known][described.split.fold]))
+        return SimpleNamespace(metrics=Metrics(server=score))
+
+    monkeypatch.setattr(study.running, "run", scored)
+    command = ["tune", str(folder / "two.toml"), "--path", "--trials", "4", "--objective", "auc"]
+    assert main([*command, "--out", str(folder / "equal"), "--json"]) == 0
+    found, shown = capsys.readouterr()
+    told = json.loads(found)
+    assert told["trials"][told["best"]]["values"] == {"algorithm.regularisation": 1.0}
+    assert told["notes"] == [
+        "2 of 4 trials have the same auc; of them that with the largest regularisation is chosen.",
+        "1 of 2 other trials differ from the chosen one by no more than one standard error of the "
+        "difference over the folds: between them it may be chance.",
+    ]
+    text = " ".join(shown.split())
+    assert all(" ".join(note.split()) in text for note in told["notes"])
+    assert "│ 0.625 │ 0.072" in text  # 0.125 / √3
 
 
 def test_several_objectives_end_in_a_choice_among_the_front(folder):

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import io
 import json
+import logging
 import shlex
 import signal
 import sys
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Train models across clients whose tables overlap only in part. No row leaves a client.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     suggest_commands=False,
@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
+    # without a home it would tell everyone where it keeps its fonts
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         with _warnings_in_a_line():
             status = command.main(
@@ -165,23 +167,98 @@ def _root(
 
 
 @app.command()
+def init(
+    tables: Annotated[list[Path] | None, typer.Argument(metavar="TABLE...")] = None,
+    example: Annotated[
+        str | None,
+        typer.Option(
+            "--example", metavar="NAME", help="Write an example with its data: credit or heart."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write; default: mine.toml."),
+    ] = None,
+    id: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="Tells rows apart; once for each name it has."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="COLUMN", help="Is to be predicted; once for each name."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that is there.")
+    ] = False,
+) -> None:
+    """Write an experiment file for tables: one for each client, CSV, Parquet, libsvm or npz.
+
+    It proposes which column has the ids, which is to be predicted, which are categories, and what
+    to leave out and why. The file has comments and runs as it is.
+    """
+    from intarsia.cli import first_steps
+
+    if example is not None:
+        if tables or id or label:
+            raise ExperimentError(
+                "--example brings its own tables; leave out TABLE, --id, --label."
+            )
+        first_steps.write_example(example, out, overwrite=overwrite)
+    else:
+        first_steps.write_proposal(tables or [], out, id or (), label or (), overwrite=overwrite)
+
+
+@app.command()
+def schema(out: Output = None) -> None:
+    """Print the JSON schema of the experiment file, by which editors complete and check it."""
+    from intarsia.training.experiment_schema import experiment_schema
+
+    text = json.dumps(experiment_schema(), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    if out is None:
+        put(text, line=False)
+    else:
+        from intarsia.core.atomic_files import write_over
+
+        write_over(out, text.encode())
+        say(f"schema: {out}; an editor reads it with #:schema {out.name} in the first line")
+
+
+@app.command()
+def doctor(
+    kit: Annotated[
+        Path | None,
+        typer.Argument(metavar="KIT", help="A kit of a federation, looked at too."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether this installation, and a KIT, are as they should be: a line for each thing.
+
+    The exit status is 1 where there is a problem; its line ends with what to do.
+    """
+    from intarsia.cli.doctor import of_installation, of_kit
+
+    findings = [*([] if kit is None else of_kit(kit.resolve())), *of_installation()]
+    for one in findings:
+        say(str(one))
+    if as_json:
+        put(json.dumps([asdict(one) for one in findings], ensure_ascii=False))
+    if any(one.state == "problem" for one in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
 def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> None:
     """Show who holds what, and which algorithm fits and why.
 
     FILE is the experiment file (TOML). The picture goes to its output folder.
     """
     from intarsia import api
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
 
     experiment = _load(file, override)
     found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
     advice, overlaps = found.advice, found.overlaps
-    display.show_holdings(console(), found.schema, found.clients, overlaps, advice)
-    display.show_classes(console(), found.schema.labels, found.classes)
-    say(f"picture: {found.picture}")
-    if found.blocks is not None:
-        display.show_blocks(console(), found.blocks)
-        say(f"picture: {found.blocks_picture}")
+    show(console(), *found.parts())
     if as_json:
         content = {
             "clients": [asdict(row) for row in found.clients],
@@ -347,12 +424,12 @@ def compare(
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.results import comparison
     from intarsia.results.result import load
 
     groups = comparison.compare([load(folder) for folder in folders])
-    display.show_comparison(console(), groups)
+    show(console(), *groups.parts())
     if picture is not None:
         from intarsia.plots.comparison import curves_picture
 
@@ -402,6 +479,45 @@ def rounds(
     from intarsia.results.history import course_of
 
     say(f"picture: {rounds_picture([course_of(folder) for folder in folders], out)}")
+
+
+@app.command()
+def report(
+    folders: Folders,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The page; default: report.html in DIR, or here where there are several.",
+        ),
+    ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option("--card", metavar="FILE", help="Write a model card too, as Markdown."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page of a finished run, or of several beside each other, to hand on.
+
+    Each DIR is the output folder of a finished run. The page loads nothing: it can be mailed,
+    printed, and read by keyboard. It has counts, scores and sentences of the folder, and no row.
+    """
+    from intarsia.reports.model_card import write_card
+    from intarsia.reports.page import write_report
+
+    if card is not None and len(folders) > 1:
+        raise ExperimentError(
+            f"--card is for one model, and there are {len(folders)} folders; give one of them."
+        )
+    written = {"out": write_report(folders, out)}
+    if card is not None:
+        written["card"] = write_card(folders[0], card)
+    for name, path in written.items():
+        say(f"{'report' if name == 'out' else 'model card'}: {path}")
+    if as_json:
+        put(json.dumps({name: str(path) for name, path in written.items()}, ensure_ascii=False))
 
 
 @app.command()
@@ -465,9 +581,10 @@ def predict(
     for note in found.notes:
         say(f"note: {note}")
     if found.score is not None:
-        from intarsia.cli import tables as display
+        from intarsia.core.text_tables import show
+        from intarsia.results.tables import score_parts
 
-        display.show_score(console(), found.score)
+        show(console(), *score_parts(found.score))
     if picture is not None:
         say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()
@@ -520,7 +637,7 @@ def coefficients(
     DIR is the output folder of a finished run, or a site's own model. Errors, intervals and
     p-values are there where the run stored them (algorithm.errors = true); --out writes CSV.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.inference.coefficients import coefficients as listed_of
     from intarsia.models.coefficients import Scorecard
 
@@ -528,7 +645,7 @@ def coefficients(
     if scorecard:
         card = Scorecard(points=points, base_score=base_score, base_odds=base_odds)
     found = listed_of(folder, card)
-    display.show_coefficients(console(), found)
+    show(console(), *found.parts())
     if out is not None:
         from intarsia.core.atomic_files import write_over
 
@@ -621,9 +738,10 @@ def audit(
     DIR is a site's kit: its log is checked and shown, and several sites' logs are compared; the
     exit status is 1 where an entry was altered or is missing, or the logs do not agree.
     """
-    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show
     from intarsia.deployment.site_log import site_of
     from intarsia.results import audit
+    from intarsia.results.tables import audit_parts
 
     sites = [one for folder in folders if (one := site_of(folder)) is not None]
     if len(sites) == len(folders):
@@ -639,7 +757,7 @@ def audit(
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
         )
-    display.show_audit(console(), found, client)
+    show(console(), *audit_parts(found, client))
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 
@@ -778,7 +896,7 @@ def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
         return f"stopped; the run in {place} is done"
     rounds = Checkpoints(folder).rounds
     if now is None or not rounds:
-        return "stopped before the first checkpoint; start again with --overwrite"
+        return "stopped before the first checkpoint; the same command begins again"
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {place}"
 
 

@@ -675,6 +675,9 @@ class Model:
     # if it has none
     architecture: Callable[[Any, Schema, ClientId | None], Any] = _architecture
     server_model: ServerModel | None = None  # None: the server has no network
+    # state -> which classes the client has in training, (classes,): its scores are told apart by
+    # them; None: they are not
+    trained_classes: Callable[[Any], NDArray[np.bool_]] | None = None
     # options -> those with which each client learns the same alone, to compare with; None: the
     # comparison is with linear models
     local_baseline: Callable[[Any], Any] | None = None

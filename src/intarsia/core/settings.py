@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -156,6 +156,25 @@ def hyperparameters(
     return cls(**_fields(cls, mapping, where, keys))
 
 
+# other libraries' words for keys, in small letters -> what they may be called here
+_ALIASES: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(
+        ("lambda", "lam", "alpha", "l2", "reg", "penalty", "weight_decay"), ("regularisation",)
+    ),
+    # λ is the inverse of C times the samples
+    "c": ("regularisation",),
+    **dict.fromkeys(
+        ("lr", "learning_rate", "eta", "eta0", "step_size", "stepsize"), ("rate", "step")
+    ),
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs"), ("local_epochs", "epochs")),
+    **dict.fromkeys(("batch_size", "minibatch", "minibatch_size"), ("batch",)),
+    **dict.fromkeys(("max_iter", "n_iter", "iterations", "num_rounds", "n_rounds"), ("rounds",)),
+    **dict.fromkeys(("tol", "eps"), ("tolerance",)),
+    "random_state": ("seed",),
+    "l1": ("l1_ratio",),
+}
+
+
 def _fields(
     cls: Any, mapping: Mapping[str, Any], where: str, keys: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -166,7 +185,9 @@ def _fields(
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
-            raise ExperimentError(f"{where} has the unknown key {key!r}; {nearest(key, valid)}.")
+            here = next((one for one in _ALIASES.get(key.lower(), ()) if one in valid), None)
+            advice = nearest(key, valid) if here is None else f"use {here!r}, as it is called here"
+            raise ExperimentError(f"{where} has the unknown key {key!r}; {advice}.")
         if dataclasses.is_dataclass(hints[key]) and not dataclasses.is_dataclass(value):
             given[key] = _inner(hints[key], value, where, key)
             continue
@@ -338,6 +359,8 @@ def wrong_value(
     advice = f"expected {expected}"
     if isinstance(value, str) and options:
         advice = nearest(value, options)
+        if any(typing.get_args(one)[1:] == (float,) for one in typing.get_args(hint)):
+            advice += ", or a table of numbers such as { ill = 3.0 }"
     elif expected == "a list of texts" and isinstance(value, str):
         advice += f", such as [{toml_text(value)}]"
     elif expected == "text" and isinstance(value, Mapping | list | tuple):

@@ -33,7 +33,7 @@ from intarsia.errors import listed, nearest
 def table_of_columns(columns: pa.Table, source: Source) -> Table:
     """Return the table that named columns make."""
     names = columns.column_names
-    _check_names(names, source)
+    check_names(names, source)
     if not columns.num_rows:
         raise source.error(
             f"the table has {len(names)} columns but 0 rows",
@@ -72,7 +72,7 @@ def table_of_matrix(
 ) -> Table:
     """Return the table that a matrix (samples, features), dense or sparse, makes."""
     _check_shapes(x, source, names, {"labels": y, "sample ids": samples})
-    _check_names(names, source)
+    check_names(names, source)
     # ids and labels of a matrix are no columns of it
     if source.weights is not None:
         raise source.error(
@@ -104,7 +104,7 @@ def table_of_matrix(
     return Table(source.name, ids, chosen, x, categorical, labels, groups, samples is None)
 
 
-def _check_names(names: Sequence[str], source: Source) -> None:
+def check_names(names: Sequence[str], source: Source) -> None:
     """Raise if two columns have one name, or one has none."""
     seen: set[str] = set()
     for position, name in enumerate(names):

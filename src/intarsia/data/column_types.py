@@ -27,7 +27,7 @@ from pyarrow import types
 
 from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, have_repeats
 from intarsia.data.labels import LabelColumn
-from intarsia.data.parsing import canonical, day, number, spellings_of, unit_of
+from intarsia.data.parsing import canonical, day, is_year_first, number, spellings_of, unit_of
 from intarsia.data.source import Source
 from intarsia.data.table import Category
 from intarsia.errors import TableError
@@ -368,9 +368,13 @@ def _days(own: _Column) -> Array:
     days = [np.nan if text is None else day(text) for text in texts]
     if None in days:
         text = texts[days.index(None)] or ""
+        said = f"{own.name} has {text!r} in row {own.row(text)}"
+        if is_year_first(text):
+            advice = "correct it, or leave the cell empty (missing)"
+            raise own.source.error(f"{said}, a day or a time that does not exist", advice)
         raise own.source.error(
-            f"{own.name} has {text!r} in row {own.row(text)}, which is no date with the year "
-            "first: day and month could be taken for each other",
+            f"{said}, which is no date with the year first: day and month could be taken for each "
+            "other",
             "write dates as 2026-01-31, or list the column in exclude",
             "write dates as 2026-01-31",
         )
@@ -655,7 +659,8 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
     )
     values = own.numbers(("text",), advice)
     if values is None:
-        raise source.error(f"{own.name} has text", advice)
+        text = next(one for one in own.texts[1] if one is not None and own.number(one) is None)
+        raise source.error(f"{own.name} is {text!r} in row {own.row(text)}", advice)
     given = labels.values
     known = ~np.isnan(given) if given.dtype.kind == "f" else given != ""
     wrong = np.flatnonzero(known & ~((values >= LEAST_WEIGHT) & (values <= MOST_WEIGHT)))
@@ -664,3 +669,13 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
         said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"
         raise source.error(f"{own.name} is {said} in row {row + 1}", advice)
     return np.where(known, values, 1.0)
+
+
+def coded_texts(
+    column: pa.ChunkedArray, name: str, source: Source
+) -> tuple[NDArray[np.intp], list[str | None]]:
+    """Return which text each row of a column has (samples,), and the texts; None: it is missing.
+
+    Numbers, dates and truth values are written as text. TableError for bytes, lists and the like.
+    """
+    return _Column.of(column, name, source).texts

@@ -13,6 +13,7 @@ kept; a label that is missing makes a sample without a label; where one client's
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,10 +22,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Block, ClientId, Labels, Values
+from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table
-from intarsia.errors import FederationError, TableError
+from intarsia.errors import FederationError, TableError, listed
 from intarsia.maths.one_hot import write_entries, write_rows
 
 # A category of more levels is wide: its columns are scaled and not centred, as those of a sparse
@@ -179,6 +181,26 @@ def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int3
     rest = place.get(RARE, -1)
     target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.int32)
     return np.asarray(target[category.codes], np.int32)
+
+
+def notes_on_levels(schema: Schema) -> tuple[str, ...]:
+    """Return a note that names text columns whose levels are all too rare to be known."""
+    names = sorted(map(str, schema.features.ids.tolist()))
+    suffix = f"={RARE}"
+    lost = []
+    for name in names:
+        column = name.removesuffix(suffix)
+        if column == name:
+            continue
+        first, end = (bisect_left(names, f"{column}={mark}") for mark in ("", chr(0x10FFFF)))
+        if end - first == 1:
+            lost.append(column)
+    if not lost:
+        return ()
+    return (
+        f"Every level of {listed(lost)} has fewer rows than least_rows, so that all are "
+        f"{RARE!r} and nothing is learned from it; set least_rows lower, or leave the column out.",
+    )
 
 
 def assemble(

@@ -34,6 +34,12 @@ class LabelColumn:
     values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
     telling: str = ""  # why classes that nobody listed may tell single rows; "": no reason
 
+    @property
+    def found(self) -> set[str]:
+        """Return the different labels as canonical text."""
+        given = self.values[_present(self.values)]
+        return {canonical(str(one)) for one in np.unique(given).tolist()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings:

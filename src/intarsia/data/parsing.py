@@ -85,6 +85,11 @@ def day(text: str) -> float | None:
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86_400
 
 
+def is_year_first(text: str) -> bool:
+    """Return whether a text is written as a date with the year first, be there such a day or no."""
+    return _YEAR_FIRST.fullmatch(text) is not None
+
+
 def canonical(text: str) -> str:
     """Return a category or class as text that does not depend on the file's number format.
 

@@ -14,8 +14,8 @@ npz
     `samples`, `features`. Or several views, each an array (samples, …) of any other name, which
     become feature blocks of these names and shapes. No pickled objects.
 sql
-    One select that only reads, from `sqlite:///`, `duckdb:///` (package duckdb) or `postgresql://`
-    (package psycopg, over verified TLS). `$NAME` in a url is taken from the environment, as a
+    One select that only reads, from `sqlite:///`, `duckdb:///` or `postgresql://` (over verified
+    TLS), with the extra of that name. `$NAME` in a url is taken from the environment, as a
     password must be.
 
 libsvm and npz carry labels in the file: they are used unless `label` is in `exclude`. Their rows
@@ -86,9 +86,7 @@ def located(source: Source, folder: Path) -> Source:
             )
         source = replace(source, path=absolute_path(source.path, folder))
     if source.url is not None:
-        from intarsia.data.formats.sql import absolute_url  # here: SQLAlchemy takes 0.25 s
-
-        source = replace(source, url=absolute_url(source, folder))
+        source = replace(source, url=_databases(source).absolute_url(source, folder))
     return source
 
 
@@ -100,6 +98,48 @@ def read(source: Source) -> Table:
     TableError
         If the source cannot be read, or its columns are not what the settings say.
     """
+    source = replace(source, format=_checked_format(source))
+    columns = columns_of(source)
+    if columns is not None:
+        return table_of_columns(columns, source)
+    path = Path(source.path or "")
+    if source.format == "npz":
+        return _npz(path, source)
+    x, y, names = parse_libsvm(_content(path, source), source.where)
+    return _matrix(x, source, names, y, None)
+
+
+def columns_of(source: Source) -> pa.Table | None:
+    """Return a table's columns before anything is made of them; None: the file has a matrix.
+
+    TableError if the source cannot be read.
+    """
+    kind, path = _checked_format(source), Path(source.path or "")
+    if kind == "sql":
+        return _arrow(*_databases(source).query_columns(source))
+    if kind == "parquet":
+        return _parquet(path, source)
+    return delimited_text(_content(path, source), source) if kind == "csv" else None
+
+
+def _databases(source: Source) -> Any:
+    """Return the module that reads databases, whose library is of extras and takes 0.25 s."""
+    try:
+        from intarsia.data.formats import sql
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "sqlalchemy":
+            raise
+        scheme = (source.url or "").partition(":")[0].partition("+")[0]
+        extra = scheme if scheme in ("duckdb", "postgresql") else "sqlite"
+        raise source.error(
+            "url names a database but the package sqlalchemy is not installed",
+            f'run pip install "intarsia[{extra}]"',
+        ) from error
+    return sql
+
+
+def _checked_format(source: Source) -> Format:
+    """Return the format of a source; TableError if it names no file."""
     path = Path(source.path or "")
     if source.path is not None and path.is_dir():
         raise source.error("this is a folder, not a file", "name a file in it")
@@ -107,22 +147,8 @@ def read(source: Source) -> Table:
         raise source.error("this is a device or a pipe, not a file", "name a file")
     if source.path is not None and not path.exists():
         advice = "correct path (it is relative to the experiment file)"
-        raise source.error("there is no such file", advice)
-    kind = _format(source)
-    source = replace(source, format=kind)
-    if kind == "sql":
-        from intarsia.data.formats.sql import query_columns  # here: SQLAlchemy takes 0.25 s
-
-        return table_of_columns(_arrow(*query_columns(source)), source)
-    if kind == "parquet":
-        return table_of_columns(_parquet(path, source), source)
-    if kind == "npz":
-        return _npz(path, source)
-    content = _content(path, source)
-    if kind == "libsvm":
-        x, y, names = parse_libsvm(content, source.where)
-        return _matrix(x, source, names, y, None)
-    return table_of_columns(delimited_text(content, source), source)
+        raise source.error("there is no such file", advice, "correct its path")
+    return _format(source)
 
 
 def table_from(

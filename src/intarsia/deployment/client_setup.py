@@ -48,6 +48,7 @@ from intarsia.errors import (
     VersionError,
 )
 from intarsia.experiment import config as experiment
+from intarsia.experiment.checks import check_label_values
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -320,8 +321,10 @@ class Work:
     def _encode(self, state: Any, message: bytes) -> tuple[Any, Any]:
         if self._table is None:
             raise StaleError("An encoding came before the site's table was read.")
-        block = encode(self._table, codec.decode(message, Encoding, Labels))
+        encoding = codec.decode(message, Encoding, Labels)
+        block = encode(self._table, encoding)
         self._table = None
+        check_label_values(self._experiment, encoding.labels, self._settings.name, block)
         settings = self._experiment.split
         train, test = held_out(block, settings)
         held = {}

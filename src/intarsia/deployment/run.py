@@ -21,7 +21,7 @@ from intarsia.core.algorithm import RandomKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding
+from intarsia.data.encoding import Encoding, notes_on_levels
 from intarsia.data.labels import notes_on_codes, notes_on_labels
 from intarsia.data.parsing import canonical
 from intarsia.deployment.client_models import Scales, broadcast_end, server_model
@@ -267,7 +267,7 @@ class AtSites:
             )
         stopping = {"validation": Schema(late, labels)} if late else {}
         self._schemas = {"train": train, **stopping, **(test if tested else {})}
-        about = *coded, *notes_on_labels(train, description.labels)
+        about = *coded, *notes_on_labels(train, description.labels), *notes_on_levels(train)
         self.notes = (*_left_out(held, self._kept), *about)
         self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
+from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
+from intarsia.maths.linear import losses
 from intarsia.privacy.entity_matching.normalisation import look
 
 
@@ -98,6 +100,15 @@ def check_names(columns: Mapping[ClientId, Sequence[str]]) -> None:
             "in the tables or by a dictionary ([alignment] dictionary), or rename one of two that "
             "are different."
         )
+
+
+def check_label_values(
+    experiment: Experiment, labels: Labels, client: ClientId, block: Block, *, rows: bool = True
+) -> None:
+    """Refuse numbers to predict that the loss is not for; see `losses.check_labels`."""
+    loss = losses.LOSSES.get(str(experiment.hyperparameters.get("loss")))
+    if loss is not None and labels.task == "regression":
+        losses.check_labels(loss, block.y, f"client {client!r}", rows=rows)
 
 
 def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:

@@ -38,7 +38,7 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
         parts = ["privacy", "mode"]
     if not equals or len(parts) < 2 or not all(parts):
         # the nearest key, whichever table it is in
-        known = {"experiment": _keys()}
+        known = {"experiment": experiment_keys()}
         for table, cls in _SETTINGS.items():
             known[table] = [one.name for one in fields(cls)]
         keys = {key: table for table, own in known.items() for key in own}
@@ -379,7 +379,7 @@ def from_dict(
     for key in ("algorithm", "hyperparameters", *_TABLES[1:], "clients"):
         if key in given:  # a field of Experiment, but not a key of [experiment]
             raise ExperimentError(
-                f"[experiment] has the unknown key {key!r}; {nearest(key, _keys())}."
+                f"[experiment] has the unknown key {key!r}; {nearest(key, experiment_keys())}."
             )
     given.setdefault("name", name)
     own = given["name"]
@@ -412,14 +412,14 @@ def from_dict(
             "tune": search.of_table(tree.get("tune")),
         },
         "[experiment]",
-        _keys(),
+        experiment_keys(),
     )
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
     """Return nested tables from which `from_dict` makes the same experiment; JSON can hold them."""
     tree: dict[str, Any] = {
-        "experiment": {key: getattr(experiment, key) for key in _keys() if key != "out"},
+        "experiment": {key: getattr(experiment, key) for key in experiment_keys() if key != "out"},
         "split": _table(experiment.split),
         "preprocessing": _table(experiment.preprocessing),
         "algorithm": {"name": experiment.algorithm, **_plain(experiment.hyperparameters)},
@@ -486,7 +486,7 @@ def _table(one: Any) -> dict[str, Any]:
     return dict(_plain({field.name: getattr(one, field.name) for field in fields(one)}))
 
 
-def _keys() -> list[str]:
+def experiment_keys() -> list[str]:
     """Return the keys of the table [experiment]."""
     apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
     return [one.name for one in fields(Experiment) if one.name not in apart]

@@ -26,7 +26,7 @@ from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.freed_memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import assemble
+from intarsia.data.encoding import assemble, notes_on_levels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
 from intarsia.data.reader import read
 from intarsia.data.source import Source
@@ -122,6 +122,8 @@ def build(
     if experiment.dataset is not None and tables is None:
         train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
         train, test, names = _renamed(experiment, train, test, secret)
+        for name, block in (*train.items(), *test.items()):
+            checks.check_label_values(experiment, labels, name, block, rows=False)
     else:
         train, test, labels, names = _own(experiment, tables, secret)
         notes, structure = [], None
@@ -143,7 +145,7 @@ def build(
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
-    notes.extend(notes_on_labels(schema, experiment.labels))
+    notes.extend((*notes_on_labels(schema, experiment.labels), *notes_on_levels(schema)))
     own = secret if hidden else None
     return Federation(train, test, schema, tested, labels, tuple(notes), own, structure, validation)
 
@@ -209,6 +211,7 @@ def _own(
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     for name in list(blocks):
+        checks.check_label_values(experiment, labels, name, blocks[name])
         try:
             train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 6
         except TableError as problem:

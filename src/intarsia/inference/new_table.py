@@ -86,6 +86,8 @@ class TableSettings:
     # how texts are read (`_READING`), as all of the clients do
     reading: Mapping[str, Any] = field(default_factory=dict[str, Any])
     positives: tuple[str, ...] = ()  # labels that are of the second of two classes
+    # what labels mean, as all of the clients that have some say it
+    label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:
@@ -113,9 +115,11 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         reading["dates"] = every("dates")[0]
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
+    meant = [table.get("label_map") or {} for table in tables if table.get("label")]
     return TableSettings(
         *(every("id"), every("label"), texts, every("separator"), formats, reading),
         tuple(map(str, positives)),
+        label_map=meant[0] if meant and all(one == meant[0] for one in meant) else {},
     )
 
 
@@ -135,6 +139,11 @@ def reading_differs(folder: Path) -> bool:
     """Return whether the clients' tables differ in how their texts were read."""
     tables = _experiment(folder).get("client", ())
     return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
+
+
+def labels_mapped(folder: Path) -> bool:
+    """Return whether some client says by label_map what its labels mean."""
+    return any(table.get("label_map") for table in _experiment(folder).get("client", ()))
 
 
 def _experiment(folder: Path) -> dict[str, Any]:

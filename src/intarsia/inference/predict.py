@@ -23,7 +23,7 @@ from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels
-from intarsia.data.parsing import canonical
+from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference import new_table
@@ -96,8 +96,8 @@ def predict(
     ----------
     table
         The file: CSV, Parquet, libsvm or npz, by its ending or as the run's tables of this ending.
-        Where it has the run's label column, the model is scored on the rows with a label; a column
-        with none of the model's classes is left aside.
+        Where it has the run's label column, the model is scored on the rows with a label; of a
+        column with none of the model's classes there is a note.
     id
         The column with the ids; None: the one of the experiment, where the table has it. Of libsvm
         and npz files "row", or "samples" where the file has this array.
@@ -105,7 +105,7 @@ def predict(
         Whose network predicts, where each client has one, also that of a client that joined later,
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all. With one
-        linear model for all: whose table the file is written like (decimal, encoding, ...).
+        linear model for all: whose table the file is written like (decimal, label_map, ...).
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
@@ -156,6 +156,7 @@ def predict(
         separator=new_table.separator_of(table, header, kind),
         id=id,
         label=label,
+        label_map={} if label is None else settings.label_map,
         features=tuple(known),
         exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
         categorical=tuple(levels),
@@ -170,6 +171,9 @@ def predict(
         advice = "name the client whose tables are written like this one (--client), or "
         raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
     truth = None if label is None else found.labels
+    advice = ""
+    if owner is None and new_table.labels_mapped(folder):
+        advice = "; name the client whose label_map says what they mean (--client)"
     block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
@@ -182,7 +186,8 @@ def predict(
             values = model.linear_predictor(block)
         return _scored(made, truth, settings, model, block, np.atleast_2d(values))
     scores = np.atleast_2d(model.decision_function(block).T)
-    return _scored(from_scores(model, scores, ids, notes), truth, settings, model, block, scores)
+    made = from_scores(model, scores, ids, notes)
+    return _scored(made, truth, settings, model, block, scores, advice)
 
 
 def _label_of(
@@ -200,8 +205,12 @@ def _scored(
     model: LinearModel | ClientNetwork,
     block: Block,
     scores: Array,
+    advice: str = "",
 ) -> Predictions:
-    """Return predictions with the score of those rows that have a label of the model's."""
+    """Return predictions with the score of those rows that have a label of the model's.
+
+    `advice` is for a column that has none of the model's classes.
+    """
     if column is None:
         return made
     names = [canonical(str(one)) for one in getattr(model, "classes_", ())]
@@ -213,10 +222,16 @@ def _scored(
     if len(names) == 2 and settings.positives:
         codes |= {canonical(one): 1.0 for one in settings.positives}
         if names[0] == OTHER:
-            rest = {canonical(str(one)) for one in column.values.tolist()} - {*codes}
-            codes |= dict.fromkeys(rest, -1.0)
-    if names and not {canonical(str(one)) for one in column.values.tolist()} & {*codes}:
-        return made  # a column that holds something else, such as a place for labels to come
+            codes |= dict.fromkeys(column.found - {*codes}, -1.0)
+    if names and not column.found & {*codes}:
+        if not column.found:  # a place for labels to come
+            return made
+        note = (
+            f"The rows are not scored: the label column {column.name!r} has "
+            f"{listed(ascending(column.found), 3)}, and the model's classes are "
+            f"{listed(names, 5)}{advice}."
+        )
+        return replace(made, notes=(*made.notes, note))
     loss, shape = CROSS_ENTROPY, 0.0
     if isinstance(model, LinearClassifier | LinearRegressor):
         loss, shape = loss_code(model.loss), shape_of(model)

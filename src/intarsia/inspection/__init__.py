@@ -1,11 +1,14 @@
 """Count which client owns which data, and recommend an algorithm for it; nothing is trained.
 
-`overlap` counts samples, features, labels and feature blocks. `recommend` chooses an algorithm.
+`overlap` counts samples, features, labels and feature blocks. `holdings` is what a run's folder
+keeps of it, `tables` shows it. `recommend` chooses an algorithm. `proposal` says what an experiment
+file may say of tables, and `experiment_text` writes it.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from intarsia.inspection.holdings import Holdings as Holdings
     from intarsia.inspection.overlap import block_classes as block_classes
     from intarsia.inspection.overlap import class_counts as class_counts
     from intarsia.inspection.overlap import holdings_table as holdings_table

@@ -23,6 +23,8 @@ Parties = Schema | Mapping[ClientId, Block]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
+_MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
+
 
 @dataclass(frozen=True)
 class HoldingsRow:
@@ -153,6 +155,43 @@ def owners_of(index: Index, names: tuple[str, ...]) -> Mask:
     for row, cell in zip(owners, index.cells, strict=True):
         row[[number[name] for name in cell.owners if name in number]] = True
     return owners
+
+
+def sample_parts(holdings: Mapping[ClientId, Holding]) -> tuple[Index, Mask, Mask]:
+    """Return the index of all samples, and of each cell its owners and who has its labels.
+
+    Both are (cells, clients); a cell is labelled as a whole, so that cells are smaller than those
+    of `sample_index`.
+    """
+    names = tuple(holdings)
+    marks = tuple(f"{name}\0labels" for name in names)
+    held = {name: holding.samples for name, holding in holdings.items()}
+    # the label holders as owners too, so that a cell is labelled as a whole
+    labelled = {
+        mark: holding.samples[holding.labelled]
+        for mark, holding in zip(marks, holdings.values(), strict=True)
+    }
+    index = Index.of({**held, **labelled})
+    return index, owners_of(index, names), owners_of(index, marks)
+
+
+def neighbours(owners: Mask, labels: Mask) -> list[int]:
+    """Return an order of cells in which neighbours differ in few owners, so that runs are long."""
+    cells = len(owners)
+    if cells > _MOST_CELLS_IN_ORDER:
+        return [int(place) for place in np.lexsort(~owners.T[::-1])]
+    marks = np.concatenate([owners, 0.1 * labels], axis=1, dtype=np.float64)
+    left = sorted(range(cells), key=lambda cell: np.flatnonzero(owners[cell]).tolist())
+    order: list[int] = []
+    while left:
+        if order:
+            distance = np.abs(marks[left] - marks[order[-1]]).sum(axis=1)
+            chosen = int(np.argmin(distance))
+        else:
+            first = owners[left[0]].argmax()  # begin where the first client is most alone
+            chosen = int(np.argmin(owners[left].sum(axis=1) + owners.size * ~owners[left, first]))
+        order.append(left.pop(chosen))
+    return order
 
 
 def missing_percent(block: Block) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from intarsia.core.block import ClientId
 from intarsia.core.feature_blocks import doubled, feature_blocks
 from intarsia.core.schema import Cell, Schema
+from intarsia.data.encoding import notes_on_levels
 from intarsia.data.labels import LabelSettings, notes_on_labels
 from intarsia.errors import FederationError
 
@@ -167,7 +168,7 @@ def _count(cells: Sequence[Cell]) -> int:
 
 
 def _remarks(schema: Schema, algorithm: str | None, labels: LabelSettings) -> tuple[str, ...]:
-    remarks = [*notes_on_labels(schema, labels), *doubled(schema)]
+    remarks = [*notes_on_labels(schema, labels), *notes_on_levels(schema), *doubled(schema)]
     linked: set[ClientId] = set()
     for index in (schema.samples, schema.features):
         for cell in index.cells:

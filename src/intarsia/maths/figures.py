@@ -62,6 +62,8 @@ BETTER: Final[Mapping[str, int]] = {
     "rmse": -1,
     "deviance": -1,
     "d2": 1,
+    "trained_classes": 1,
+    "untrained_classes": 1,
 }
 
 
@@ -113,12 +115,23 @@ class Figures:
     deviance: float | None = None  # mean unit deviance, of the Poisson and the Gamma loss
     d2: float | None = None  # 1 - deviance / that of the mean label
     coverage: float | None = None  # share of labels up to the score; best is τ of the quantile loss
+    # accuracy on samples of the classes that the client has in training, and on those of others
+    trained_classes: float | None = None
+    untrained_classes: float | None = None
     confusion: tuple[tuple[float, ...], ...] | None = None  # by true (rows) and predicted class
     calibration: tuple[CalibrationBin, ...] | None = None  # of several classes of the one it says
     curves: tuple[Curve, ...] | None = None  # of each class against the rest; of two, the second
     predictions: tuple[PredictionBin, ...] | None = None  # of numbers, by what is predicted
     intervals: Mapping[str, Range] = field(default_factory=dict[str, Range])  # of 95 %, by name
     bounds: Mapping[str, Range] = field(default_factory=dict[str, Range])  # where scores have bins
+
+    @property
+    def only_class(self) -> int | None:
+        """Return which class the model says of all samples, where these have several; else None."""
+        if self.confusion is None:
+            return None
+        held, said = (np.array(self.confusion).sum(axis=axis) > 0 for axis in (1, 0))
+        return int(said.argmax()) if held.sum() > 1 and said.sum() == 1 else None
 
 
 def figures_from(found: Mapping[str, Any]) -> Figures:

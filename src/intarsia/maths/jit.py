@@ -9,11 +9,12 @@ How kernels are compiled: by numba, when they are first called, and kept on disk
 numba compiles a kernel anew where its own file has changed, but not where a kernel that it calls
 has. What is kept here counts for the sources of all kernels as they are now, so that no version of
 the package runs what another one compiled. Where no folder can be written to keep it, neither the
-package's nor the user's, every process compiles anew.
+package's nor the user's, every process compiles anew, and a warning says so once.
 """
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable
 from functools import cache, partial
@@ -118,6 +119,7 @@ def compiled(function: F, *, reassociate: bool = False, inline: bool = False) ->
     except RuntimeError as problem:
         if "no locator available" not in str(problem):  # numba's words where it finds no folder
             raise
+        _warn_uncached()
         made = compiler()(function)
     kept = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if kept is not None:
@@ -133,6 +135,29 @@ def reassociated(function: F) -> F:
 def inlined(function: F) -> F:
     """Return a compiled function whose code is put in place where it is called."""
     return compiled(function, inline=True)
+
+
+def cache_folder() -> str | None:
+    """Return the folder in which this module's kernels would be kept; None: nowhere."""
+    try:
+        probe: Any = njit(cache=True)(_ahead)
+    except RuntimeError:
+        return None
+    return str(probe.stats.cache_path)
+
+
+def _ahead() -> int:
+    return _AHEAD
+
+
+@cache
+def _warn_uncached() -> None:
+    """Say once that nothing is kept."""
+    warnings.warn(
+        "No folder can be written that keeps compiled kernels, so that every process compiles them "
+        "anew, which takes seconds; set NUMBA_CACHE_DIR to a folder that you may write.",
+        stacklevel=2,
+    )
 
 
 @cache

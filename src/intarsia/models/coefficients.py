@@ -21,8 +21,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import numpy as np
+from rich.text import Text
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
+from intarsia.core.text_tables import Part, add_more, as_html, as_text, new_table
 from intarsia.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -127,18 +129,33 @@ class Summary:
                 for one in row
             )
 
+    def parts(self, most: int | None = None) -> list[Part]:
+        """Return a table of the coefficients, at most so many, and what is to be known of them."""
+        left_out = ("low", "high", "odds_low", "odds_high")  # an interval is one column
+        names = [name for name in self.header if name not in left_out]
+        titles = [name.replace("_", " ") for name in names]
+        interval = "low" in self.header
+        title = f"{len(self.rows)} coefficient{'s' * (len(self.rows) != 1)}, loss {self.loss}"
+        table = new_table(title, *titles, *(["95 % interval"] if interval else []))
+        for row in self.rows[:most]:
+            reach = "–" if row.low is None else f"{row.low:.3g} to {row.high:.3g}"
+            cells = [_text(getattr(row, name)) for name in names]
+            table.add_row(*map(Text, (*cells, *([reach] if interval else []))))
+        add_more(table, len(self.rows), len(self.rows) if most is None else most)
+        return [table, *(f"note: {note}" for note in self.notes)]
+
     def __str__(self) -> str:
-        table = [self.header, *([_text(one) for one in row] for row in self.cells())]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.parts())
 
 
 def _text(cell: Any) -> str:
     """Return what a cell shows."""
     if cell is None:
         return "–"
-    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def summarise(

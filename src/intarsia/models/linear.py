@@ -27,6 +27,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from intarsia.core.text_tables import MOST_LINES, Part, as_html, as_text
 from intarsia.errors import ExperimentError, TableError
 from intarsia.maths.linear import sdca
 from intarsia.maths.linear.losses import (
@@ -43,6 +44,30 @@ from intarsia.models.feature_mapping import Table, known_columns
 Array = NDArray[np.float64]
 # what training may store
 ERRORS = ("errors_", "intercept_errors_", "zero_errors_", "degrees_of_freedom_")
+
+
+def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
+    """Return what shows a model: what it is, and of a fitted one its first coefficients."""
+    if not hasattr(model, "coef_"):
+        return [repr(model)]
+    of = f"{type(model).__name__} of {model.n_features_in_:,} columns"
+    gap = f", relative duality gap {model.gap_:.1e}" if np.isfinite(model.gap_) else ""
+    return [
+        f"{of}, regularisation {model.regularisation:g}{gap}",
+        *model.summary().parts(MOST_LINES),
+    ]
+
+
+def _shown_as_text(model: LinearClassifier | LinearRegressor) -> str:
+    return as_text(_parts(model))
+
+
+def _shown_as_html(model: LinearClassifier | LinearRegressor) -> str:
+    return as_html(_parts(model))
+
+
+def _shown_as_either(model: LinearClassifier | LinearRegressor, **_: Any) -> dict[str, str]:
+    return {"text/plain": _shown_as_text(model), "text/html": _shown_as_html(model)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -184,6 +209,10 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.input_tags.sparse = True
         return tags
 
+    __str__ = _shown_as_text
+    _repr_html_ = _shown_as_html
+    _repr_mimebundle_ = _shown_as_either
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # untyped library
@@ -311,6 +340,10 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    __str__ = _shown_as_text
+    _repr_html_ = _shown_as_html
+    _repr_mimebundle_ = _shown_as_either
 
 
 def _train(

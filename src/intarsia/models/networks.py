@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture
 from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.text_tables import Part
 from intarsia.data.labels import as_in_tables
 from intarsia.errors import ExperimentError
 from intarsia.models.feature_mapping import Table, known_columns
@@ -145,6 +146,12 @@ class Networks(ClientModels[ClientNetwork]):
     ) -> None:
         super().__init__(algorithm, networks)
         self.server = server
+
+    def parts(self) -> list[Part]:
+        """Return what shows the networks: whose they are, and of how many columns."""
+        server = self.server
+        own = [f"the server's, of {server.n_features_in_:,} columns"] if server else []
+        return [*super().parts(), *own]
 
     @property
     def labels(self) -> Labels:

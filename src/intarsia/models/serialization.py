@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.lib.format import write_array
 from numpy.typing import NDArray
+from rich.text import Text
 
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.module_names import check_allowed
 from intarsia.core.npz import check_npz
+from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
 from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
 
@@ -69,6 +71,21 @@ class ClientModels(Mapping[ClientId, M]):
 
     def __len__(self) -> int:
         return len(self._models)
+
+    def parts(self) -> list[Part]:
+        """Return what shows the models: whose they are, and of how many columns."""
+        title = f"{len(self):,} {self.kind}s of {self.algorithm}"
+        table = new_table(title, "client", "columns")
+        for name, one in list(self.items())[:MOST_LINES]:
+            table.add_row(Text(str(name)), f"{getattr(one, 'n_features_in_', 0):,}")
+        add_more(table, len(self))
+        return [table]
+
+    def __str__(self) -> str:
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.parts())
 
 
 class LinearModels(ClientModels["LinearRegressor"]):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from intarsia.errors import ExperimentError
 from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tidy, write_heading
 from intarsia.results.comparison import Group, Spread
@@ -14,8 +16,8 @@ _SIZE = (8.5, 5.6)  # inches
 _MARKERS = "osD^vP*X"
 
 
-def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | None = None) -> Path:
-    """Draw the score of groups of runs against the number in which they differ; return the path.
+def curves_figure(groups: Sequence[Group], *, title: str | None = None) -> Figure:
+    """Return a figure of the score of groups of runs against the number in which they differ.
 
     The score is the mean over clients, or that of the whole model where there is none. There is a
     line for each algorithm and each other setting that differs, with the standard deviation over
@@ -60,7 +62,12 @@ def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | No
     add_legend(axes, fontsize=9.5)
     heading = title or ", ".join(dict.fromkeys(group.experiment for group in groups))
     write_heading(figure, 0.1, 0.93, heading, 14)
-    return save(figure, path)
+    return figure
+
+
+def curves_picture(groups: Sequence[Group], path: str | Path, *, title: str | None = None) -> Path:
+    """Draw the scores of groups (`curves_figure`) as a PNG; return its path."""
+    return save(curves_figure(groups, title=title), path)
 
 
 def _axis(groups: Sequence[Group]) -> str:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -32,10 +33,8 @@ _SIZE = (9.5, 5.4)  # inches, above the legend
 _LINE = 0.21  # inches of a line of the legend
 
 
-def rounds_picture(
-    courses: Sequence[Course], path: str | Path, *, title: str | None = None
-) -> Path:
-    """Draw the accuracy of runs against their rounds as a PNG; return its path.
+def rounds_figure(courses: Sequence[Course], *, title: str | None = None) -> Figure:
+    """Return a figure of the accuracy of runs against their rounds.
 
     A result is a point of its own after the last round. The loss is drawn where a run has no
     accuracy. Lines stand where the first run with several phases began one.
@@ -74,7 +73,14 @@ def rounds_picture(
     add_legend(figure, handles=handles, fontsize=9.5, loc="lower left", bbox_to_anchor=(0.07, 0.0))
     heading = title or f"{'Accuracy' if accurate else 'Loss'} round by round"
     write_heading(figure, 0.085, 1 - 0.3 / whole, heading, 14)
-    return save(figure, path)
+    return figure
+
+
+def rounds_picture(
+    courses: Sequence[Course], path: str | Path, *, title: str | None = None
+) -> Path:
+    """Draw the rounds of runs (`rounds_figure`) as a PNG; return its path."""
+    return save(rounds_figure(courses, title=title), path)
 
 
 def _draw(axes: Axes, one: Course, colour: str, accurate: bool, in_front: bool) -> None:

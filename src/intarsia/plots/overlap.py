@@ -22,12 +22,15 @@ from scipy import ndimage
 
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Holding, Index, Schema
+from intarsia.inspection.holdings import MOST_CLIENTS
 from intarsia.inspection.overlap import (
     Parties,
     feature_index,
     holdings_of,
     missing_percent,
+    neighbours,
     owners_of,
+    sample_parts,
 )
 from intarsia.plots.style import (
     DPI,
@@ -49,26 +52,23 @@ _STRIPE = 8  # pixels
 _AT_ONCE = 64  # rows of pixels that are coloured: more would take memory
 _LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
 _NOBODY = (0.935, 0.935, 0.93)
-_MOST_CLIENTS = 200  # drawn; each of them has a few pixels then
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
 _MOST_FEATURE_NAMES = 100
 _MOST_PARTS = 150  # that each say whose they are
-_MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
 _LEAST_NAMED = 9  # pixels of a bracket that has a name
 _LETTER = 8.5  # pixels of a letter
 _LONGEST = 14  # letters of a name
 _MOST_CLASSES = 8  # that are named in one place
 
 
-def holdings_picture(
+def holdings_figure(
     parties: Parties,
-    path: str | Path,
     *,
     title: str | None = None,
     classes: Sequence[str] = (),
     which: str = "",
-) -> Path:
-    """Draw who holds what as a PNG and return its path.
+) -> Figure:
+    """Return the figure of who holds what.
 
     Rows are all samples, columns all features, ordered so that entries with the same owners lie
     together. Every client has a colour; entries of several clients are striped in theirs, missing
@@ -84,7 +84,7 @@ def holdings_picture(
         If there is no client, or ids are text at one client and numbers at another.
     """
     everyone = holdings_of(parties)
-    holdings = dict(islice(everyone.items(), _MOST_CLIENTS))
+    holdings = dict(islice(everyone.items(), MOST_CLIENTS))
     blocks = {} if isinstance(parties, Schema) else parties
     rows, columns = _sample_side(holdings), _feature_side(holdings)
     missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
@@ -125,7 +125,19 @@ def holdings_picture(
     )
     write_heading(figure, left, 0.955, heading, 14)
     _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
-    return save(figure, path)
+    return figure
+
+
+def holdings_picture(
+    parties: Parties,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    classes: Sequence[str] = (),
+    which: str = "",
+) -> Path:
+    """Draw who holds what (`holdings_figure`) as a PNG; return its path."""
+    return save(holdings_figure(parties, title=title, classes=classes, which=which), path)
 
 
 def _plural(count: int, noun: str) -> str:
@@ -155,16 +167,7 @@ class _Side:
 
 
 def _sample_side(holdings: Mapping[ClientId, Holding]) -> _Side:
-    names = tuple(holdings)
-    marks = tuple(f"{name}\0labels" for name in names)
-    held = {name: holding.samples for name, holding in holdings.items()}
-    # the label holders as owners too, so that a cell is labelled as a whole
-    labelled = {
-        mark: holding.samples[holding.labelled]
-        for mark, holding in zip(marks, holdings.values(), strict=True)
-    }
-    index = Index.of({**held, **labelled})
-    return _side(index, owners_of(index, names), owners_of(index, marks), _HEIGHT)
+    return _side(*sample_parts(holdings), _HEIGHT)
 
 
 def _feature_side(holdings: Mapping[ClientId, Holding]) -> _Side:
@@ -179,32 +182,13 @@ def _feature_side(holdings: Mapping[ClientId, Holding]) -> _Side:
 
 
 def _side(index: Index, owners: Mask, labels: Mask, pixels: int) -> _Side:
-    order = _neighbours(owners, labels)
+    order = neighbours(owners, labels)
     cells = [index.cells[place] for place in order]
     sizes = np.array([cell.stop - cell.start for cell in cells], np.int64)
     ids = np.concatenate([index.ids[cell.start : cell.stop] for cell in cells] or [index.ids])
     cell_at, entry_at = _pixels(sizes, pixels)
     cell_of = np.repeat(np.arange(len(cells)), sizes)
     return _Side(ids, cell_of, owners[order], labels[order], cell_at, entry_at)
-
-
-def _neighbours(owners: Mask, labels: Mask) -> list[int]:
-    """Return an order of cells in which neighbours differ in few owners, so that runs are long."""
-    cells = len(owners)
-    if cells > _MOST_CELLS_IN_ORDER:
-        return [int(place) for place in np.lexsort(~owners.T[::-1])]
-    marks = np.concatenate([owners, 0.1 * labels], axis=1, dtype=np.float64)
-    left = sorted(range(cells), key=lambda cell: np.flatnonzero(owners[cell]).tolist())
-    order: list[int] = []
-    while left:
-        if order:
-            distance = np.abs(marks[left] - marks[order[-1]]).sum(axis=1)
-            chosen = int(np.argmin(distance))
-        else:
-            first = owners[left[0]].argmax()  # begin where the first client is most alone
-            chosen = int(np.argmin(owners[left].sum(axis=1) + owners.size * ~owners[left, first]))
-        order.append(left.pop(chosen))
-    return order
 
 
 def _pixels(sizes: Counts, pixels: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

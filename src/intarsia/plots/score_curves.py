@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from intarsia.maths.figures import CalibrationBin, Curve, Figures, PredictionBin, share_interval
@@ -31,15 +32,10 @@ _MOST = 10  # classes with a curve
 _NORMAL = 1.96  # standard errors of a mean that an interval reaches
 
 
-def scores_picture(
-    figures: Figures,
-    path: str | Path,
-    *,
-    title: str,
-    whose: str,
-    classes: Sequence[str] = (),
-) -> Path:
-    """Draw a panel for each kind of curve that the figures have as a PNG; return its path.
+def scores_figure(
+    figures: Figures, *, title: str, whose: str, classes: Sequence[str] = ()
+) -> Figure:
+    """Return a figure with a panel for each kind of curve that the figures of a score have.
 
     Parameters
     ----------
@@ -68,7 +64,14 @@ def scores_picture(
     write_heading(figure, 0.55 / width, 1 - 0.36 / high, title)
     said = f"{whose}; bands and bars: 95 % intervals of each point"
     figure.text(0.55 / width, 1 - 0.62 / high, said, size=9.5, color=INK, parse_math=False)
-    return save(figure, path)
+    return figure
+
+
+def scores_picture(
+    figures: Figures, path: str | Path, *, title: str, whose: str, classes: Sequence[str] = ()
+) -> Path:
+    """Draw the curves of a score (`scores_figure`) as a PNG; return its path."""
+    return save(scores_figure(figures, title=title, whose=whose, classes=classes), path)
 
 
 def _draw_roc(axes: Any, curves: Sequence[Curve], figures: Figures, classes: Sequence[str]) -> None:

@@ -21,8 +21,7 @@ class _Trial(Protocol):
     def values(self) -> Mapping[str, Any]: ...
     @property
     def scores(self) -> Mapping[str, float]: ...
-    @property
-    def folds(self) -> Sequence[Mapping[str, float]]: ...
+    def error(self, objective: str) -> float | None: ...
 
 
 class _Tuned(Protocol):
@@ -96,9 +95,8 @@ def _path(axes: Any, at: Sequence[Any], trials: Sequence[_Trial], objective: str
     order = np.argsort(at)
     means = np.array([one.scores[objective] for one in trials])[order]
     axes.plot(np.array(at)[order], means, color=COLOURS[0], linewidth=1.0, alpha=0.6)
-    if len(trials[0].folds) > 1:
-        rows = np.array([[fold[objective] for fold in one.folds] for one in trials])[order]
-        errors = rows.std(axis=1, ddof=1) / np.sqrt(rows.shape[1])
+    if trials[0].error(objective) is not None:
+        errors = np.array([one.error(objective) for one in trials], np.float64)[order]
         style = {"fmt": "none", "ecolor": COLOURS[0], "elinewidth": 0.8, "capsize": 2.0}
         axes.errorbar(np.array(at)[order], means, yerr=errors, alpha=0.6, **style)
 

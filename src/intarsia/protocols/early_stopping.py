@@ -154,7 +154,7 @@ def _of_now(model: fl.Model) -> fl.Model:
     def predict(state: Both, block: Block) -> Array:
         return model.predict(state.now, block)
 
-    server, join = model.server_model, model.join
+    server, join, trained = model.server_model, model.join, model.trained_classes
     return replace(
         model,
         predict=predict,
@@ -166,6 +166,7 @@ def _of_now(model: fl.Model) -> fl.Model:
             lambda state, block: server.part(state.now, block),
             lambda state, total: server.scores(state.now, total),
         ),
+        trained_classes=None if trained is None else lambda state: trained(state.now),
         join=None
         if join is None
         else lambda clients, options, shared: join(_of_now_alone(clients), options, shared),

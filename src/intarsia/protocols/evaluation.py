@@ -63,6 +63,7 @@ from intarsia.protocols.graded_rows import Mask, rows_that_count
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = fl.Part
+Trained = Callable[[Any], NDArray[np.bool_]]  # state → classes in training, (classes,)
 
 LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
@@ -179,18 +180,21 @@ def evaluate_own(
     part: Part,
     with_figures: bool = False,
     server: Sequence[str] | None = None,
+    trained: Trained | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of the clients' own models over all samples of a part, and of each client.
 
     Each model says the client's own samples, whoever else has these. Over all samples one that
     several clients have the label of counts once: as the mean over them. `server` are the feature
-    blocks of a server's network that is graded, too.
+    blocks of a server's network that is graded, too. With `trained` the figures tell the classes
+    that a client has in training from those that it has not.
     """
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
     wanted = rows_to_grade(schema, server)
     scored = (clients, schema, _own_scores(predict), Totals(None), loss, wanted)
-    return _graded(*scored, part=part, suffix="_own", with_figures=with_figures)
+    how: Any = {"suffix": "_own", "with_figures": with_figures, "trained": trained}
+    return _graded(*scored, part=part, **how)
 
 
 def sends(
@@ -203,6 +207,7 @@ def sends(
     shape: float = 0.0,
     least: int = LEAST_ROWS,
     server: Sequence[str] | None = None,
+    trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`.
 
@@ -210,7 +215,11 @@ def sends(
     """
     wanted = rows_to_grade(schema, server)
     if not additive:
-        own = _grading(_own_scores(predict), loss, schema, wanted, part, "_own", least=least)
+        own = _grading(
+            *(_own_scores(predict), loss, schema, wanted, part, "_own"),
+            least=least,
+            trained=trained,
+        )
         return _grades_sent(own, schema, wanted)
     score = fl.sums(_partial_scores(predict, schema, part))
     grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape, least=least)
@@ -255,13 +264,15 @@ def _graded(
     suffix: str = "",
     shape: float = 0.0,
     with_figures: bool = False,
+    trained: Trained | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
 
     `wanted` samples count, (samples,). `suffix` ends the names of the client functions, where there
     is more than one model.
     """
-    functions = _grading(scores, loss, schema, wanted, part, suffix, shape=shape)
+    given = scores, loss, schema, wanted, part, suffix
+    functions = _grading(*given, shape=shape, trained=trained)
     messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
     if not messages:
         return None, {}
@@ -330,7 +341,7 @@ def _graded(
             figures = exchanged.figures_of_all(counts, sums, by_score, LEAST_ROWS)
         else:
             figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
-    return replace(grades, figures=figures), own
+    return replace(grades, figures=exchanged.means_over_clients(figures, each.values())), own
 
 
 def _whole(schema: Schema, counts: Array) -> Array:
@@ -380,12 +391,19 @@ def grade_scores(
 
 
 def _of_rows(
-    block: Block, z: Array, share: Array, loss: int, labels: Labels, least: int, alone: bool = False
+    block: Block,
+    z: Array,
+    share: Array,
+    loss: int,
+    labels: Labels,
+    least: int,
+    alone: bool = False,
+    trained: NDArray[np.bool_] | None = None,
 ) -> Graded:
     """Return the samples of a block that count, by their share."""
     held = share > 0
     truth = np.zeros(0) if block.y is None else block.y[held]
-    return Graded(z[:, held], truth, share[held], labels, loss, max(1, least), alone)
+    return Graded(z[:, held], truth, share[held], labels, loss, max(1, least), alone, trained)
 
 
 def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
@@ -471,6 +489,7 @@ def _grading(
     *,
     shape: float = 0.0,
     least: int = LEAST_ROWS,
+    trained: Trained | None = None,
 ) -> _Functions:
     """Return the client functions of `_graded`."""
     # those that may be graded, whoever is there: a total of one alone is its own
@@ -478,7 +497,9 @@ def _grading(
 
     def graded(state: Any, block: Block, z: Any) -> Graded:
         share = _label_share(schema, block, wanted, least)
-        return _of_rows(block, scores(state, block, z), share, loss, schema.labels, least, alone)
+        known = None if trained is None else trained(state)
+        taken = block, scores(state, block, z), share
+        return _of_rows(*taken, loss, schema.labels, least, alone, known)
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
         return state, _sums(graded(state, block, message.z), counts=False, shape=shape)
@@ -615,10 +636,12 @@ def server_sends(
     *,
     part: Part,
     least: int = LEAST_ROWS,
+    trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate_server`; a client answers for `least` rows or more."""
     scores, wanted = _server_scores(server), _whole_to_grade(schema, blocks)
-    grades = _grading(scores, loss, schema, wanted, part, "_server", least=least)
+    given = scores, loss, schema, wanted, part, "_server"
+    grades = _grading(*given, least=least, trained=trained)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
     return (
         *_grades_sent(grades, schema, wanted),
@@ -639,8 +662,12 @@ def evaluate_server(
     *,
     part: Part,
     with_figures: bool = False,
+    trained: Trained | None = None,
 ) -> Evaluation | None:
     """Return the grades of a server's network over all samples; `blocks` are those that it takes.
+
+    With `trained` its figures say how it does on the classes that each client has in training, and
+    on those that the client has not, as means over clients.
 
     None if the clients together hold all blocks of no labelled sample.
     """
@@ -656,6 +683,7 @@ def evaluate_server(
         part=part,
         suffix="_server",
         with_figures=with_figures,
+        trained=trained,
     )[0]
 
 

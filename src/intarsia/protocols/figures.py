@@ -19,11 +19,12 @@ calibration with few rows, and counts no classes where it has few rows of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Labels
@@ -36,6 +37,7 @@ _PLACES: Final = 4_096  # within a bin
 MEASURES: Final = (
     *("auc", "gini", "average_precision", "ks", "brier", "calibration_error"),
     *("calibration_slope", "calibration_intercept", "mae", "rmse", "accuracy", "macro_f1", "r2"),
+    *("trained_classes", "untrained_classes"),
 )
 _LINE: Final = ("calibration_slope", "calibration_intercept")
 _OF_COUNTS: Final = ("sensitivity", "specificity", "threshold", "base_rate", "majority")
@@ -53,6 +55,7 @@ class Graded:
     loss: int
     least: int  # rows of each class that are to be there
     alone: bool  # whether no other client is graded
+    trained: NDArray[np.bool_] | None = None  # (classes,) that the client has in training
 
     @property
     def codes(self) -> Array:
@@ -226,6 +229,9 @@ def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
     errors = figures.errors_of_samples(order, sides) if several and tables else {}
     sums, brier = graded.calibration()
     told = _judged(found, tables, graded.confusion, sums, brier, errors)
+    for name, (share, rows) in _by_training(graded).items():
+        told[name] = share
+        told["intervals"][name] = figures.share_interval(share, rows)
     if not counts:
         told["intervals"].pop("sensitivity", None)
         told["intervals"].pop("specificity", None)
@@ -234,6 +240,35 @@ def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
         names = ("confusion", *_OF_COUNTS, "calibration")
         return Figures(**{name: one for name, one in told.items() if name not in names})
     return Figures(**told, curves=tuple(figures.curve(one, graded.least) for one in tables) or None)
+
+
+def _by_training(graded: Graded) -> dict[str, tuple[float, int]]:
+    """Return accuracy and samples of the classes that the client has in training, and of others.
+
+    Where there are few samples of either, neither is told: accuracy over all has the other.
+    """
+    if graded.trained is None:
+        return {}
+    right = graded.said == graded.truth
+    own = (graded.held[graded.trained] > 0).any(axis=0)
+    sides = {"trained_classes": right[own], "untrained_classes": right[~own]}
+    if min(map(len, sides.values())) < graded.least:
+        return {}
+    return {name: (float(some.mean()), len(some)) for name, some in sides.items()}
+
+
+def means_over_clients(every: Figures, each: Iterable[Figures]) -> Figures:
+    """Return figures over all samples with those that are means over clients.
+
+    Which classes a client has in training differs, and a total over clients would be told of few.
+    """
+    some = list(each)
+    found = {}
+    for name in ("trained_classes", "untrained_classes"):
+        known = [value for one in some if (value := getattr(one, name)) is not None]
+        if known:
+            found[name] = float(np.mean(known))
+    return replace(every, **found)  # type: ignore[arg-type]  # names of fields that are numbers
 
 
 def _own_errors(graded: Graded, *, counts: bool) -> Figures:

@@ -188,9 +188,13 @@ class Checkpoints:
         return [line for line, _ in self._lines()]
 
     def append_history(self, line: Mapping[str, Any]) -> None:
-        """Add one line to the history; CheckpointError as for `save`."""
+        """Add one line to the history; CheckpointError as for `save`.
+
+        Numbers that JSON lacks (NaN, infinity) are null, as in result.json.
+        """
         self._check_place()
-        text = json.dumps(line, ensure_ascii=False) + "\n"
+        lacking = {key: None for key, one in line.items() if _is_lacking(one)}
+        text = json.dumps({**line, **lacking}, ensure_ascii=False, allow_nan=False) + "\n"
         with self._history.open("ab", buffering=0) as history:
             append(self._history, history.fileno(), text.encode())
 
@@ -307,3 +311,8 @@ def _check(data: bytes) -> dict[str, Any]:
         raise CodecError(f"the checksum of extra.json ({len(data)} bytes) does not match")
     content: dict[str, Any] = parse_json(text)
     return content
+
+
+def _is_lacking(value: Any) -> bool:
+    """Return whether JSON lacks a number."""
+    return isinstance(value, float) and not math.isfinite(value)

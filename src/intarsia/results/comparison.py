@@ -6,12 +6,16 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
+from intarsia.core.text_tables import as_html, as_text
 from intarsia.experiment.config import to_dict
 from intarsia.experiment.published import Published, matching
 from intarsia.results import run_folder
 from intarsia.results.result import Result, Score
+
+if TYPE_CHECKING:
+    from intarsia.core.text_tables import Part
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ FIGURES = {  # beside accuracy, R² and loss; by the words that a reader knows t
     "deviance": "mean deviance",
     "d2": "share of the deviance explained",
     "coverage": "share of labels up to the prediction",
+    "trained_classes": "accuracy on classes in training",
+    "untrained_classes": "accuracy on other classes",
 }
 
 
@@ -167,6 +173,37 @@ class Group:
     figures: Mapping[str, FigureSpread] = field(default_factory=dict[str, FigureSpread])
 
 
+@dataclass(frozen=True)
+class Comparison(Sequence[Group]):
+    """Groups of runs beside each other; `str` of it is the terminal's tables."""
+
+    groups: tuple[Group, ...]
+
+    @overload
+    def __getitem__(self, place: int) -> Group: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Group, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Group | tuple[Group, ...]:
+        return self.groups[place]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def parts(self) -> list[Part]:
+        """Return the tables and notes that show it: scores, then costs."""
+        from intarsia.results.tables import comparison_parts  # here: it imports this module
+
+        return comparison_parts(self.groups)
+
+    def __str__(self) -> str:
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.parts())
+
+
 @dataclass(frozen=True, eq=False)
 class _Run:
     """A finished run, and what tells it from others of its experiment and algorithm."""
@@ -202,7 +239,7 @@ class _Run:
 _DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "privacy")
 
 
-def compare(results: Iterable[Result]) -> list[Group]:
+def compare(results: Iterable[Result]) -> Comparison:
     """Return mean and deviation over seeds, in the results' order.
 
     A group has one experiment, one algorithm and one set of hyperparameters; where the runs'
@@ -211,11 +248,13 @@ def compare(results: Iterable[Result]) -> list[Group]:
     named: dict[tuple[str, str], list[_Run]] = {}
     for result in results:
         named.setdefault((result.experiment, result.algorithm), []).append(_Run.of(result))
-    return [
-        _group(key, settings, alike)
-        for key, runs in named.items()
-        for settings, alike in _by_settings(runs)
-    ]
+    return Comparison(
+        tuple(
+            _group(key, settings, alike)
+            for key, runs in named.items()
+            for settings, alike in _by_settings(runs)
+        )
+    )
 
 
 def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:

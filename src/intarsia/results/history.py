@@ -21,6 +21,7 @@ class Course:
     begun: Mapping[str, int]  # the first round of each phase, such as "level 2", in their order
     loss: Mapping[int, float] = field(default_factory=dict[int, float])  # of the training samples
     result: tuple[int, float] | None = None  # the last round, and the accuracy after all is done
+    gap: Mapping[int, float] = field(default_factory=dict[int, float])  # relative, of the duality
 
     @property
     def last(self) -> int:
@@ -29,7 +30,9 @@ class Course:
 
 
 def course_of(folder: Path | str, name: str = "") -> Course:
-    """Return how the run in an output folder went; the name is by default the algorithm's.
+    """Return how the run in an output folder went, which has something to draw.
+
+    The name is by default the algorithm's.
 
     Raises
     ------
@@ -39,11 +42,31 @@ def course_of(folder: Path | str, name: str = "") -> Course:
         If no round of it was evaluated.
     """
     folder = Path(folder)
+    found = history_of(folder, name)
+    described_as = described(folder)
+    every = 0 if described_as is None else described_as.evaluate_every
+    # of numbers to predict, or where all clients' networks are their own, no round has an accuracy
+    evaluated = every and any(number % every == 0 for number in found.loss)
+    if not found.accuracy and not evaluated:
+        raise ExperimentError(
+            f"The run in {folder} has no round with an accuracy; set experiment.evaluate_every to "
+            "1 or a few rounds."
+        )
+    return found
+
+
+def history_of(folder: Path, name: str = "") -> Course:
+    """Return how the run in an output folder went; the name is by default the algorithm's.
+
+    Raises
+    ------
+    CheckpointError
+        If the folder holds no history.
+    """
     path = folder / "history.jsonl"
     if not path.is_file():
         raise CheckpointError(f"{folder} holds no history.jsonl; give the output folder of a run.")
-    accuracy: dict[int, float] = {}
-    loss: dict[int, float] = {}
+    known: dict[str, dict[int, float]] = {"accuracy": {}, "loss": {}, "gap_relative": {}}
     begun: dict[str, int] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -52,24 +75,17 @@ def course_of(folder: Path | str, name: str = "") -> Course:
             continue
         if not isinstance(line, dict) or type(line.get("round")) is not int:
             continue
-        if line.get("accuracy") is not None:
-            accuracy[line["round"]] = line["accuracy"]
-        if line.get("loss") is not None:
-            loss[line["round"]] = line["loss"]
+        for key, values in known.items():
+            if line.get(key) is not None:
+                values[line["round"]] = line[key]
         if line.get("phase"):
             begun.setdefault(line["phase"], line["round"])
-    described_as = described(folder)
-    every = 0 if described_as is None else described_as.evaluate_every
-    # of numbers to predict, or where all clients' networks are their own, no round has an accuracy
-    if not accuracy and not (every and any(number % every == 0 for number in loss)):
-        raise ExperimentError(
-            f"The run in {folder} has no round with an accuracy; set experiment.evaluate_every to "
-            "1 or a few rounds."
-        )
+    accuracy, loss, gap = known.values()
     result = None
     if accuracy and (folder / "result.json").is_file():
         done = load(folder)
         if done.metrics.server is not None and done.metrics.server.accuracy is not None:
             result = done.rounds, done.metrics.server.accuracy
+    described_as = described(folder)
     name = name or (folder.name if described_as is None else described_as.algorithm)
-    return Course(name, accuracy, begun, loss, result)
+    return Course(name, accuracy, begun, loss, result, gap)

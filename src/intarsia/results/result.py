@@ -15,6 +15,7 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.settings import frozen
+from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.errors import CheckpointError
 from intarsia.maths.figures import (
     CalibrationBin,
@@ -25,6 +26,7 @@ from intarsia.maths.figures import (
 )
 from intarsia.partition.client_clusters import Structure, Structures
 
+_MOST_CLIENTS = 50  # whose scores `str` and a notebook show
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled", "early_stopping"]
 Yardstick = Literal["centralised", "standalone"]
 
@@ -104,45 +106,49 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class _Loss:
-    """A client whose federated model is worse than its own alone, by one figure."""
+class Difference:
+    """How a client's own model and the federated one differ on its rows, by one figure."""
 
-    client: ClientId
-    figure: str
+    figure: str  # "accuracy", "R²", "AUC" or "loss": the first that tells them apart
     alone: float
     joined: float
-    other_way: str = ""  # the AUC, where that is better
+    gain: float  # by joining; below 0 the own model is better
 
 
-def _losing(metrics: Metrics) -> list[_Loss]:
-    found = []
-    for client, alone in metrics.standalone.items():
-        own = metrics.clients.get(client)
-        if own is None:
-            continue
-        name, mine, other, worse = "loss", own.loss, alone.loss, own.loss > alone.loss
-        for label, given, beside in (
-            ("accuracy", own.accuracy, alone.accuracy),
-            ("R²", own.r2, alone.r2),
-        ):
-            if given is not None and beside is not None:
-                name, mine, other, worse = label, given, beside, given < beside
-        if worse:
-            before, after = (
-                None if one.figures is None else one.figures.auc for one in (alone, own)
-            )
-            rises = before is not None and after is not None and after > before
-            ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
-            found.append(_Loss(client, name, other, mine, ranked))
-    return found
+def difference(alone: Score, joined: Score) -> Difference:
+    """Return how two models of the same rows differ.
+
+    By accuracy or R², and where that is the same by the AUC, then by the loss. The accuracy of a
+    model that says one class of all rows is that class's share: there the AUC comes first.
+    """
+    ranked = ("AUC", *(_auc(one) for one in (alone, joined)))
+    right = ("accuracy", alone.accuracy, joined.accuracy)
+    single = any(
+        one.figures is not None and one.figures.only_class is not None for one in (alone, joined)
+    )
+    first = (ranked, right) if single else (right, ranked)
+    for figure, own, other in (*first, ("R²", alone.r2, joined.r2)):
+        if own is not None and other is not None and own != other:
+            return Difference(figure, own, other, other - own)
+    return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+
+
+def _auc(score: Score) -> float | None:
+    return None if score.figures is None else score.figures.auc
+
+
+def _losing(metrics: Metrics) -> list[tuple[ClientId, Difference]]:
+    both = [name for name in metrics.standalone if name in metrics.clients]
+    found = [(name, difference(metrics.standalone[name], metrics.clients[name])) for name in both]
+    return [(name, one) for name, one in found if one.gain < 0]
 
 
 def better_alone(metrics: Metrics) -> tuple[str, ...]:
     """Return a sentence for each client whose federated model is worse than its own alone."""
     return tuple(
-        f"{one.client} is better off alone on these rows: {one.figure} {one.alone:.4g} alone and "
+        f"{name} is better off alone on these rows: {one.figure} {one.alone:.4g} alone and "
         f"{one.joined:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
-        for one in _losing(metrics)
+        for name, one in _losing(metrics)
     )
 
 
@@ -151,15 +157,19 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     found = _losing(metrics)
     if not found:
         return ()
-    named = [
-        f"{one.client} ({one.alone:.4g} alone, {one.joined:.4g} federated{one.other_way})"
-        for one in found
-    ]
+    named = []
+    for name, one in found:
+        before, after = _auc(metrics.standalone[name]), _auc(metrics.clients[name])
+        rises = before is not None and after is not None and after > before
+        ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
+        named.append(
+            f"{name} ({one.figure} {one.alone:.4g} alone, {one.joined:.4g} federated{ranked})"
+        )
     count = len([one for one in metrics.standalone if one in metrics.clients])
     return (
-        f"The federated model is worse than the own model of {len(found)} of {count} clients, by "
-        f"{found[0].figure} on their rows: {', '.join(named)}. The interval of each figure says "
-        "how much of it may be chance.",
+        f"The federated model is worse than the own model of {len(found)} of {count} clients on "
+        f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
+        "chance.",
     )
 
 
@@ -191,7 +201,7 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run; `to_dict` is what stands in result.json."""
+    """A finished run; `to_dict` is what stands in result.json, `str` what the terminal shows."""
 
     algorithm: str
     experiment: str
@@ -218,6 +228,18 @@ class Result:
         last = ("privacy", "structure", "yardsticks_left", "notes")
         names = [one.name for one in fields(self) if one.name not in (*last, "model", "folder")]
         return {name: _plain(getattr(self, name)) for name in (*names, *last)}
+
+    def parts(self) -> list[Part]:
+        """Return the tables and lines that show it; of very many clients the first."""
+        from intarsia.results.tables import result_parts  # here: it imports this module
+
+        return result_parts(self, most=_MOST_CLIENTS)
+
+    def __str__(self) -> str:
+        return as_text(self.parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self.parts())
 
     def write(self, folder: Path) -> None:
         """Write result.json into an existing folder: whole, or not at all."""
@@ -278,7 +300,7 @@ def load(folder: Path | str) -> Result:
 
 def _missing(folder: Path) -> str:
     if not folder.is_dir():
-        return f"{folder} is not a folder; give the output folder of a finished run."
+        return f"{str(folder)!r} is not a folder; give the output folder of a finished run."
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
     return f"{folder} holds no result.json; give the output folder of a finished run."

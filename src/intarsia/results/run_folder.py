@@ -1,8 +1,9 @@
 """Claim, clear, start and reopen the output folder of a run.
 
-A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.png,
-history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an algorithm that
-finds groups of clients) and result.json, which names the reference models that are left to train.
+A run writes experiment.json, tables.crc (a checksum of the clients' tables), holdings.json,
+holdings.png, history.jsonl, checkpoints/, and when it is trained model/, structure.png (of an
+algorithm that finds groups of clients) and result.json, which names the reference models that are
+left to train.
 Clients that join it later have folders of their own in joined/. A run over sites has run.id,
 set-up.state, journal/, away.json and conclusion.state too. run.lock stays: it is held by the
 process that works on the run.
@@ -58,7 +59,8 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
 def claim(folder: Path, settings: str = "--out") -> None:
     """Raise if the folder holds a run that a new one would replace.
 
-    `settings` are those by which the user chooses another folder.
+    One in one place that was stopped before its first checkpoint left nothing to go on from, and
+    may be replaced. `settings` are those by which the user chooses another folder.
 
     Raises
     ------
@@ -75,7 +77,8 @@ def claim(folder: Path, settings: str = "--out") -> None:
         raise CheckpointError(
             f"{folder} already holds a result; choose another folder with {settings}, {replace_it}."
         )
-    if (folder / "experiment.json").is_file():
+    saved = is_over_sites(folder) or Checkpoints(folder).rounds
+    if saved and (folder / "experiment.json").is_file():
         raise CheckpointError(
             f"{folder} holds an unfinished run; go on with `intarsia resume {folder}`, "
             f"{replace_it}."
@@ -138,9 +141,11 @@ _FILES = (  # first those without which nobody goes on with the run
     CONCLUSION,
     "keys.json",
     "history.jsonl",
+    "holdings.json",
     "holdings.png",
     "structure.png",
     "figures.png",
+    "report.html",
     "audit.json",
     "transcript.bin",
 )

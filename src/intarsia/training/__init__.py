@@ -3,8 +3,9 @@
 Read `run` first: the whole sequence. `setup` builds the engine. `loop` chooses the clients of each
 round, runs it and decides when to stop. `outcome` makes the result and writes it. `baselines`
 trains on pooled data and at each client alone, for `yardsticks`, which keeps that beside a finished
-run. `checks` and `privacy_guarantee` refuse what an
-algorithm or the privacy settings do not allow.
+run. `checks` and `privacy_guarantee` refuse what an algorithm or the privacy settings do not allow.
+`experiment_schema` describes the experiment file to editors; what the keys of algorithms mean
+stands in `key_meanings`.
 """
 
 from typing import TYPE_CHECKING

@@ -32,6 +32,7 @@ Part = fl.Part
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+_SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
 _STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
 _STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
@@ -77,6 +78,8 @@ class TrainingState:
     scores: Mapping[str, float] = field(default_factory=dict[str, float])  # of the last evaluation
     best: float = math.inf  # smallest gap
     best_round: int = 0
+    halved: float = math.inf  # the gap where it was last half of what it was there before
+    halved_round: int = 0
     first: float = math.inf  # the first gap
     chosen: int = 0  # the best round for early stopping; 0: none was graded
     chosen_by: float | None = None  # its figure
@@ -412,6 +415,7 @@ def grade(
         server = model.server_model
         blocks = evaluation.server_blocks(model, task.options, engine.schema("train"))
         graded = (engine, schema, model.predict, loss)
+        how["trained"] = model.trained_classes
         every, own = evaluation.evaluate_own(*graded, server=blocks, **how)
         if server is None:
             return every, own
@@ -425,8 +429,9 @@ def grade_clients(
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's own model, with figures."""
     schema, loss = engine.schema(part), evaluation.grading_loss(options.loss)
-    predict = algorithm.model.predict
-    return evaluation.evaluate_own(engine, schema, predict, loss, part=part, with_figures=True)[1]
+    given = engine, schema, algorithm.model.predict, loss
+    how: Any = {"with_figures": True, "trained": algorithm.model.trained_classes}
+    return evaluation.evaluate_own(*given, part=part, **how)[1]
 
 
 def _check_finite(number: int, info: fl.RoundMetrics) -> None:
@@ -452,6 +457,8 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
             state = replace(state, first=gap)
         if gap < 0.99 * state.best:
             state = replace(state, best=gap, best_round=state.round)
+        if gap <= 0.5 * state.halved:
+            state = replace(state, halved=gap, halved_round=state.round)
         stays = state.round - state.best_round >= _PATIENCE
         if tolerance > 0 and gap <= tolerance:
             return replace(state, finished="tolerance")
@@ -460,30 +467,53 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         if stays:
             return replace(state, finished="stalled")
     if info.finished:
-        return replace(state, finished="algorithm")
+        ends: Finished = "algorithm" if gap is None or gap <= _ROUNDING_STALL else "stalled"
+        return replace(state, finished=ends)
     if state.round >= description.rounds:
         return replace(state, finished="rounds")
     return state
 
 
 def stall(description: Experiment, state: TrainingState) -> str:
-    """Return a sentence that says where training stalled, and the likely cause."""
+    """Return a sentence that says where training stalled, and what helps."""
     if description.participation < 1:
-        cause = (
+        helps = (
             "with clients away it may not close, above all where a client is never there together "
             "with one that has its samples' labels; raise experiment.participation or "
             "experiment.tolerance"
         )
-    else:
-        cause = (
+    elif description.privacy.mode == "plain":
+        helps = (
             "the problem is too badly conditioned for this method, or the tolerance is below what "
-            "float64 can show; raise experiment.tolerance or algorithm.regularisation"
+            f"float64 can show; {remedies(description)}, or raise experiment.tolerance"
         )
+    else:
+        helps = (
+            "sealed sums are in fixed point, which has too few digits for a problem as badly "
+            f"conditioned as this; {remedies(description)}, or raise experiment.tolerance"
+        )
+    still = state.round - state.best_round
+    since = f"for {still} rounds" if still >= _PATIENCE else "and no step lowers the objective"
     return (
-        f"The relative duality gap has not come below {state.best:.1e} for {_PATIENCE} rounds, "
+        f"The relative duality gap has not come below {state.best:.1e} {since}, "
         f"above the tolerance {description.tolerance:.0e}; the model is that of round "
-        f"{state.round}, with the certificate's gap: {cause}."
+        f"{state.round}, with the certificate's gap: {helps}."
     )
+
+
+def barely_moved(state: TrainingState) -> bool:
+    """Return whether the last rounds, a quarter of all and ten at least, did not halve the gap."""
+    return state.round - state.halved_round >= max(_SLOW, state.round // 4)
+
+
+def remedies(description: Experiment) -> str:
+    """Return what makes a badly conditioned problem easier, by the keys that the file has now."""
+    found = ["raise algorithm.regularisation"]
+    if not description.preprocessing.standardise:
+        found.insert(0, "set preprocessing.standardise = true")
+    if description.hyperparameters.get("l1_ratio"):
+        found.append("lower algorithm.l1_ratio")
+    return ", ".join(found)
 
 
 def stopped(description: Experiment, state: TrainingState) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -16,8 +17,11 @@ from threadpoolctl import threadpool_info
 
 from intarsia import __version__
 from intarsia.core import algorithm as fl
+from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.experiment.config import Experiment
+from intarsia.inspection.holdings import NAME as HOLDINGS
+from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import Parties
 from intarsia.maths.figures import has_curves
 from intarsia.partition.client_clusters import Structures
@@ -40,6 +44,7 @@ class Outcome:
     own: Mapping[ClientId, Evaluation]  # on each client's own samples
     notes: tuple[str, ...] = ()
     best_round: int | None = None  # whose model it is; None: the last one's
+    helps: str = ""  # what does where the last rounds hardly lowered the gap; "": more rounds
     centralised: Evaluation | None = None
     standalone: Mapping[ClientId, Evaluation] = field(default_factory=dict[ClientId, Evaluation])
 
@@ -107,9 +112,12 @@ def result_of(
 def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
     """Return why the certificate is above the tolerance, where the algorithm does not say it."""
     if outcome.finished == "rounds":
+        helps = "raise experiment.rounds"
+        if outcome.helps:
+            helps = f"the last rounds hardly lowered it, more may not either; {outcome.helps}"
         return (
             f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
-            f"tolerance {tolerance:.0e}: raise experiment.rounds.",
+            f"tolerance {tolerance:.0e}: {helps}.",
         )
     if outcome.finished == "tolerance":
         return (
@@ -188,9 +196,11 @@ def finish_run(
 
 
 def draw(folder: Path, parties: Parties) -> None:
-    """Draw who holds what of the training rows into the folder."""
+    """Write who holds what of the training rows into the folder, and draw it."""
     from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
 
+    text = json.dumps(Holdings.of(parties).to_dict(), ensure_ascii=False)
+    write_atomically(folder / HOLDINGS, text.encode())
     holdings_picture(parties, folder / "holdings.png", which="training rows")
 
 

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from intarsia.core.algorithm import Algorithm, Release, SecretKey
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
@@ -447,21 +445,22 @@ def train_to_end(task: training.Task) -> Outcome:
             "client's scores are of all its own.",
         )
     notes += one_class(every, schema.labels, part)
-    best = state.chosen if task.description.early_stopping else None
+    description = task.description
+    best = state.chosen if description.early_stopping else None
+    slow = description.participation == 1 and training.barely_moved(state)
     return Outcome(
-        *(state.round, state.finished or "rounds", conclusion, every, own, notes), best_round=best
+        *(state.round, state.finished or "rounds", conclusion, every, own, notes),
+        best_round=best,
+        helps=training.remedies(description) if slow else "",
     )
 
 
 def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
     """Return a note where a model says one class of all samples, of which there are several."""
-    counts = None if every is None or every.figures is None else every.figures.confusion
-    if every is None or counts is None:
+    only = None if every is None or every.figures is None else every.figures.only_class
+    if every is None or only is None:
         return ()
-    held, said = (np.array(counts).sum(axis=axis) > 0 for axis in (1, 0))
-    if held.sum() < 2 or said.sum() != 1:
-        return ()
-    name = labels.classes[int(said.argmax())]
+    name = labels.classes[only]
     return (
         f"The model says {name!r} of all {every.samples:,} {part} samples: its accuracy is the "
         "share of that class. See the AUC for whether its scores tell the classes apart; with "

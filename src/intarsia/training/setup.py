@@ -229,7 +229,7 @@ def declare_exchanges(
     found += differential_privacy.SENDS
     parts: list[Part] = ["test" if "test" in schemas else "train"]
     for part in [*parts, *(["validation"] if "validation" in schemas else [])]:
-        how: Any = {"part": part, "least": least_rows}
+        how: Any = {"part": part, "least": least_rows, "trained": model.trained_classes}
         found += evaluation.sends(
             *(model.predict, loss, schemas[part]),
             additive=model.additive,

@@ -12,6 +12,7 @@ and best.toml.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -36,6 +37,7 @@ from intarsia.tuning.choice import chosen, pareto_front
 
 _STUDY: Final = "study.db"
 _FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml")
+_PENALTY: Final = "algorithm.regularisation"  # λ
 # what is tried of an algorithm where the file names no ranges
 _DEFAULTS: Final[Mapping[str, Range]] = {
     "regularisation": Range(low=1e-6, high=1.0, log=True),
@@ -54,6 +56,15 @@ class Trial:
     folds: tuple[Mapping[str, float], ...] = ()  # of each fold: objectives, and "samples"
     note: str = ""
 
+    def error(self, objective: str) -> float | None:
+        """Return the standard error of a score over the folds; None below two."""
+        return standard_error([one[objective] for one in self.folds])
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Return that of the mean; None below two."""
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -68,6 +79,7 @@ class Tuned:
     front: tuple[int, ...]  # numbers of those that no other is better than
     folder: Path
     path: bool = False  # the values are steps of one key's range, after those of the file
+    notes: tuple[str, ...] = ()  # which trials are as good as the chosen one
 
     @property
     def chosen(self) -> Trial:
@@ -429,10 +441,13 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     better = [OBJECTIVES[one] for one in how.objectives]
     table = [[one.scores[name] for name in how.objectives] for one in done]
     best = done[chosen(table, better)]
+    notes: tuple[str, ...] = ()
+    if len(how.objectives) == 1:
+        best, notes = _among_equals(best, done, how)
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
     tuned = Tuned(
         *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),
-        *(tuple(front), folder, how.path),
+        *(tuple(front), folder, how.path, notes),
     )
     tuning_picture(tuned, folder / "tuning.png")
     if work.tables is None:
@@ -441,6 +456,40 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     text = json.dumps(tuned.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(folder / "tuning.json", f"{text}\n".encode())
     return tuned
+
+
+def _among_equals(best: Trial, done: Sequence[Trial], how: Search) -> tuple[Trial, tuple[str, ...]]:
+    """Return which of the trials that are as good as the best one to take, and notes of them.
+
+    It is the one with the largest λ, which is the simplest model, or without λ the first.
+    """
+    [name] = how.objectives
+    notes = []
+    equal = [one for one in done if math.isclose(one.scores[name], best.scores[name])]
+    if len(equal) > 1:
+        best, rule = equal[0], "the first of them is chosen"
+        if _PENALTY in how.ranges:
+            best = max(equal, key=lambda one: one.values[_PENALTY])  # of equals the first
+            rule = f"of them that with the largest {_PENALTY.partition('.')[2]} is chosen"
+        notes.append(f"{len(equal)} of {len(done)} trials have the same {name}; {rule}.")
+    if len(best.folds) > 1 and name in SCORES:
+        others = [one for one in done if one not in equal]
+        near = [one for one in others if _within_error(one, best, name)]
+        if near:
+            notes.append(
+                f"{len(near)} of {len(others)} other trials differ from the chosen one by no more "
+                "than one standard error of the difference over the folds: between them it may "
+                "be chance."
+            )
+    return best, tuple(notes)
+
+
+def _within_error(one: Trial, other: Trial, objective: str) -> bool:
+    """Return whether two trials, of the same folds, differ by no more than one standard error."""
+    pairs = zip(one.folds, other.folds, strict=True)
+    apart = [mine[objective] - theirs[objective] for mine, theirs in pairs]
+    error = standard_error(apart)
+    return error is not None and abs(statistics.fmean(apart)) <= error
 
 
 def _best_toml(described: Experiment, tuned: Tuned) -> str:

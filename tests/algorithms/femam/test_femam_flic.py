@@ -28,7 +28,10 @@ from intarsia.errors import ExperimentError, FederationError, SealedError  # noq
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 DOUBLE = {"precision": "double", "engine": "loop"}
-SMALL = {"hidden": 8, "latent": 4, "local_epochs": 2, "batch": 100, "pretraining_epochs": 3}
+SMALL = {
+    **{"hidden": 8, "latent": 4, "local_epochs": 2, "batch": 100, "pretraining_epochs": 3},
+    **{"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0},
+}
 GLOBAL = Flic(scheme="fedavg-ft", final_epochs=0, rate=0.01, **SMALL, **DOUBLE)
 LEVELS = {
     "local_epochs": 2, "batch": 100, "rate": 0.05, "optimiser": "adam", "window": 0,
@@ -282,6 +285,7 @@ def test_names_of_client_functions_are_unique():
         ({"femam": {"level_schedule": "paper", "hidden": 8}}, "algorithm.femam.hidden is 8"),
         ({"femam": {"validation": 2.0}}, "algorithm.femam.validation is 2.0"),
         ({"flic": {"scheme": "l2gd"}}, 'algorithm.flic.scheme is "l2gd"'),
+        ({"flic": {"keep_own": True}}, "algorithm.flic.keep_own is true, and levels over flic"),
         ({"flic": {"scheme": "fedavg-ft"}}, "algorithm.flic.final_epochs is 10"),
         ({"flic": {"rate": -1.0}}, "algorithm.flic.rate is -1.0"),
         ({"flic": {"variant": "h"}}, "[algorithm.flic] variant"),

@@ -10,7 +10,8 @@ pytest.importorskip("torch")
 
 from intarsia.algorithms.femam.clustering import fewest
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.algorithms.femam.validation import helps, pooled, summary
+from intarsia.algorithms.femam.validation import helps
+from intarsia.maths.shrinkage import pooled, summary
 
 POOLED = FeMAM(level_schedule="paper")
 

@@ -24,6 +24,9 @@ from intarsia.maths.matching import distribution_distances  # noqa: E402
 KINDS = Labels("multiclass", ("beagle", "collie", "manx", "persian"))
 DOGS = (("collie", "beagle"),)
 SMALL = {
+    "variant": "hl",
+    "anchor_scale": 1.0,
+    "weight_decay": 0.0,
     "hidden": 8,
     "latent": 3,
     "local_epochs": 1,

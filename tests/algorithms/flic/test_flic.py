@@ -34,7 +34,12 @@ from intarsia.maths.matching import distribution_distances  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
-FLIC_SMALL = {**SMALL, "pretraining_epochs": 2, "alignment_weight": 0.1, "calibration_weight": 0.1}
+# with a layer that all share, and without decay
+PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0}
+FLIC_SMALL = {
+    **{**SMALL, **PLAIN, "pretraining_epochs": 2},
+    **{"alignment_weight": 0.1, "calibration_weight": 0.1},
+}
 DOUBLE = {"precision": "double", "engine": "loop"}
 PRESENT = {1: ("c1", "c3"), 2: ("c0", "c1", "c2")}  # the clients of a round; else all
 WIDTHS = (3, 2, 5, 4)
@@ -106,11 +111,12 @@ def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
     variant, baseline, options
 ):
     off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
+    off |= {**PLAIN, "variant": variant}
     found = {}
     for name, algorithm, made in (
-        ("flic", FLIC, Flic(variant=variant, **SMALL, **off)),
+        ("flic", FLIC, Flic(**SMALL, **off)),
         ("baseline", baseline, options(**SMALL)),
-        ("aligned", FLIC, Flic(variant=variant, **SMALL, **{**off, "alignment_weight": 1e-3})),
+        ("aligned", FLIC, Flic(**SMALL, **{**off, "alignment_weight": 1e-3})),
     ):
         engine, server = started(algorithm, made)
         server = rounds(algorithm, engine, server)
@@ -226,7 +232,7 @@ def test_the_objective_is_that_of_the_paper(monkeypatch):
 
 def test_anchors_step_towards_the_class_means_and_the_server_averages_the_steps():
     given = {**FLIC_SMALL, "calibration_weight": 0.0, "batch": 100, "rate": 0.01}
-    engine, server = started(FLIC, Flic(variant="class", **given, **DOUBLE))
+    engine, server = started(FLIC, Flic(**{**given, "variant": "class"}, **DOUBLE))
     before = by_name(engine, server.start.shared)["anchors.means"]
     engine.begin_round(1, ("c0", "c1"))
     server, _ = FLIC.round(server, engine, engine.key())
@@ -261,7 +267,7 @@ def test_fedavg_with_one_client_and_no_anchors_is_plain_training():
     off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
     blocks, found = {"c3": clients()["c3"]}, []
     for algorithm, options in (
-        (FLIC, Flic(scheme="fedavg-ft", variant="class", **{**SMALL, **off}, **DOUBLE)),
+        (FLIC, Flic(scheme="fedavg-ft", **{**SMALL, **PLAIN, **off, "variant": "class"}, **DOUBLE)),
         (LOCAL, Local(**SMALL, **DOUBLE)),
     ):
         engine, server = started(algorithm, options, blocks)
@@ -340,7 +346,7 @@ def test_the_noise_of_a_round_is_that_of_the_release_without_any_one_share():
 def test_learned_covariances_step_towards_those_of_the_classes_and_are_averaged():
     given = {**FLIC_SMALL, "calibration_weight": 0.0, "batch": 100, "rate": 0.01}
     given |= {"anchor_covariance": "learned", "pretraining_epochs": 0}
-    engine, server = started(FLIC, Flic(variant="class", **given, **DOUBLE))
+    engine, server = started(FLIC, Flic(**{**given, "variant": "class"}, **DOUBLE))
     before = by_name(engine, server.start.shared)["anchors.factors"]
     np.testing.assert_array_equal(before, np.tile(np.eye(4), (3, 1, 1)))
     engine.begin_round(1, ("c0", "c1"))  # with the classes 0 and 1, and 1 and 2
@@ -590,7 +596,7 @@ def test_a_chance_of_dropout_that_leaves_nothing_is_refused():
 @pytest.mark.parametrize("labels", [LABELS, Labels("regression")], ids=lambda one: one.task)
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
 def test_messages_and_replies_come_back_from_bytes(algorithm, labels):
-    given = FLIC_SMALL if algorithm is FLIC else SMALL
+    given = {**FLIC_SMALL, "keep_own": True} if algorithm is FLIC else SMALL
     unused = barycentre.SENDS
     if labels is LABELS:
         unused = label_scaling.SENDS

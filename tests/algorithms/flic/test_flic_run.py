@@ -27,7 +27,7 @@ SETTINGS = {
     "participation": 0.7,
     "yardsticks": False,
 }
-FLIC = {**SETTINGS, "algorithm": "flic", "pretraining_epochs": 5}
+FLIC = {**SETTINGS, "algorithm": "flic", "pretraining_epochs": 5, "variant": "hl"}
 
 
 def tables(seed=0):

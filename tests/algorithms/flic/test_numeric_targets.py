@@ -32,7 +32,11 @@ from intarsia.maths.training.local_training import objective  # noqa: E402
 
 NUMBERS = Labels("regression")
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
-FLIC_SMALL = {**SMALL, "pretraining_epochs": 2, "alignment_weight": 0.1, "calibration_weight": 0.1}
+PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0}
+FLIC_SMALL = {
+    **{**SMALL, **PLAIN, "pretraining_epochs": 2},
+    **{"alignment_weight": 0.1, "calibration_weight": 0.1},
+}
 DOUBLE = {"precision": "double", "engine": "loop"}
 RUN = {
     **DOUBLE,
@@ -181,7 +185,7 @@ def test_without_weights_and_pretraining_flic_is_the_baseline_to_the_bit(
     variant, algorithm, options
 ):
     off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
-    found, conclusion = trained(FLIC, Flic(variant=variant, **SMALL, **off))
+    found, conclusion = trained(FLIC, Flic(**SMALL, **{**PLAIN, **off, "variant": variant}))
     baseline, other = trained(algorithm, options(**SMALL))
     assert largest_difference(baseline, found) == 0.0
     assert conclusion.info.loss == other.info.loss

@@ -18,6 +18,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema
+from intarsia.core.settings import hyperparameters
 from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError
@@ -291,7 +292,8 @@ def test_without_it_no_bit_changes():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"l1_ratio": 1.0}, "set it below 1, e.g. 0.99"),
+        ({"l1_ratio": 1.0}, "set l1_ratio below 1, e.g. 0.99"),
+        ({"lambda": 1.0}, "use 'regularisation', as it is called here"),
         ({"l1_ratio": -0.1}, "algorithm.l1_ratio is -0.1"),
         ({"l1_ratio": 0.5, "errors": True, "loss": "logistic"}, "standard errors"),
         ({"l1_ratio": 0.5, "method": "ascent"}, "algorithm.method"),
@@ -300,7 +302,7 @@ def test_without_it_no_bit_changes():
 )
 def test_what_cannot_be_is_refused(options, said):
     with pytest.raises(ExperimentError, match=said):
-        HyFDCA(**options)
+        hyperparameters(HyFDCA, options)
 
 
 def test_rounds_without_some_clients_are_refused():

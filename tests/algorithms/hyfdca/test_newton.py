@@ -724,6 +724,20 @@ def test_one_exact_step_solves_least_squares(shared):
         assert found[f"f{column:04d}"][0] == pytest.approx(ridge[column], rel=1e-9, abs=1e-10)
 
 
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge", "hinge"])
+def test_columns_of_very_different_sizes_are_solved_as_they_stand(loss):
+    """Sizes of 1e-6 to 1e6: a system in a frame of columns as they stand has no digits left."""
+    x, y = table(150, 9)
+    x *= 10.0 ** np.linspace(-6, 6, 9)
+    options = HyFDCA(loss=loss, regularisation=1e-4)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2, shared_rows=11))
+    conclusion = train(HYFDCA, engine, server, 40, tolerance=1e-6)
+    assert conclusion.info.gap_relative <= 1e-6
+    weights = in_order(engine.schema("train"), conclusion.weights)[0]
+    given = {"loss": losses.loss_code(loss), "regularisation": 1e-4}
+    assert objective(x, y, weights, **given) == pytest.approx(conclusion.info.primal, rel=1e-9)
+
+
 def test_preconditioners_are_sent_once_there_is_curvature():
     x, y = table(60, 16)
     engine, server = started(HYFDCA, HyFDCA(frame=False), rectangles(x, y, 2, 2))

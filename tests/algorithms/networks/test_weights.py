@@ -30,6 +30,8 @@ SHORT = {
     "local_epochs": 1,
     "final_epochs": 0,
     "pretraining_epochs": 0,
+    "variant": "hl",  # with a layer that all share, beside the anchors
+    "anchor_scale": 1.0,
     "own_epochs": 1,
     "local_rounds": 1,
     "precision": "double",

@@ -209,3 +209,5 @@ def test_labels_that_have_no_logarithm_of_a_mean_are_refused():
     for loss, y in ((POISSON, np.array([0.0, 2.5, np.nan])), (GAMMA, np.array([0.1, np.nan]))):
         losses.check_labels(loss, y, "north")
     losses.check_labels(HUBER, np.array([-1.0]), "north")
+    with pytest.raises(TableError, match=r"below 0 \(the first: -3 in row 2\), and the Poisson"):
+        losses.check_labels(POISSON, np.array([1.0, -3.0]), "north", rows=True)

@@ -29,9 +29,10 @@ from scipy.special import chdtri
 
 from intarsia.algorithms.femam import state
 from intarsia.algorithms.femam.client import Client, combined, labelled
-from intarsia.algorithms.femam.validation import CHANCE, losses_with
+from intarsia.algorithms.femam.validation import losses_with
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
+from intarsia.maths.shrinkage import CHANCE
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 

@@ -25,10 +25,16 @@ from intarsia.algorithms.networks.architecture import (
 from intarsia.algorithms.networks.client_network import network_scores
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
-from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
+from intarsia.algorithms.networks.training_rows import (
+    dense,
+    held_out_rows,
+    is_labelled,
+    labelled_rows,
+)
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.maths import shrinkage
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
@@ -65,18 +71,14 @@ def init_client(
     outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
-    rows = int(is_labelled(block).sum())
-    held_out = np.zeros(rows, bool)
-    if options.validation and rows > 1:
-        count = min(max(round(options.validation * rows), 1), rows - 1)
-        held_out[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
+    held_out = held_out_rows(block, options.validation, rng)
     return Client(
         options=options,
         outputs=outputs,
         start={name: np.zeros_like(values) for name, values in made.items()},
         latest={},
         held_out=held_out,
-        base=np.zeros((rows, outputs), next(iter(made.values())).dtype),
+        base=np.zeros((len(held_out), outputs), next(iter(made.values())).dtype),
         kept={},
         name=client,
         weights=weights_of(options, schema),
@@ -354,9 +356,9 @@ def weigh_level(
     own, y = labelled(block)
     latest = _latest_scores(client, own)
     if client.options.adaptive:
-        both = [validation.summary(one) for one in _falls_of_both(client, latest, y)]
+        both = [shrinkage.summary(one) for one in _falls_of_both(client, latest, y)]
         return client, state.Weight(np.concatenate(both))
-    return client, state.Weight(validation.summary(_falls(client, client.base + latest, y)))
+    return client, state.Weight(shrinkage.summary(_falls(client, client.base + latest, y)))
 
 
 def _falls(client: Client, total: Array, y: Array) -> Array:
@@ -388,7 +390,7 @@ def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> 
     decision: validation.Decision = "alone" if level == 1 else "neither"
     if level > 1 and summary is not None:
         both = zip(_falls_of_both(client, latest, y), np.split(summary, 2), strict=True)
-        worth = [validation.worth_of(one, validation.pooled(part)) for one, part in both]
+        worth = [shrinkage.worth_of(one, shrinkage.pooled(part)) for one, part in both]
         if worth[0][0] > 0:
             client = fl.evolve(client, parent=level)
         decision = validation.decided(worth[0][0], *worth[1], client.options.evidence)
@@ -427,7 +429,7 @@ def close_level(
         client = _chosen(client, _latest_scores(client, own), y, message)
         return client, state.Kept(client.level in client.chosen, _lineage(client))
     total = client.base + _latest_scores(client, own)
-    level = None if message.summary is None else validation.pooled(message.summary)
+    level = None if message.summary is None else shrinkage.pooled(message.summary)
     kept = client.level == 1 or validation.helps(client.options, _falls(client, total, y), level)
     if kept:
         client = fl.evolve(

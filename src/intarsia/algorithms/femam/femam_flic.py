@@ -36,6 +36,7 @@ from intarsia.algorithms.femam.algorithm import FEMAM, allowed, with_level
 from intarsia.algorithms.femam.hyperparameters import FeMAM, given_clusters
 from intarsia.algorithms.femam.state import Ask, Server
 from intarsia.algorithms.flic import algorithm as flic
+from intarsia.algorithms.flic import own_network
 from intarsia.algorithms.flic.algorithm import FLIC
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks import parameter_sharing
@@ -89,6 +90,11 @@ class FeMAMFlic:
             raise ExperimentError(
                 'algorithm.flic.scheme is "l2gd", whose heads are mixtures, and levels add heads '
                 'up; set "fedavg-ft" or "fedrep".'
+            )
+        if self.flic.keep_own:
+            raise ExperimentError(
+                "algorithm.flic.keep_own is true, and levels over flic need aligned embeddings; "
+                "leave it out: a client keeps the levels that help it."
             )
         if self.flic.scheme == "fedavg-ft" and self.flic.final_epochs and self.femam.levels[1:]:
             raise ExperimentError(
@@ -338,6 +344,8 @@ def _of_levels(fn: fl.ClientFunction) -> fl.ClientFunction:
     return _LEVELS[fn.name]
 
 
+_ALONE = {one.function.name for one in own_network.SENDS}
+_ALIGNED = tuple(one for one in FLIC.disclosure.sends if one.function.name not in _ALONE)
 _FIRST: Mapping[str, fl.ClientFunction] = {
     fn.name: fl.on_part(
         fn,
@@ -345,7 +353,7 @@ _FIRST: Mapping[str, fl.ClientFunction] = {
         _with_first,
         "part_of_first_loss" if fn.name == "part_of_loss" else "",
     )
-    for fn in (*FLIC.disclosure.functions, take_start)
+    for fn in (*dict.fromkeys(one.function for one in _ALIGNED), take_start)
 }
 _LEVELS: Mapping[str, fl.ClientFunction] = {
     fn.name: fl.on_part(
@@ -357,7 +365,7 @@ _LEVELS: Mapping[str, fl.ClientFunction] = {
 }
 _FIRST_SENDS = tuple(
     _part_of(one, _FIRST[one.function.name], lambda options: options.flic)
-    for one in (*FLIC.disclosure.sends, *opening_shared(fl.asks(take_start)))
+    for one in (*_ALIGNED, *opening_shared(fl.asks(take_start)))
 )
 _LEVEL_SENDS = tuple(
     _part_of(one, _LEVELS[one.function.name], lambda options: options.femam)

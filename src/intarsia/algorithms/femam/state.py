@@ -112,7 +112,7 @@ class Compared:
 @fl.describe("counts and summed losses of validation rows")
 @dataclass(frozen=True)
 class Weight:
-    """A client's part of what a level is worth (see `validation.pooled`)."""
+    """A client's part of what a level is worth (see `maths.shrinkage`)."""
 
     at: Array  # (6,), or (12,): of the level alone, and of its mean with those that are kept
 

@@ -1,11 +1,7 @@
 """Which levels of `femam` stay at which clients, and by which evidence (Eq. 9).
 
-A client's rows for validation are few: ten cannot tell a level that is worth five points of
-accuracy from one that is worth none, but those of all clients together can. What a level is worth
-differs less among clients than ten rows have it differ by chance. So a client takes the mean over
-all clients for its own, unless they differ by more than chance has it once in a hundred; then its
-own rows count as far as they are worth more than the mean (shrinkage as by Efron and Morris, JASA
-1973, with the variance between groups of DerSimonian and Laird, 1986, less what may be chance).
+What a level is worth to a client is judged by the rows of all clients, and by its own as far as
+clients differ: see `maths.shrinkage`.
 
 The scores are calibrated by temperature scaling on the same rows.
 A level that has learned its rows by heart is far surer on them than on others: what it leaves to be
@@ -19,29 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import chdtri
 
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks.targets import label_tensor, row_losses
 from intarsia.core.block import Array
+from intarsia.maths.shrinkage import Pooled, worth_of
 from intarsia.maths.training.torch_import import torch
 
 _ONE_SIDED = 1.64  # standard errors that a fall exceeds by chance in a case of 20
-CHANCE = 0.01  # clients differ where chance alone would have them differ so much this rarely
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """What a level is worth to the clients: the falls of what `criterion` names."""
-
-    mean: float  # over all rows of all clients
-    uncertainty: float  # variance of that mean
-    between: float  # variance of the clients' means, beyond what is chance
-    within: float  # variance of a client's rows
 
 
 def falls(options: FeMAM, before: Array, after: Array, y: Array) -> Array:
@@ -64,33 +48,6 @@ def errors(scores: Array, y: Array) -> Array:
     return found
 
 
-def summary(fallen: Array) -> Array:
-    """Return a client's part of the sums that `pooled` takes, (6,)."""
-    rows, total = len(fallen), float(fallen.sum())
-    if not rows:
-        return np.zeros(6)
-    return np.array([1, rows, rows**2, total, total**2 / rows, float(fallen @ fallen)])
-
-
-def pooled(total: Array) -> Pooled:
-    """Return what a level is worth to the clients, from the sum of their summaries, (6,)."""
-    clients, rows, squared_rows, fallen, of_clients, squares = (float(one) for one in total)
-    if rows < 2:
-        return Pooled(0.0, 0.0, 0.0, 0.0)
-    mean = fallen / rows
-    among = max(of_clients - rows * mean**2, 0.0)  # Σ n_i (f_i - f)²
-    inner = max(squares - of_clients, 0.0)
-    freedom = rows - clients
-    if freedom < 1:  # of one row each: how they differ tells nothing about clients
-        return Pooled(mean, (among + inner) / (rows - 1) / rows, 0.0, 0.0)
-    within, between = inner / freedom, 0.0
-    if clients > 1:
-        chance = float(chdtri(clients - 1, CHANCE)) * within
-        between = max((among - chance) / (rows - squared_rows / rows), 0.0)
-    error = within / rows + between * squared_rows / rows**2
-    return Pooled(mean, error, between, within)
-
-
 def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
     """Return whether a level stays at a client with these falls on its rows for validation.
 
@@ -110,16 +67,6 @@ def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
         return False
     deviation = fallen.std(ddof=1) / math.sqrt(len(fallen))
     return bool(fallen.mean() > _ONE_SIDED * deviation and fallen.mean() > 0)
-
-
-def worth_of(fallen: Array, level: Pooled) -> tuple[float, float]:
-    """Return what a level is worth to a client, shrunk towards all clients' mean; its variance."""
-    if not len(fallen) or level.between == 0:
-        return level.mean, level.uncertainty + level.between
-    own = level.within / len(fallen)
-    weight = level.between / (level.between + own)
-    worth = level.mean + weight * (float(fallen.mean()) - level.mean)
-    return worth, (1 - weight) * level.between + (1 - weight) ** 2 * level.uncertainty
 
 
 Decision = Literal["alone", "joined", "neither"]

@@ -9,6 +9,7 @@ from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.core.settings import (
+    Between,
     Count,
     CountOrZero,
     FractionBelowOne,
@@ -20,24 +21,29 @@ from intarsia.errors import ExperimentError
 
 @dataclass(frozen=True, kw_only=True)
 class Flic(NetworkOptions):
-    """Hyperparameters, with the paper's meaning and, but for the anchors' scale, its defaults."""
+    """Hyperparameters, with the paper's meaning.
+
+    Defaults are those of the paper, but for alignment before the first round and for weight decay,
+    which keep clients with few rows from learning them by heart.
+    """
 
     known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
 
-    variant: Literal["class", "hl"] = "hl"  # hl: with a hidden layer α that all share
+    variant: Literal["class", "hl"] = "class"  # hl: with a hidden layer α that all share
+    weight_decay: NotNegative = 1e-2
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
     mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
     alignment_weight: NotNegative = 1e-3  # λ1
     calibration_weight: NotNegative = 1e-3  # λ2
     local_epochs: Count = 10  # M
-    pretraining_epochs: CountOrZero = 100  # of φ, before the first round
+    pretraining_epochs: CountOrZero = 10  # of φ, before the first round
     shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
     weights: Weights = "clients"  # ω_i of the average: 1/b, or by labelled rows
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     pretraining_batch: Count = 100
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
-    anchor_scale: NotNegative = 1.0  # standard deviation that the v_c are drawn with
+    anchor_scale: NotNegative = 3.0  # standard deviation that the v_c are drawn with
     anchor_variance: NotNegative = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
@@ -48,6 +54,10 @@ class Flic(NetworkOptions):
     meta_classes: tuple[tuple[str | int, ...], ...] = ()  # groups of classes that have one anchor
     label_bins: CountOrZero = 0  # of numbers that the second term takes together; 0: each row alone
     alignment_epochs: CountOrZero = 0  # on the second term after each round, also of absent clients
+    # whether a client may keep a network that it trained alone, where that does better on its rows
+    keep_own: bool = False
+    # share of a client's labelled rows for that choice, which train nothing before it
+    validation: Between = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +70,12 @@ class Flic(NetworkOptions):
             raise ExperimentError(
                 'algorithm.anchor_covariance is "learned" with alignment = "sample", whose slopes '
                 'reach the means of the anchors only; set alignment = "gaussian".'
+            )
+
+        if self.keep_own and not self.final_epochs:
+            raise ExperimentError(
+                "algorithm.keep_own is true with final_epochs = 0, and only the last epochs are on "
+                "the rows for validation, too; set final_epochs to 1 or more, or keep_own = false."
             )
 
     @property

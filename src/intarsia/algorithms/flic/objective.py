@@ -239,13 +239,15 @@ class Trainings:
     calibration: LocalTraining  # of β, at a new client
     local: LocalTraining
     final: LocalTraining
+    alone: LocalTraining  # of a network of the client's own: in a round, and at the end
+    alone_at_last: LocalTraining
     shared: LocalTraining | None  # α, if it moves apart, and the anchors, if they are read
     anchors: LocalTraining | None
 
 
 @lru_cache(maxsize=16)
 def _trainings(options: Flic, outputs: int, meta: Meta, features: int) -> Trainings:
-    line = outputs == 1
+    line, plain = outputs == 1, targets.smoothed(options.label_smoothing)
     before, alone = misalignment(options, meta, line=line), calibration(options, meta, line=line)
     if line:
         during = after = line_objective(options)
@@ -255,7 +257,7 @@ def _trainings(options: Flic, outputs: int, meta: Meta, features: int) -> Traini
 
     def over(loss: Loss, *parts: str, epochs: int) -> LocalTraining:
         first = loss is before
-        noisy = loss is alone or draws_noise(options, pretraining=first)
+        noisy = loss is alone or (loss is not plain and draws_noise(options, pretraining=first))
         return training_of(
             options,
             outputs,
@@ -276,12 +278,15 @@ def _trainings(options: Flic, outputs: int, meta: Meta, features: int) -> Traini
         "l2gd": (head, ("common",)),
     }[options.scheme]
     own, epochs = ("embedding", *own), options.shared_epochs
+    every = ("embedding", *head, *(("common",) if options.scheme == "l2gd" else ()))
     return Trainings(
         pretraining=over(before, "embedding", epochs=options.pretraining_epochs),
         realignment=over(before, "embedding", epochs=options.alignment_epochs),
         calibration=over(alone, "classifier", epochs=options.pretraining_epochs),
         local=over(during, *own, epochs=options.local_epochs),
         final=over(during, *own, epochs=options.final_epochs),
+        alone=over(plain, *every, epochs=options.local_epochs),
+        alone_at_last=over(plain, *every, epochs=options.final_epochs),
         shared=over(after, *layer, *anchors, epochs=epochs) if layer or anchors else None,
         anchors=over(after, *anchors, epochs=epochs) if anchors else None,
     )

@@ -500,7 +500,7 @@ SENDS = (
 )
 
 
-_RISE = 0.002  # of the dual in a round, below which the phase has done its part
+_RISE = 0.02  # of the dual in a round, below which the phase has done its part
 _ROUNDS = 40  # at most
 
 

@@ -374,6 +374,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     )
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
+    norms = np.where(np.isneginf(norms), np.inf, norms)
     ridge = 0.5 * newton.regularisation
     loss, drift = sums[:, 0], newton.drift
     if newton.threshold:

@@ -38,6 +38,7 @@ BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditi
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 _LARGEST = 2.0  # what a secret basis stretches by, at most
+_SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
 
 
@@ -233,7 +234,7 @@ class Frame:
     """A client's random part of the frame."""
 
     frame: fl.PerFeature  # (frame, features)
-    squares: fl.PerFeature | None = None  # (features,) mean squares, None without a frame
+    squares: fl.PerFeature | None = None  # (features,) mean squares, where there is a frame
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,8 @@ class MeasurePoint:
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`;
+    # where the system is shared -inf says that the first or the last is too large to be sealed
     norms: Array
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
@@ -445,7 +447,7 @@ def keep_frame(
 ) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
     assert message.squares is not None
-    scale = _column_scale(message.squares, point.regularisation)
+    scale = column_scale(message.squares, point.regularisation)
     if point.shared:
         basis = _secret_basis(message.frame, point.feature_cells, scale)
         reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
@@ -485,7 +487,7 @@ def turn_basis(point: Point, number: int) -> Point:
     return _in_frame(point, frame)
 
 
-def _column_scale(squares: Array, regularisation: float) -> Array:
+def column_scale(squares: Array, regularisation: float) -> Array:
     """Return about the size of each column, a power of 2; not less than matters to the ridge."""
     return np.asarray(np.exp2(np.rint(0.5 * np.log2(np.maximum(squares, regularisation)))))
 
@@ -649,7 +651,11 @@ def measure_point(
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
     if message.rows is None:
-        bounds = _bounds(point) if point.shared else None
+        bounds = None
+        if point.shared:
+            bounds = _bounds(point)
+            # where w(α) has too large a norm to be sealed, its dual point bounds nothing
+            norms[:, [0, 2]] = np.where(norms[:, [0, 2]] < _SEALABLE, norms[:, [0, 2]], -np.inf)
         return point, Measured(norms, None, None, bounds, z)
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
@@ -660,10 +666,13 @@ def hessian_in_frame(point: Point) -> Array:
     """Return this client's part of the Hessian in the frame, (outputs, frame, frame)."""
     turn = turn_of(point, point.selected)
     rows = point.framed[point.slot[point.selected[turn]]]
-    hessian = np.empty((len(point.curvature), len(point.frame), len(point.frame)))
-    for c in range(len(hessian)):
-        scaled = rows * np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
-        hessian[c] = scaled.T @ scaled + point.ridge
+    outputs, size = len(point.curvature), len(point.frame)
+    hessian = np.empty((outputs, size, size))
+    for c in range(outputs):
+        scale = np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
+        scaled = np.multiply(rows, scale, out=rows if c == outputs - 1 else None)
+        np.matmul(scaled.T, scaled, out=hessian[c])
+        hessian[c] += point.ridge
     return hessian
 
 

@@ -46,6 +46,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lapack
 
 from intarsia.algorithms.hyfdca.newton_client import (
     Overlap,
@@ -76,6 +77,7 @@ from intarsia.maths.linear.word_products import (
     write_words,
 )
 
+_NONE = 1e-300  # what keeps a system of zeros from having no solution
 _SPAN = 64.0  # that sums of a row of zeros are divided by, so that they stay in their range
 _FARTHEST = 1e6  # standard deviations between a column's mean and 0
 _UNSURE = 0.02  # relative, of a variance: 1 % of its root
@@ -308,8 +310,27 @@ def solve_shared(
     y = np.empty((outputs, dealer.features))
     systems = _open_system(clients, dealer, bounds, outputs, rng, share)
     for c, (hessian, gradient) in enumerate(systems):
-        y[c] = np.linalg.solve(hessian, gradient)
+        y[c] = _direction(hessian, gradient, _noise(hessian, dealer))
     return {name: np.ascontiguousarray(y[:, own.features]) for name, own in dealer.overlaps.items()}
+
+
+def _direction(hessian: Array, gradient: Array, noise: float) -> Array:
+    """Solve the system; along its axes that rounding may have made up, as if they bent by that."""
+    surely = hessian - noise * np.eye(len(hessian))
+    if lapack.dpotrf(surely, lower=1, overwrite_a=1)[1] == 0:
+        return np.asarray(np.linalg.solve(hessian, gradient))
+    values, vectors = np.linalg.eigh(hessian)
+    return np.asarray(vectors @ ((gradient @ vectors) / np.maximum(values, max(noise, _NONE))))
+
+
+def _noise(system: Array, dealer: Dealer) -> float:
+    """Return about the norm of what the rounding of its shares adds to a system.
+
+    It is about a matrix of independent entries: each is a sum over rows of which both factors were
+    rounded, or a client's own, rounded once.
+    """
+    bits = BITS if any(own.partners for own in dealer.overlaps.values()) else 2 * BITS
+    return float(2 * np.sqrt(len(system) / 6 * np.diag(system).max()) * 2.0**-bits)
 
 
 def reveal_variances(
@@ -368,10 +389,7 @@ def _turned_root(
     words = secret.words(size * size).view(np.int64).reshape(size, size)
     turn, _ = np.linalg.qr(words * 2.0**-63)
     values, vectors = np.linalg.eigh(system)
-    # E is about a matrix of independent entries: each is a sum over rows of which both factors
-    # were rounded, or a client's own, rounded once
-    bits = BITS if any(own.partners for own in dealer.overlaps.values()) else 2 * BITS
-    noise = 2 * np.sqrt(size / 6 * np.diag(system).max()) * 2.0**-bits
+    noise = _noise(system, dealer)
     scales = 1 / np.sqrt(np.maximum(values, noise))
     known = np.zeros(size, bool)
     for own in dealer.overlaps.values():

@@ -92,8 +92,9 @@ class HyFDCA:
 def _check_l1(options: HyFDCA) -> None:
     if options.l1_ratio >= 1:
         raise ExperimentError(
-            f"algorithm.l1_ratio is {options.l1_ratio:g}, and without some of ‖w‖² duals imply no "
-            "weights, so that there is no certificate; set it below 1, e.g. 0.99."
+            f"algorithm.l1_ratio is {options.l1_ratio:g}, a penalty of absolute weights alone; "
+            "how far a model is from the best one is known by the part with squared weights, which "
+            "must be above 0: set l1_ratio below 1, e.g. 0.99."
         )
     for key, value, needed, why in (
         ("method", options.method, options.method != "ascent", "in Newton's method alone"),

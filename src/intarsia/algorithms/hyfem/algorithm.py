@@ -334,6 +334,7 @@ HYFEM = fl.Algorithm(
         network=at_client.network,
         architecture=_architecture,
         server_model=at_client.SERVER_MODEL,
+        trained_classes=lambda client: client.classes,
         local_baseline=_alone,
     ),
     disclosure=fl.Disclosure(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
@@ -26,7 +27,7 @@ from intarsia.algorithms.networks.options import (
     device_of,
     relative_weights,
 )
-from intarsia.algorithms.networks.training_rows import dense, labelled_rows
+from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -64,6 +65,9 @@ class Client:
     clip: float = math.inf  # largest norm of the change that it sends
     noise: fl.Release | None = None  # of what this change is released with
     weight: float = 1.0  # that it counts for in an average, at most 1
+    # (labelled rows,) those for validation, which train nothing yet; None: all train
+    held_out: NDArray[np.bool_] | None = None
+    own: Arrays = field(default_factory=dict[str, Array])  # a network beside, to choose from
 
 
 @fl.describe("network parameters or their changes")
@@ -148,8 +152,10 @@ def open_messages(calls: Sequence[fl.ClientCall[Shared]]) -> list[ClientTask]:
             parts = client.options.shared_parts
             parameters = networks.with_parts(client.parameters, parts, message.shared)
             client = fl.evolve(client, parameters=parameters)
-        task = ClientTask(client, label_scaling.on_scale(client, block), rng, message.round)
-        tasks.append(task)
+        own = label_scaling.on_scale(client, block)
+        if client.held_out is not None:
+            own = own.take(np.flatnonzero(is_labelled(own))[~client.held_out])
+        tasks.append(ClientTask(client, own, rng, message.round))
     return tasks
 
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import INTERCEPT, Array, Block
 from intarsia.core.feature_blocks import split_numbers
 from intarsia.errors import TableError
@@ -50,3 +51,16 @@ def labelled_rows(block: Block) -> tuple[Array, Array]:
     x = dense(block)  # of a sparse block a copy already
     x = x if block.sparse and held.all() else x[held]
     return x, np.zeros(0) if block.y is None else block.y[held]
+
+
+def held_out_rows(block: Block, share: float, rng: RandomKey) -> NDArray[np.bool_]:
+    """Return which labelled rows are for validation, (labelled rows,).
+
+    A share of them, drawn at random; one at least, and one stays, where there are two.
+    """
+    rows = int(is_labelled(block).sum())
+    found = np.zeros(rows, bool)
+    if share and rows > 1:
+        count = min(max(round(share * rows), 1), rows - 1)
+        found[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
+    return found

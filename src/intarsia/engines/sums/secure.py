@@ -345,8 +345,8 @@ def sealed(
         odd = values[~((np.abs(values) < room) | np.isneginf(values))]
         raise RangeError(
             f"The value {odd[0]:.6g} cannot be sealed in {stream.function}.{stream.field}: it must "
-            f"be a number within ±{room:.3g}; check the table for huge values and whether training "
-            "diverged, or raise privacy.range."
+            f"be a number within ±{room:.3g}; set preprocessing.standardise = true, divide the "
+            "columns of the largest values, or raise algorithm.regularisation or privacy.range."
         )
     return piece
 

@@ -92,7 +92,7 @@ def shape_of(options: Any) -> float:
     return 0.0 if name is None else float(getattr(options, name))
 
 
-def check_labels(loss: int, y: Array | None, owner: str) -> None:
+def check_labels(loss: int, y: Array | None, owner: str, *, rows: bool = False) -> None:
     """Refuse labels, (samples,), that the loss has no mean for; NaN is no label.
 
     Counts need not be whole numbers: rates are the counts of units of exposure, the weights.
@@ -100,6 +100,7 @@ def check_labels(loss: int, y: Array | None, owner: str) -> None:
     Parameters
     ----------
     owner : who has the labels, as the error says it
+    rows : whether they are in the order of a table, and the error may name a value and its row
 
     Raises
     ------
@@ -108,15 +109,16 @@ def check_labels(loss: int, y: Array | None, owner: str) -> None:
     """
     if y is None or loss not in LOG_LINK:
         return
-    wrong = int(np.count_nonzero(y < 0 if loss == POISSON else y <= 0))
-    if not wrong:
+    wrong = np.flatnonzero(y < 0 if loss == POISSON else y <= 0)
+    if not len(wrong):
         return
-    said = "below 0, and the Poisson loss is for counts, of 0 or more"
+    what, meant = "below 0", "the Poisson loss is for counts, of 0 or more"
     if loss == GAMMA:
-        said = "0 or below, and the Gamma loss is for amounts above 0"
+        what, meant = "0 or below", "the Gamma loss is for amounts above 0"
+    first = f" (the first: {y[wrong[0]]:g} in row {wrong[0] + 1})" if rows else ""
     raise TableError(
-        f"{wrong} of {np.count_nonzero(~np.isnan(y))} labels of {owner} are {said}: correct or "
-        'leave out these rows, or set algorithm.loss = "squared".'
+        f"{len(wrong)} of {np.count_nonzero(~np.isnan(y))} labels of {owner} are {what}{first}, "
+        f'and {meant}: correct or leave out these rows, or set algorithm.loss = "squared".'
     )
 
 

@@ -1,0 +1,353 @@
+"""`intarsia doctor [KIT]`: say whether this installation, and a kit, are as they should be."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import stat
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from intarsia import __version__
+from intarsia.errors import UserError, listed
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_SOON = timedelta(days=30)  # a certificate that ends within it is to be renewed
+_SECONDS = 3.0  # in which a server must answer
+_MINUTE = 60.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: Literal["ok", "problem"]
+    said: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        end = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.state:<8} {self.name}: {self.said}{end}"
+
+
+def _ok(name: str, said: str) -> Finding:
+    return Finding(name, "ok", said)
+
+
+def _problem(name: str, said: str, remedy: str) -> Finding:
+    return Finding(name, "problem", said, remedy)
+
+
+def _refused(name: str, problem: UserError) -> Finding:
+    """Return what an error says, whose sentence ends with what to do."""
+    said, _, remedy = str(problem).rstrip(".").rpartition("; ")
+    return _problem(name, said, remedy)
+
+
+def of_installation() -> list[Finding]:
+    """Return what is to be said of this installation."""
+    looks: tuple[Callable[[], Finding | list[Finding]], ...] = (
+        *(_python, _requirements, _extras, _cache, _locks, _threads, _accelerator),
+    )
+    return _told(looks)
+
+
+def of_kit(kit: Path) -> list[Finding]:
+    """Return what is to be said of the kit of a federation.
+
+    ExperimentError if the folder is no kit.
+    """
+    from intarsia.deployment.federation_file import check_kit, is_of_server
+
+    check_kit(kit)
+    server = is_of_server(kit)
+    looks: tuple[Callable[[], Finding | list[Finding]], ...] = (
+        lambda: _ok("kit", f"{kit.name}, {'the server' if server else 'a site'}"),
+        *(() if server else (lambda: _settings(kit),)),
+        lambda: _permissions(kit),
+        lambda: _certificates(kit),
+        lambda: _clock(kit),
+        lambda: _server_ports(kit) if server else _way_to_server(kit),
+    )
+    return _told(looks)
+
+
+def _told(looks: tuple[Callable[[], Finding | list[Finding]], ...]) -> list[Finding]:
+    findings: list[Finding] = []
+    for look in looks:
+        found = look()
+        findings += found if isinstance(found, list) else [found]
+    return findings
+
+
+# -- the installation
+
+
+def _python() -> Finding:
+    said = f"intarsia {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    if os.name != "posix":
+        return _problem("python", said, "use a POSIX system, such as Linux, macOS or WSL")
+    return _ok("python", said)
+
+
+def _requirements() -> Finding:
+    wrong = [said for one in _required("") if (said := _unmet(one))]
+    if wrong:
+        return _problem("versions", "; ".join(wrong), "run pip install --upgrade intarsia")
+    names = ("numpy", "scipy", "numba", "pyarrow", "scikit-learn", "pydantic")
+    shown = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    return _ok("versions", shown)
+
+
+def _extras() -> list[Finding]:
+    """Return which extras are there; one that is absent is not broken, one that is too old is."""
+    try:
+        metadata = importlib.metadata.metadata("intarsia")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    there, absent, broken = [], [], []
+    for extra in metadata.get_all("Provides-Extra") or []:
+        required = _required(extra)
+        if extra == "dev" or not required:
+            continue
+        known = [one for one in required if _version(one.name) is not None]
+        wrong = [said for one in known if (said := _unmet(one))]
+        if wrong:
+            advice = f'run pip install --upgrade "intarsia[{extra}]"'
+            broken.append(_problem(f"extra {extra}", "; ".join(wrong), advice))
+        elif len(known) == len(required):
+            there.append(extra)
+        else:
+            absent.append(extra)
+    more = f'; not installed: {", ".join(absent)} (pip install "intarsia[NAME]")' if absent else ""
+    return [_ok("extras", f"{', '.join(there) or 'none'}{more}"), *broken]
+
+
+def _required(extra: str) -> list[Requirement]:
+    """Return what the package, or one of its extras, requires here."""
+    from packaging.requirements import Requirement
+
+    try:
+        lines = importlib.metadata.requires("intarsia") or []
+    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
+        return []
+    every = [Requirement(line) for line in lines]
+    if not extra:
+        return [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [
+        one
+        for one in every
+        if one.marker is not None
+        and one.marker.evaluate({"extra": extra})
+        and not one.marker.evaluate({"extra": ""})
+    ]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _unmet(required: Requirement) -> str:
+    """Return in what a requirement is not met; "": in nothing."""
+    found = _version(required.name)
+    if found is None:
+        return f"{required.name} is not installed"
+    if required.specifier.contains(found, prereleases=True):
+        return ""
+    return f"{required.name} is {found}, where {required.specifier} is needed"
+
+
+def _cache() -> Finding:
+    from intarsia.maths.jit import cache_folder
+
+    folder = cache_folder()
+    if folder is None:
+        return _problem(
+            "cache",
+            "no folder can be written that keeps compiled kernels: every process compiles them",
+            "set NUMBA_CACHE_DIR to a folder that you may write",
+        )
+    return _ok("cache", f"compiled kernels are kept in {folder}")
+
+
+def _locks() -> Finding:
+    """Return whether a run could lock its folder, below this one."""
+    from intarsia.results.lock import alone
+
+    here = Path.cwd()
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=here, prefix=".intarsia-") as folder,
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always")
+            with alone(Path(folder) / "lock", "it is locked"):
+                pass
+    except OSError as problem:
+        said = f"{here} cannot be written ({problem.strerror})"
+        return _problem("locks", said, "work in a folder of your own, or give --out")
+    if caught:
+        said = f"the file system of {here} has no locks"
+        return _problem("locks", said, "keep runs on a local disk, or one process to a folder")
+    return _ok("locks", f"the file system of {here} has them")
+
+
+def _threads() -> Finding:
+    import numpy  # noqa: F401  # its library for linear algebra is asked about
+    import scipy.linalg  # noqa: F401  # the same
+    from threadpoolctl import threadpool_info
+
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    libraries = dict.fromkeys(str(one["internal_api"]) for one in threadpool_info())
+    said = f"{count} processors; {', '.join(libraries) or 'no library'} for linear algebra"
+    return _ok("threads", f"{said}; a run takes experiment.threads of them")
+
+
+def _accelerator() -> Finding:
+    if _version("torch") is None:
+        return _ok("accelerator", "torch is not installed; linear models need none")
+    import torch
+
+    if torch.cuda.is_available():
+        return _ok("accelerator", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    if torch.backends.mps.is_available():
+        return _ok("accelerator", f"mps, torch {torch.__version__}")
+    if Path("/dev/nvidia0").exists():
+        said = f"this machine has one that torch {torch.__version__} does not see"
+        return _problem("accelerator", said, "install the build of torch for it, and its driver")
+    return _ok("accelerator", f"none; networks train on the processor, torch {torch.__version__}")
+
+
+# -- a kit
+
+
+def _settings(kit: Path) -> Finding:
+    from intarsia.deployment.client_folder import check_files, check_log, read_settings
+
+    try:
+        settings = read_settings(kit / "local")
+        check_files(settings)
+    except UserError as problem:
+        return _refused("settings", problem)
+    if settings.name != kit.name:
+        said = f"site.toml has the name {settings.name!r} in the kit of {kit.name!r}"
+        return _problem("settings", said, "give both the name that experiments use")
+    if broken := check_log(kit / "local"):
+        return _problem("log", broken, f"see intarsia audit {kit}")
+    return _ok("settings", "local/site.toml and the files that it names")
+
+
+def _permissions(kit: Path) -> Finding:
+    """Return whether nobody else can read the private files of a kit."""
+    private = [kit, *kit.rglob("*.key"), kit / "local" / "site.toml"]
+    found = [one for one in private if one.exists()]
+    open_to = [one for one in found[1:] if stat.S_IMODE(one.stat().st_mode) & 0o077]
+    if open_to and stat.S_IMODE(kit.stat().st_mode) & 0o077:
+        names = [str(one.relative_to(kit)) for one in open_to]
+        said = f"others may read {listed(names, 3)}"
+        return _problem("permissions", said, f"run chmod -R go= {kit}")
+    others = [one for one in found if one.stat().st_uid != os.getuid()]
+    if others and os.getuid() != 0:
+        said = f"{others[0].name} belongs to another user"
+        return _problem("permissions", said, f"run chown -R $USER {kit}")
+    return _ok("permissions", "private files are their owner's alone")
+
+
+def _certificates(kit: Path) -> list[Finding]:
+    try:
+        from cryptography import x509
+    except ImportError:
+        advice = 'run pip install "intarsia[nvflare,privacy]"'
+        return [_problem("certificates", "the package cryptography is not installed", advice)]
+    findings, left = [], []
+    now = datetime.now(UTC)
+    for path in sorted([*(kit / "startup").glob("*.crt"), *(kit / "startup").glob("*.pem")]):
+        try:
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+        except (OSError, ValueError):
+            said = f"{path.name} is no certificate that can be read"
+            findings.append(_problem("certificates", said, "get the kit again"))
+            continue
+        start, end = found.not_valid_before_utc, found.not_valid_after_utc
+        left.append(end - now)
+        if now < start:
+            said = f"{path.name} is valid from {start:%Y-%m-%d %H:%M} UTC, and it is {_time(now)}"
+            findings.append(_problem("certificates", said, "set this machine's clock"))
+        elif now > end:
+            said = f"{path.name} ended on {end:%Y-%m-%d}"
+            findings.append(_problem("certificates", said, "provision the federation anew"))
+        elif end - now < _SOON:
+            said = f"{path.name} ends on {end:%Y-%m-%d}, in {(end - now).days} days"
+            findings.append(_problem("certificates", said, "provision the federation anew by then"))
+    if not left and not findings:
+        return [_problem("certificates", "startup has none", "get the kit again")]
+    if findings:
+        return findings
+    return [_ok("certificates", f"valid for {min(left).days} days more")]
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _clock(kit: Path) -> Finding:
+    """Return whether this machine's clock is behind that of who wrote the kit's files."""
+    now = datetime.now(UTC)
+    newest = max(one.stat().st_mtime for one in kit.rglob("*") if one.is_file())
+    ahead = newest - now.timestamp()
+    if ahead > _MINUTE:
+        said = f"it is {_time(now)}, and a file of the kit is {ahead / _MINUTE:,.0f} minutes ahead"
+        return _problem("clock", said, "set this machine's clock, by NTP")
+    return _ok("clock", f"{_time(now)}; calls do not depend on it, certificates do")
+
+
+def _addresses(kit: Path, name: str) -> dict[str, Any]:
+    """Return what a kit says of its server."""
+    found: dict[str, Any] = json.loads((kit / "startup" / name).read_bytes())["servers"][0]
+    return found
+
+
+def _server_ports(kit: Path) -> Finding:
+    try:
+        from intarsia.deployment.process import is_running
+        from intarsia.engines.transports import nvflare
+
+        if is_running(kit):
+            return _ok("ports", "the server runs and has them")
+        nvflare.check_ports(kit)
+    except ImportError:
+        said = "the packages nvflare and psutil are not installed"
+        return _problem("ports", said, 'run pip install "intarsia[nvflare]"')
+    except UserError as problem:
+        return _refused("ports", problem)
+    known = _addresses(kit, "fed_server.json")
+    port = str(known["service"]["target"]).rpartition(":")[2]
+    return _ok("ports", f"{port} and {known['admin_port']} are free")
+
+
+def _way_to_server(kit: Path) -> Finding:
+    target = str(_addresses(kit, "fed_client.json")["service"]["target"])
+    host, _, port = target.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_SECONDS):
+            return _ok("ports", f"{target} answers")
+    except socket.gaierror:
+        return _problem("ports", f"the server's host {host!r} is unknown here", "see to its name")
+    except OSError as problem:
+        why = problem.strerror or f"no answer in {_SECONDS:g} seconds"
+        remedy = "start the server, or let this machine reach it through the firewall"
+        return _problem("ports", f"{target} cannot be reached ({why})", remedy)

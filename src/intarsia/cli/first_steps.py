@@ -1,0 +1,144 @@
+"""`intarsia init`: an experiment file for a newcomer's tables, or an example with its data."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import intarsia
+from intarsia.cli.console import console, say
+from intarsia.errors import ExperimentError, listed, nearest
+
+if TYPE_CHECKING:
+    from intarsia.api import Inspection
+
+_FILE = Path("mine.toml")  # unless --out names another
+_EXAMPLES = ("credit", "heart")
+
+
+def write_proposal(
+    paths: Sequence[Path],
+    out: Path | None,
+    ids: Sequence[str],
+    labels: Sequence[str],
+    *,
+    overwrite: bool,
+) -> None:
+    """Write the experiment file that is proposed for tables; show what it describes.
+
+    Raises
+    ------
+    UserError
+        If a table cannot be read, nothing can be learned from them, or a file would be replaced.
+    """
+    from intarsia import api
+    from intarsia.core.settings import toml_tree
+    from intarsia.experiment.config import from_dict
+    from intarsia.inspection.experiment_text import experiment_text
+    from intarsia.inspection.proposal import propose
+    from intarsia.inspection.recommend import Advice
+
+    file = _to_write(out or _FILE, overwrite=overwrite)
+    proposal = propose(paths, ids, labels)
+
+    def inspected(advice: Advice, algorithm: str, task: str) -> tuple[str, Inspection]:
+        place, numbers = file.parent.resolve(), task == "regression"
+        text = experiment_text(proposal, advice, algorithm, place, numbers=numbers)
+        described = from_dict(toml_tree(text, file), file.parent, file.stem)
+        return text, api.inspect(described)
+
+    _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
+    advice = found.advice
+    if advice.algorithm is None:
+        raise ExperimentError(
+            f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; see "
+            "whether --id or --label names the right columns."
+        )
+    chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
+    text, found = inspected(advice, chosen, found.schema.labels.task)
+    _write(file, text.encode())
+    _show(found)
+    for note in proposal.notes:
+        say(f"check: {note}")
+    for table in proposal.tables:
+        said = {"id": table.source.id, "label": table.source.label}
+        told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
+        codes = table.source.categorical
+        told += [f"takes for codes {listed(codes)}"] if codes else []
+        told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
+        say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
+    _what_next(file, "read it, and change what is not so; then")
+
+
+def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:
+    """Write an example's experiment file, and its tables into a folder beside it.
+
+    ExperimentError if there is none of that name, or a file would be replaced.
+    """
+    from intarsia import api
+
+    if name not in _EXAMPLES:
+        raise ExperimentError(f"--example {name!r} is none; {nearest(name, _EXAMPLES)}.")
+    text, tables = _example(name)
+    file = out or Path(f"{name}.toml")
+    folder = file.parent / name
+    for path in (file, *(folder / table.name for table in tables)):
+        _to_write(path, overwrite=overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        _write(folder / table.name, table.read_bytes())
+    _write(file, text.replace(f"../examples/data/{name}/", f"{name}/").encode())
+    _show(api.inspect(file))
+    _what_next(file, f"its tables are in {folder}; now")
+
+
+def _example(name: str) -> tuple[str, list[Path]]:
+    """Return the experiment file and the tables of an example: the package's, or the checkout's."""
+    package = Path(intarsia.__file__).parent
+    root = package.parents[1]
+    for file, data in (
+        (package / f"examples/{name}.toml", package / f"examples/data/{name}"),
+        (root / f"experiments/{name}.toml", root / f"examples/data/{name}"),
+    ):
+        if file.is_file() and data.is_dir():
+            return file.read_text(encoding="utf-8"), sorted(data.glob("*.csv*"))
+    raise ExperimentError("This installation has no examples; install the package anew.")
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _to_write(file: Path, *, overwrite: bool) -> Path:
+    """Return a path that may be written; ExperimentError if it may not."""
+    if file.is_dir():
+        raise ExperimentError(f"{file} is a folder; name a file in it.")
+    if file.exists() and not overwrite:
+        raise ExperimentError(
+            f"{file} is there already; name another file with --out, or add --overwrite."
+        )
+    if file.suffix == ".toml" and not file.parent.is_dir():
+        raise ExperimentError(f"{file.parent} is no folder; make it first, or name another file.")
+    return file
+
+
+def _write(file: Path, content: bytes) -> None:
+    from intarsia.core.atomic_files import write_over
+
+    write_over(file, content)
+
+
+def _show(found: Inspection) -> None:
+    """Show what `intarsia inspect` shows."""
+    from intarsia.core.text_tables import show
+
+    show(console(), *found.parts())
+
+
+def _what_next(file: Path, before: str) -> None:
+    say(f"wrote {file}: {before}:")
+    say(f"  intarsia run {shlex.quote(os.fspath(file))}")

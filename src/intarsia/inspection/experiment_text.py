@@ -1,0 +1,168 @@
+"""Write a proposal as the commented text of an experiment file."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intarsia.errors import printable
+from intarsia.inspection.proposal import Column, Proposal, TableProposal
+from intarsia.inspection.recommend import Advice
+
+_WIDTH = 100
+# what keys of a client's table are written, in this order, where they are set
+_KEYS = (
+    *("encoding", "decimal", "thousands", "missing", "id", "id_type", "label", "label_map"),
+    "categorical",
+)
+_NETWORKS = ("flic",)
+_MOST_CLASSES = 6  # that a comment names
+
+
+def experiment_text(
+    proposal: Proposal, advice: Advice, algorithm: str, folder: Path, *, numbers: bool
+) -> str:
+    """Return the text of an experiment file that lies in `folder`.
+
+    `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
+    numbers to predict.
+    """
+    names = [table.source.name for table in proposal.tables]
+    parts = [
+        *_comment(
+            f"Written by intarsia init from the tables of {', '.join(names)}. It runs as it is; "
+            "read what was taken for what, and correct it. All keys: docs/experiment-file.md."
+        ),
+        *_comment(*(f"check: {note}" for note in proposal.notes)),
+        "",
+        *_algorithm(advice, algorithm, numbers=numbers),
+        "",
+        "[split]",
+        "test = 0.2  # of the rows, to score the model on",
+        *_labels(proposal),
+    ]
+    if proposal.normalise:
+        parts += [
+            "",
+            "[alignment]",
+            f"normalise = {toml(proposal.normalise)}  # ids of different tables are the same so",
+        ]
+    parts += ["", *_comment('privacy = "masked" in the first line keeps the sums from the server.')]
+    for table in proposal.tables:
+        parts += ["", *_client(table, folder)]
+    return "\n".join(parts) + "\n"
+
+
+def toml(value: Any) -> str:
+    """Return a text, a list of texts or a table of texts as TOML."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml(key)} = {toml(own)}" for key, own in value.items()) + " }"
+    return "[" + ", ".join(map(toml, value)) + "]"
+
+
+def _algorithm(advice: Advice, algorithm: str, *, numbers: bool) -> list[str]:
+    why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
+    if advice.algorithm not in (algorithm, None):
+        why += f" Here {algorithm}, which needs no further library, to begin with."
+    lines = ["[algorithm]", *_comment(why), f"name = {toml(algorithm)}"]
+    if algorithm in _NETWORKS:
+        return lines
+    loss = "squared" if numbers else "logistic"
+    said = "the label is a number" if numbers else "the label has classes"
+    return [
+        *lines,
+        f"loss = {toml(loss)}  # {said}",
+        "regularisation = 1e-3  # higher for few rows; intarsia tune looks for it",
+    ]
+
+
+def _labels(proposal: Proposal) -> list[str]:
+    """Return the table [labels], as a comment where nothing needs to be set."""
+    classes = proposal.classes
+    if classes is None or len(classes) < 3:
+        return []
+    whole = all(one.lstrip("-").isdecimal() for one in classes)
+    return [
+        "",
+        "[labels]",
+        'task = "multiclass"',
+        *_comment(f"or one class against all others: positive = {toml(classes[-1])}"),
+        *(
+            _comment('or, if they are amounts: task = "regression" and loss = "squared"')
+            if whole
+            else ()
+        ),
+    ]
+
+
+def _client(table: TableProposal, folder: Path) -> list[str]:
+    source = table.source
+    place = Path(os.path.relpath(source.path or "", folder)).as_posix()
+    lines = [
+        "[[client]]",
+        f"name = {toml(source.name)}",
+        f"path = {toml(place)}  # {table.rows:,} rows, {table.width:,} columns",
+    ]
+    for key in _KEYS:
+        value = getattr(source, key)
+        why = table.reasons.get(key, "")
+        if key == "label" and value is not None and value in table.columns:
+            why = f"{why}: {_values(table.columns[value])}"
+        if value in (None, (), {}, ".") or (key == "missing" and "missing" not in table.reasons):
+            lines += _comment(f"no {key}: {why}") if key == "id" and why else []
+            continue
+        lines += _set(key, value, why)
+    lines += _learned(table)
+    if table.left_out:
+        lines += ["exclude = ["]
+        lines += [f"  {toml(name)},  # {_plain(why)}" for name, why in table.left_out.items()]
+        lines += ["]"]
+    return lines
+
+
+def _set(key: str, value: Any, why: str) -> list[str]:
+    """Return a key with its value, and why: behind it, or above it where the line is long."""
+    line = f"{key} = {toml(value)}"
+    behind = f"{line}  # {_plain(why)}" if why else line
+    return [behind] if len(behind) <= _WIDTH else [*_comment(why), line]
+
+
+def _learned(table: TableProposal) -> list[str]:
+    """Return a comment of what is learned from."""
+    if not table.columns:
+        return []
+    kinds: Mapping[str, list[str]] = {"numbers": [], "text, as categories": []}
+    for own in table.features:
+        if own.name not in table.source.categorical:
+            kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
+    return _comment(*(f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some))
+
+
+def _values(label: Column) -> str:
+    """Return the classes of a label with their rows, or its range."""
+    if label.kinds == "numbers":
+        figures = label.figures or (0.0,)
+        return f"{min(figures):g} to {max(figures):g}"
+    counts = [int((label.codes == code).sum()) for code in range(len(label.texts))]
+    pairs = sorted(zip(label.texts, counts, strict=True))
+    told = [f"{text} ({count:,})" for text, count in pairs[:_MOST_CLASSES]]
+    return ", ".join([*told, *(["…"] if len(pairs) > _MOST_CLASSES else [])])
+
+
+def _comment(*sentences: str) -> list[str]:
+    return [
+        f"# {line}"
+        for one in sentences
+        for line in textwrap.wrap(_plain(one), _WIDTH - 2, break_long_words=False)
+    ]
+
+
+def _plain(text: str) -> str:
+    """Return text on one line that a comment may have."""
+    return printable(" ".join(text.split()))

@@ -1,0 +1,863 @@
+"""Propose what an experiment file says of tables: ids, labels, categories, and what to leave out.
+
+`propose` looks at the tables of all clients together. Each choice has a reason in plain words, so
+that who knows the data can correct it. What a column may be as a feature is decided by the reader
+itself (`data.column_types`): what it would refuse is left out, for the reason that it gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from intarsia.data.column_roles import check_names
+from intarsia.data.column_types import coded_texts, features_of, ids_of
+from intarsia.data.labels import MOST_NUMBER_CLASSES
+from intarsia.data.parsing import ascending, canonical, number, spellings_of
+from intarsia.data.reader import columns_of, read
+from intarsia.data.source import Source
+from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.privacy.entity_matching.normalisation import Rule, normalised
+
+# names of columns to predict, the most usual first
+_LABELS = (
+    *("label", "target", "default", "defaulted", "outcome", "y", "class", "response", "churn"),
+    *("churned", "diagnosis", "fraud", "survived", "died", "readmitted", "event"),
+)
+_AS_A_WORD = set(_LABELS) - {"y", "class", "event", "label"}  # a label's name may contain them
+# words in the names of columns that tell rows apart, and of amounts that look like codes
+_IDS = {
+    *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
+    *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
+}
+_AMOUNTS = {
+    *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
+    *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
+}
+_MARKS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".")  # for missing values
+_TRUTHS = {
+    **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
+    **dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True),
+}
+_ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
+_MOST_CODES = 12  # whole numbers of so many different values may be codes
+_MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
+_MOST_MISSING = 0.9  # share of a column that is left out
+_LEAST_SHARED = 20  # rows by which two columns are compared
+_RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column as it looks before anything is made of it."""
+
+    name: str
+    codes: NDArray[np.intp]  # (rows,) position in texts, -1 where missing
+    texts: tuple[str, ...]  # without repeats
+    figures: tuple[float, ...] | None  # the number that each text is; None: some are none
+    values: pa.ChunkedArray  # (rows,) as the reader gives them
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.codes)
+
+    @cached_property
+    def missing(self) -> float:
+        """Return the share of rows without a value."""
+        return float((self.codes < 0).mean()) if self.rows else 0.0
+
+    @cached_property
+    def whole(self) -> bool:
+        """Return whether all values are whole numbers."""
+        return self.figures is not None and all(one == round(one) for one in self.figures)
+
+    @property
+    def distinct(self) -> bool:
+        """Return whether every row has a value of its own."""
+        return len(self.texts) == self.rows > 1 and not self.missing
+
+    @property
+    def coded(self) -> bool:
+        """Return whether numbers have zeros in front, as codes do."""
+        return self.whole and any(re.fullmatch(r"0\d+", one) for one in self.texts)
+
+    @property
+    def numbered(self) -> bool:
+        """Return whether the values are consecutive whole numbers."""
+        span = self.figures or (0.0,)
+        return self.whole and self.distinct and max(span) - min(span) == self.rows - 1
+
+    @cached_property
+    def canonical(self) -> NDArray[Any]:
+        """Return the value of each row as text that is written alike everywhere, (rows,)."""
+        names = [canonical(one) for one in self.texts]
+        return np.array([*names, ""], np.str_)[self.codes]
+
+    @cached_property
+    def values_there(self) -> frozenset[str]:
+        """Return the different values, written as in `canonical`."""
+        return frozenset(map(canonical, self.texts))
+
+    @property
+    def kinds(self) -> str:
+        """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
+        if len(self.texts) == 2:
+            return "two"
+        few = len(self.texts) <= MOST_NUMBER_CLASSES and len(self.texts) * 2 <= self.rows
+        if len(self.texts) > 2 and few and (self.figures is None or self.whole):
+            return "few"
+        return "numbers" if self.figures is not None and len(self.texts) > 2 else ""
+
+
+@dataclass(frozen=True, eq=False)
+class TableProposal:
+    """What is proposed for one client's table, and why."""
+
+    source: Source  # with an absolute path
+    columns: Mapping[str, Column]  # none of a file that holds a matrix
+    rows: int
+    width: int  # columns of the file
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
+
+    @property
+    def features(self) -> list[Column]:
+        """Return the columns that are learned from."""
+        apart = {self.source.id, self.source.label, *self.left_out}
+        return [one for name, one in self.columns.items() if name not in apart]
+
+    def with_keys(self, reasons: Mapping[str, str], **keys: Any) -> TableProposal:
+        """Return the proposal with keys of its source set, and why."""
+        source = replace(self.source, **keys)
+        return replace(self, source=source, reasons={**self.reasons, **reasons})
+
+    def without(self, column: str, why: str) -> TableProposal:
+        """Return the proposal without a column; what was said before stays."""
+        return replace(self, left_out={column: why, **self.left_out})
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """What is proposed for all tables, in the order in which they were given."""
+
+    tables: tuple[TableProposal, ...]
+    normalise: tuple[Rule, ...]  # of [alignment]
+    notes: tuple[str, ...]  # sentences that whoever knows the data is to check
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Return the different labels of all tables; None: numbers to predict, or of a matrix."""
+        found = [one for one in self.tables if _labelled(one)]
+        labels = [one.columns[str(one.source.label)] for one in found]
+        if not found or any(one.kinds == "numbers" for one in labels):
+            return None
+        named = {
+            str(one.source.label_map.get(canonical(text), canonical(text)))
+            for one, own in zip(found, labels, strict=True)
+            for text in own.texts
+        }
+        return ascending(named)
+
+
+def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str] = ()) -> Proposal:
+    """Return what an experiment file may say of tables.
+
+    Parameters
+    ----------
+    ids, labels
+        Columns that tell rows apart, and columns to predict: of each table the first that it has.
+        None: they are looked for.
+
+    Raises
+    ------
+    UserError
+        If a table cannot be read, a named column is in no table, or no label can be told.
+    """
+    names = client_names(paths)
+    tables = [_look(Source(name=name, path=str(path))) for name, path in names.items()]
+    for key, wanted in (("id", ids), ("label", labels)):
+        _check_named(key, wanted, tables)
+    tables, rules, notes = _with_ids(tables, ids)
+    matched = _Matched(tables, rules)
+    tables = _with_labels(tables, labels, matched)
+    tables = [_without_unfit(one) for one in _without_copies(tables, matched)]
+    return Proposal(tuple(_as_one_kind(_without_constants(tables))), rules, tuple(notes))
+
+
+def client_names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return a client's name for each file: the file's own, with its folder's where two are alike.
+
+    ExperimentError if a file is named twice, or none is.
+    """
+    if not paths:
+        raise ExperimentError(
+            "No table is named; name one file for each client, as in intarsia init bank.csv "
+            "shop.csv, or see an example: intarsia init --example credit."
+        )
+    places = [path.resolve() for path in paths]
+    for place in places:
+        if places.count(place) > 1:
+            raise ExperimentError(
+                f"{place.name} is named {places.count(place)} times; name each client's table once."
+            )
+    bare = [re.sub(r"(\.\w{1,7})?(\.gz)?$", "", place.name) or place.name for place in places]
+    unique = len(set(bare)) == len(bare)
+    named = [
+        one if unique or bare.count(one) == 1 else f"{place.parent.name}-{one}"
+        for one, place in zip(bare, places, strict=True)
+    ]
+    if len(set(named)) < len(named):
+        named = [f"{one}-{number}" for number, one in enumerate(named, 1)]
+    return dict(zip(named, places, strict=True))
+
+
+def _look(source: Source) -> TableProposal:
+    """Return a table as it looks, with the keys that reading it needs."""
+    try:
+        source, frame = _read(source)
+    except TableError as problem:
+        raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
+    if frame is None:
+        return _of_matrix(source)
+    check_names(frame.column_names, source)
+    if not frame.num_rows:
+        raise source.error(f"the table has {frame.num_columns} columns but 0 rows", "fill it")
+    texts: dict[str, tuple[NDArray[np.intp], list[str | None]]] = {}
+    left_out: dict[str, str] = {}
+    for name, values in zip(frame.column_names, frame.columns, strict=True):
+        try:
+            texts[name] = coded_texts(values, name, source)
+        except TableError as problem:
+            left_out[name] = _said(problem, name)
+    source, reasons = _spelled(source, {name: own for name, (_, own) in texts.items()})
+    columns = {
+        name: _column(name, codes, own, frame.column(name), source)
+        for name, (codes, own) in texts.items()
+    }
+    return TableProposal(source, columns, frame.num_rows, frame.num_columns, left_out, reasons)
+
+
+def _read(source: Source) -> tuple[Source, pa.Table | None]:
+    """Return the columns of a file, all text ones as text, and the encoding that it is read by."""
+    first: TableError | None = None
+    for encoding in (None, *_ENCODINGS):
+        one = replace(source, encoding=encoding)
+        try:
+            found = columns_of(one)
+            if found is None or one.path is None:
+                return one, found
+            # as text: a number may be an id whose zeros matter
+            return one, columns_of(replace(one, categorical=tuple(found.column_names)))
+        except TableError as problem:
+            first = first or problem
+            if "which are not UTF-8" not in str(first) and "which is UTF-16" not in str(first):
+                break
+    assert first is not None
+    raise first
+
+
+def _of_matrix(source: Source) -> TableProposal:
+    """Return what is proposed for a file that holds a matrix, whose labels are its own."""
+    reasons = {}
+    try:
+        named = replace(source, id="samples")
+        table = read(named)
+        source, reasons["id"] = named, "the ids in the file"
+    except TableError:
+        table = read(source)
+    return TableProposal(source, {}, len(table.samples), len(table.columns), {}, reasons)
+
+
+def _column(
+    name: str,
+    codes: NDArray[np.intp],
+    texts: Sequence[str | None],
+    values: pa.ChunkedArray,
+    source: Source,
+) -> Column:
+    missing = {*(one.strip() for one in source.missing)}
+    places: dict[str, int] = {}
+    target = [
+        -1 if one is None or one in missing else places.setdefault(one, len(places))
+        for one in texts
+    ]
+    figures = [number(one, source.decimal, source.thousands) for one in places]
+    known = None if None in figures or not figures else tuple(one or 0.0 for one in figures)
+    return Column(name, np.array([*target, -1], np.intp)[codes], tuple(places), known, values)
+
+
+def _spelled(
+    source: Source, texts: Mapping[str, Sequence[str | None]]
+) -> tuple[Source, dict[str, str]]:
+    """Return a source with the way in which its numbers and missing values are written."""
+    reasons: dict[str, str] = {}
+    if source.encoding is not None:
+        reasons["encoding"] = "the file is not UTF-8"
+    given = {name: [one for one in own if one is not None] for name, own in texts.items()}
+    bare = {name: [one for one in own if one not in _MARKS] for name, own in given.items()}
+    marks = [
+        mark
+        for mark in _MARKS
+        if any(
+            mark in own and (spellings_of(bare[name]) or mark not in "-.")
+            for name, own in given.items()
+        )
+    ]
+    if marks:
+        reasons["missing"] = f"{listed(marks)} stand for missing values too, as it seems"
+        source = replace(source, missing=(*source.missing, *marks))
+    fits = {name: spellings_of(own) for name, own in bare.items() if own}
+    odd = {name: own for name, own in fits.items() if own and (".", None) not in own}
+    if not odd:
+        return source, reasons
+    first = next(iter(odd))
+    example = next(one for one in bare[first] if number(one) is None)
+    ways = dict.fromkeys(one for own in odd.values() for one in own)
+    # the way by which most columns are numbers; of several, grouped digits only if all are such
+    grouped = all(
+        re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+", one) or number(one) is not None
+        for one in bare[first]
+    )
+
+    def rank(way: tuple[str, str | None]) -> tuple[int, bool]:
+        read = sum(
+            all(number(one, *way) is not None for one in own) for own in bare.values() if own
+        )
+        return read, (way == (".", ",")) is grouped
+
+    decimal, thousands = max(ways, key=rank)
+    if decimal == ",":
+        reasons["decimal"] = f"as in {example!r} of {first!r}"
+    if thousands is not None:
+        reasons["thousands"] = f"as in {example!r} of {first!r}"
+    return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
+
+
+def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:
+    """Raise if a column that was named is in no table."""
+    every = list(dict.fromkeys(name for one in tables for name in one.columns))
+    for name in wanted:
+        if name not in every:
+            raise ExperimentError(
+                f"--{key} {name!r} is a column of no table; {nearest(name, every)}."
+            )
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a column's name, in small letters."""
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return [one for one in re.split(r"[^a-z0-9]+", parted.lower()) if one]
+
+
+def _is_id(name: str) -> bool:
+    words = _words(name)
+    return bool(_IDS & set(words)) or any(one.endswith("id") and len(one) > 4 for one in words)
+
+
+# -- ids
+
+
+def _with_ids(
+    tables: Sequence[TableProposal], wanted: Sequence[str]
+) -> tuple[list[TableProposal], tuple[Rule, ...], list[str]]:
+    """Return the tables with the columns of their ids, the rules of alignment, and notes."""
+    notes: list[str] = []
+    if wanted:
+        chosen = {
+            one.source.name: next(name for name in wanted if name in one.columns)
+            for one in tables
+            if any(name in one.columns for name in wanted)
+        }
+    else:
+        chosen = _matching(tables, notes)
+    tables = [
+        one.with_keys({}, id=chosen[one.source.name]) if one.source.name in chosen else one
+        for one in tables
+    ]
+    for one in tables:
+        if one.source.id is not None and one.columns:
+            own = one.columns[one.source.id]
+            try:
+                ids_of(own.values, one.rows, one.source)
+            except TableError as problem:
+                raise problem.retold(where=problem.where, advice=problem.without_settings) from None
+    rules = _rules(tables)
+    matched = _Matched(tables, rules)
+    if not wanted:
+        tables = _apart_where_values_differ(tables, matched, notes)
+        matched = _Matched(tables, rules)
+    return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, str]:
+    """Return the column by which each table's rows are most likely known to the others."""
+    candidates = {
+        one.source.name: {
+            name: own
+            for name, own in one.columns.items()
+            if own.distinct and (own.figures is None or own.whole)
+        }
+        for one in tables
+    }
+    found: list[tuple[float, str, str, str, str]] = []
+    for a, b in combinations(candidates, 2):
+        for first in candidates[a].values():
+            for second in candidates[b].values():
+                score = _likeness(first, second)
+                if score > 0:
+                    found.append((score, a, first.name, b, second.name))
+    found.sort(key=lambda one: -one[0])
+    chosen: dict[str, str] = {}
+    for _, a, first_name, b, second_name in found:
+        if chosen.get(a, first_name) == first_name and chosen.get(b, second_name) == second_name:
+            chosen.update({a: first_name, b: second_name})
+    for one in tables:
+        if one.source.name in chosen or not one.columns:
+            continue
+        # without a row in common, ids still keep the rows' own numbers out of the features
+        own = [name for name in candidates[one.source.name] if _is_id(name)]
+        known = [name for name in own if name in chosen.values()]
+        if own:
+            chosen[one.source.name] = (known or own)[0]
+    for one in tables:
+        if one.source.name not in chosen:
+            _refuse_repeats(one, tables, chosen)
+    return chosen
+
+
+def _likeness(first: Column, second: Column) -> float:
+    """Return how likely two columns tell the same rows apart; 0: not at all."""
+    same = first.name.casefold() == second.name.casefold()
+    named = same or (_is_id(first.name) and _is_id(second.name))
+    most = min(first.rows, second.rows)
+    shared = len(first.values_there & second.values_there)
+    if named and 2 * shared < most:
+        shared = max(_shared([first, second], rules) for rules in _RULES)
+    share = shared / most
+    if not shared or (not named and (share < 0.2 or shared < 10)):
+        return 0.0
+    if not named and first.numbered and second.numbered:  # the rows' numbers, by chance
+        return 0.0
+    return share + same + (_is_id(first.name) and _is_id(second.name))
+
+
+def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
+    """Return how many values the pairs of columns have in common after rules."""
+    own = [{*_tried(one.canonical, rules)} if rules else one.values_there for one in columns]
+    return sum(len(one & other) for one, other in combinations(own, 2))
+
+
+def _tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
+    """Return ids after rules; none where two of them would become one."""
+    if not rules:
+        return list(ids.tolist())
+    try:
+        return list(normalised(ids, rules, "").tolist())
+    except (TableError, ValueError):
+        return []
+
+
+def _refuse_repeats(
+    one: TableProposal, tables: Sequence[TableProposal], chosen: Mapping[str, str]
+) -> None:
+    """Raise if a table has the ids of another in rows that repeat."""
+    for other in tables:
+        name = chosen.get(other.source.name)
+        if name is None or name not in one.columns or other is one:
+            continue
+        own, ids = one.columns[name], other.columns[name]
+        if own.distinct or own.missing:
+            continue
+        shared = len(own.values_there & ids.values_there)
+        if 2 * shared > len(own.texts):
+            raise one.source.error(
+                f"the column {name!r} has the ids of {other.source.name!r}, but {own.rows} rows "
+                f"have {len(own.texts)} different ones",
+                "every sample needs one row: write one row for each id, such as sums or means",
+            )
+
+
+def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
+    """Return the rules by which most ids of different tables are the same."""
+    columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
+    most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
+    if _shared(columns, ()) == most:
+        return ()
+    return max(_RULES, key=lambda rules: _shared(columns, rules))  # the first of equal ones: none
+
+
+def _alike(tables: Sequence[TableProposal], rules: Sequence[Rule]) -> list[TableProposal]:
+    """Return the tables with ids of one type: text, where one of them has text."""
+    known = [one for one in tables if one.source.id and one.columns]
+    kinds = {one.source.name: _whole_ids(one.columns[str(one.source.id)]) for one in known}
+    if len(set(kinds.values())) < 2 or "zeros" in rules:
+        return list(tables)
+    texts = next(name for name, whole in kinds.items() if not whole)
+    return [
+        one.with_keys({"id_type": f"{texts} has text"}, id_type="text")
+        if kinds.get(one.source.name)
+        else one
+        for one in tables
+    ]
+
+
+def _whole_ids(column: Column) -> bool:
+    return column.whole and not column.coded
+
+
+class _Matched:
+    """Which rows of two tables have the same id."""
+
+    def __init__(self, tables: Sequence[TableProposal], rules: Sequence[Rule]) -> None:
+        self.ids = {
+            one.source.name: np.array(_tried(one.columns[one.source.id].canonical, rules), np.str_)
+            for one in tables
+            if one.source.id is not None and one.columns
+        }
+
+    def rows(self, one: str, other: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the rows of each table that have an id of the other's, in the same order."""
+        if one not in self.ids or other not in self.ids:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        _, first, second = np.intersect1d(self.ids[one], self.ids[other], return_indices=True)
+        return first, second
+
+
+def _apart_where_values_differ(
+    tables: Sequence[TableProposal], matched: _Matched, notes: list[str]
+) -> list[TableProposal]:
+    """Take the ids from tables whose rows of the same id have nothing alike: they are others."""
+    apart: dict[str, str] = {}
+    for one, other in combinations(tables, 2):
+        first, second = matched.rows(one.source.name, other.source.name)
+        alike = chance = 0.0
+        compared = []
+        for name in _comparable(one, other) if len(first) >= _LEAST_SHARED else ():
+            a, b = one.columns[name].canonical[first], other.columns[name].canonical[second]
+            known = (a != "") & (b != "")
+            if known.any() and (by_chance := _by_chance(a[known], b[known])) < 0.9:
+                alike += float((a == b)[known].mean())
+                chance += by_chance
+                compared.append(name)
+        if compared and alike - chance < 0.2 * (len(compared) - chance):
+            notes.append(
+                f"{one.source.name} and {other.source.name} have ids in common, but the rows of "
+                f"one id have other values of {listed(compared, 3)}: they are other samples, and "
+                "the ids are left out."
+            )
+            apart.update({one.source.name: notes[-1], other.source.name: notes[-1]})
+    why = "numbers the rows of this table alone: the same number is another sample elsewhere"
+    return [
+        one.without(str(one.source.id), why).with_keys({}, id=None)
+        if one.source.name in apart
+        else one
+        for one in tables
+    ]
+
+
+def _comparable(one: TableProposal, other: TableProposal) -> list[str]:
+    """Return the columns, no ids, that two tables have in common with values written alike."""
+    return [
+        name
+        for name, own in one.columns.items()
+        if name in other.columns
+        and name not in (one.source.id, other.source.id)
+        and (own.figures is None) == (other.columns[name].figures is None)
+    ]
+
+
+def _by_chance(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return which share of rows would have the same values if rows had nothing in common."""
+    levels, counts = np.unique(first, return_counts=True)
+    others = dict(
+        zip(*(part.tolist() for part in np.unique(second, return_counts=True)), strict=True)
+    )
+    same = sum(
+        count * others.get(level, 0)
+        for level, count in zip(levels.tolist(), counts.tolist(), strict=True)
+    )
+    return float(same / len(first) ** 2)
+
+
+def _told_ids(
+    one: TableProposal,
+    tables: Sequence[TableProposal],
+    matched: _Matched,
+    wanted: Sequence[str],
+) -> TableProposal:
+    """Return a table with why its ids are its ids."""
+    name = one.source.name
+    if one.source.id is None or not one.columns:
+        stated = {str(other.source.id) for other in tables if other.source.id} & set(one.columns)
+        for column in stated:
+            one = one.without(column, "the id of other tables, which does not tell its rows apart")
+        if one.source.id is None and not one.left_out:
+            why = "no column tells its rows apart, so that they belong to this client alone"
+            return one.with_keys({"id": why})
+        return one
+    shared = [
+        f"{len(matched.rows(name, other.source.name)[0]):,} are at {other.source.name} too"
+        for other in tables
+        if other is not one and other.source.name != name and other.source.name in matched.ids
+    ]
+    why = "as asked for" if wanted else "another value in every row"
+    if len(tables) > 1 and all(said.startswith("0 ") for said in shared):
+        shared = ["none of them is in another table"]
+    return one.with_keys({"id": "; ".join([why, *shared])})
+
+
+# -- labels
+
+
+def _labelled(one: TableProposal) -> bool:
+    return one.source.label is not None and bool(one.columns)
+
+
+def _with_labels(
+    tables: Sequence[TableProposal], wanted: Sequence[str], matched: _Matched
+) -> list[TableProposal]:
+    """Return the tables with the columns to predict, and why they are these."""
+    names, why = (list(wanted), "as asked for") if wanted else _label_name(tables)
+    found = []
+    for one in tables:
+        own = [name for name in names if name in one.columns and name != one.source.id]
+        own = [name for name in own if one.columns[name].texts]
+        if not own:
+            found.append(one)
+            continue
+        one = one.with_keys({"label": why}, label=own[0])
+        for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
+            one = one.without(name, f"may be a label too: --label {name} takes it instead")
+        found.append(one)
+    return _without_other_labels(_with_one_spelling(found), matched)
+
+
+def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Return the tables with labels mapped to those of the first, where they say no and yes."""
+    found: list[TableProposal] = []
+    first: dict[bool, str] = {}
+    for one in tables:
+        own = (
+            [canonical(text) for text in one.columns[str(one.source.label)].texts]
+            if _labelled(one)
+            else []
+        )
+        said = {_TRUTHS[text.casefold()]: text for text in own if text.casefold() in _TRUTHS}
+        if len(own) == len(said) == 2:
+            first = first or said
+            named = {said[truth]: first[truth] for truth in said if said[truth] != first[truth]}
+            if named:
+                one = one.with_keys({"label_map": "as the others write it"}, label_map=named)
+        found.append(one)
+    return found
+
+
+def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
+    """Return the columns to predict, and why; ExperimentError if none can be told."""
+    ranked: list[tuple[int, int, int, str]] = []
+    twos: list[str] = []
+    for one in tables:
+        for place, own in enumerate(one.columns.values()):
+            if own.name in (one.source.id, *one.left_out) or not own.kinds:
+                continue
+            kind = ("two", "few", "numbers").index(own.kinds)
+            if kind == 0:
+                twos.append(own.name)
+            rank = _label_rank(own)
+            if rank is not None:
+                ranked.append((rank, kind, -place, own.name))
+    if ranked:
+        return [min(ranked)[-1]], "by its name"
+    if any(not one.columns for one in tables):  # files with labels of their own
+        return [], ""
+    found = list(dict.fromkeys(twos))
+    if len(found) == 1:
+        return found, "the only column of two values"
+    every = list(dict.fromkeys(name for one in tables for name in one.columns))
+    shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
+    raise ExperimentError(
+        f"No column is named like a label ({listed(_LABELS[:5])}, …), and {shown}; say which "
+        "column is to be predicted: --label COLUMN."
+    )
+
+
+def _label_rank(column: Column) -> int | None:
+    """Return how much a column's name is that of a label, 0 the most; None: not at all."""
+    name, words = column.name.strip().casefold(), _words(column.name)
+    if name in _LABELS:
+        return _LABELS.index(name)
+    said = [one for one in words if one in _AS_A_WORD]
+    return 100 + _LABELS.index(said[0]) if said and column.kinds == "two" else None
+
+
+def _other_labels(one: TableProposal) -> Iterator[str]:
+    """Yield the columns beside the label that are named like one and have few values."""
+    for own in one.columns.values():
+        named = _label_rank(own)
+        weak = own.name.casefold() in ("class", "event", "response")
+        if own.name != one.source.label and named is not None and own.kinds == "two" and not weak:
+            yield own.name
+
+
+def _without_other_labels(
+    tables: Sequence[TableProposal], matched: _Matched
+) -> list[TableProposal]:
+    """Take the label from tables that say something else of rows that they share."""
+    found: list[TableProposal] = []
+    for one in tables:
+        for other in found:
+            if not (_labelled(one) and _labelled(other)):
+                continue
+            first, second = matched.rows(one.source.name, other.source.name)
+            spelled = one.source.label_map
+            a = one.columns[str(one.source.label)].canonical[first]
+            a = np.array([spelled.get(text, text) for text in a.tolist()], np.str_)
+            b = other.columns[str(other.source.label)].canonical[second]
+            wrong = int(((a != b) & (a != "") & (b != "")).sum())
+            if wrong:
+                label = str(one.source.label)
+                why = f"says something else than {other.source.name} of {wrong:,} shared rows"
+                one = one.with_keys({}, label=None, label_map={}).without(label, why)
+        found.append(one)
+    return found
+
+
+# -- features
+
+
+def _without_copies(tables: Sequence[TableProposal], matched: _Matched) -> list[TableProposal]:
+    """Leave out the columns that say what the label says, here or of shared rows elsewhere."""
+    found = []
+    for one in tables:
+        for other in tables:
+            if not _labelled(other):
+                continue
+            label = other.columns[str(other.source.label)]
+            if other.source.name == one.source.name:
+                first = second = np.arange(one.rows)
+            else:
+                first, second = matched.rows(one.source.name, other.source.name)
+            for own in one.features:
+                if _says_the_same(own, first, label, second):
+                    where = "" if one is other else f" of {other.source.name}"
+                    one = one.without(own.name, f"a copy of the label {label.name!r}{where}")
+        found.append(one)
+    return found
+
+
+def _says_the_same(
+    own: Column, rows: NDArray[np.intp], label: Column, labels: NDArray[np.intp]
+) -> bool:
+    """Return whether each value of a column goes with one label, and each label with one value."""
+    a, b = own.codes[rows], label.codes[labels]
+    known = (a >= 0) & (b >= 0)
+    a, b = a[known], b[known]
+    if len(a) < _LEAST_SHARED or len(np.unique(b)) < 2:
+        return False
+    if label.kinds == "numbers":
+        if own.figures is None or label.figures is None:
+            return False
+        x, y = np.array(own.figures)[a], np.array(label.figures)[b]
+        return bool(np.ptp(x) > 0 and abs(np.corrcoef(x, y)[0, 1]) > 1 - 1e-9)
+    pairs = len(np.unique(a * (b.max() + 1) + b))
+    return pairs == len(np.unique(a)) == len(np.unique(b))
+
+
+def _without_unfit(one: TableProposal) -> TableProposal:
+    """Leave out the columns that are no features, and list those that are codes."""
+    codes = []
+    for own in one.features:
+        why = _unfit(own, one.source)
+        if why:
+            one = one.without(own.name, why)
+        elif own.coded:
+            codes.append(own.name)
+    return one.with_keys({}, categorical=tuple(codes)) if codes else one
+
+
+def _unfit(own: Column, source: Source) -> str:
+    """Return why a column is no feature; "": it is one."""
+    if not own.texts:
+        return "empty in every row"
+    if own.missing > _MOST_MISSING:
+        return f"missing in {100 * own.missing:.0f} % of the rows"
+    if own.distinct and own.rows >= _LEAST_SHARED:
+        if own.figures is None:
+            return "another text in every row"
+        if own.numbered or (own.whole and _is_id(own.name)):
+            return "another whole number in every row, as an id has"
+    if own.coded and len(own.texts) > _MOST_LEVELS:
+        return f"codes with zeros in front, {len(own.texts):,} different ones"
+    # as the reader would read it, whose reasons these are
+    as_listed = replace(source, categorical=(own.name,)) if own.coded else source
+    try:
+        features_of({own.name: own.values}, as_listed)
+    except TableError as problem:
+        return _said(problem, own.name)
+    return ""
+
+
+def _said(problem: TableError, name: str) -> str:
+    """Return what is wrong with a column, without its name."""
+    return problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+
+
+def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Leave out the columns that have one and the same value wherever they are."""
+    levels: dict[str, set[str]] = {}
+    for one in tables:
+        for own in one.features:
+            levels.setdefault(own.name, set()).update(map(canonical, own.texts))
+    found = []
+    for one in tables:
+        for own in one.features:
+            if len(levels[own.name]) == 1:
+                one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
+        found.append(one)
+    return found
+
+
+def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Return the tables with the columns listed as categories that are codes or text somewhere."""
+    held: dict[str, list[Column]] = {}
+    for one in tables:
+        for own in one.features:
+            held.setdefault(own.name, []).append(own)
+    categories: dict[str, str] = {}
+    unlike: dict[str, str] = {}
+    coded = {name for one in tables for name in one.source.categorical}
+    for name, some in held.items():
+        levels = {canonical(text) for own in some for text in own.texts}
+        mixed = len({own.figures is None for own in some}) > 1
+        if (mixed or name in coded) and len(levels) > _MOST_LEVELS:
+            unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
+        elif mixed or name in coded or _codes(name, some, levels):
+            categories[name] = ""
+    found = []
+    for one in tables:
+        for own in one.features:
+            if own.name in unlike:
+                one = one.without(own.name, unlike[own.name])
+        own_codes = tuple(own.name for own in one.features if own.name in categories)
+        why = "few different whole numbers, or text elsewhere: taken for codes, not for amounts"
+        found.append(
+            one.with_keys({"categorical": why}, categorical=own_codes) if own_codes else one
+        )
+    return found
+
+
+def _codes(name: str, some: Sequence[Column], levels: set[str]) -> bool:
+    """Return whether a column's whole numbers are few enough to be codes, and no amounts."""
+    rows = sum(own.rows for own in some)
+    few = 3 <= len(levels) <= _MOST_CODES and rows >= 5 * len(levels)
+    return few and all(own.whole for own in some) and not _AMOUNTS & set(_words(name))

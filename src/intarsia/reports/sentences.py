@@ -1,0 +1,237 @@
+"""A run in plain sentences, for readers who do not know federated learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from intarsia.core.block import ClientId
+from intarsia.reports.contents import Contents
+from intarsia.results.audit import in_words, named, several
+from intarsia.results.comparison import (
+    duration,
+    gap,
+    measure_of,
+    number,
+    percent,
+    size,
+    value_of,
+)
+from intarsia.results.result import Difference, Result, Score, difference
+from intarsia.results.tables import WHY
+
+_NETWORKS = "a network of each party's own, of which a part is shared"
+TRAINED: Final = {  # algorithm → what it trains, and its name
+    "centralised": ("one linear model of all tables pooled", "centralised training"),
+    "cocoa": ("one linear model for all", "CoCoA"),
+    "ditto": ("a network for all and one for each party that stays near it", "Ditto"),
+    "fedavg": ("one linear model for all", "federated averaging"),
+    "fedavg-ft": ("a network for all that each party tunes on its rows", "FedAvg with fine-tuning"),
+    "fedhenn": ("a network of each party's own, alike in how it sees common points", "FedHeNN"),
+    "fedprox": ("one network for all", "FedProx"),
+    "fedrep": (_NETWORKS, "FedRep"),
+    "femam": ("networks for all, for groups of parties and for each, that add up", "FeMAM"),
+    "femam-flic": (
+        "networks for all, for groups of parties and for each, that add up",
+        "FeMAM-FLIC",
+    ),
+    "fesem": ("a network for each of several groups of parties", "FeSEM"),
+    "flic": ("a network of each party's own columns, with one hidden layer for all", "FLIC"),
+    "flic-linear": (
+        "a linear model of each party's own columns in one latent space",
+        "linear FLIC",
+    ),
+    "hetfedrep": (_NETWORKS, "HetFedRep"),
+    "hyfdca": ("one linear model of all columns", "HyFDCA"),
+    "hyfem": ("a network of all feature blocks, and one of each party's own blocks", "HyFEM"),
+    "ifca": ("a network for each of several groups of parties", "IFCA"),
+    "l2gd": ("a network for each party, drawn to their mean", "L2GD"),
+    "liblinear": ("one linear model of all tables pooled", "scikit-learn's solvers"),
+    "local": ("a network of each party's rows alone", "local training"),
+    "own-networks": ("networks that the user wrote", "own networks"),
+    "pfedme": ("a network for all and one for each party that stays near it", "pFedMe"),
+    "standalone": ("a linear model of each party's rows alone", "stand-alone training"),
+}
+
+_POOLED = ("centralised", "liblinear")
+_POOLED_SAID = "All tables were put together for it."
+
+
+def summary(contents: Contents) -> str:
+    """Return in one paragraph what was trained by whom, how good it is, and what it took."""
+    result, parties = contents.result, contents.parties
+    what, method = TRAINED.get(result.algorithm, ("a model", result.algorithm))
+    pooled = result.algorithm in _POOLED
+    aim = f" to predict “{contents.label}”" if contents.label else ""
+    said = [
+        f"{several(len(parties), 'party').replace('partys', 'parties')} ({named(parties)}) trained "
+        f"{what}{aim}, by {method}. {_POOLED_SAID if pooled else 'No row left its party.'}"
+    ]
+    measure, score, whose = headline(result)
+    if score is not None:
+        rows = "" if score.samples is None else f"{score.samples:,} "
+        test = "held-out rows" if contents.held_out else "rows"
+        on = f"On {rows}{test}" if rows else f"On the parties' {test}"
+        said.append(f"{on} {whose} {_says(score, measure)}{_interval(score, measure)}.")
+    said += _beside(result, measure)
+    seconds = result.seconds.get("training", result.seconds.get("total"))
+    rounds = several(result.rounds, "round")
+    said.append(
+        f"Training took {rounds} and {duration(seconds)}; it ended because {WHY[result.finished]}."
+    )
+    return " ".join(said)
+
+
+def headline(result: Result) -> tuple[str, Score | None, str]:
+    """Return by what a run is judged, the score of all rows or else the mean, and whose it is."""
+    metrics = result.metrics
+    score, whose = metrics.server, "the federated model"
+    if score is None and metrics.clients_mean is not None:
+        score, whose = metrics.clients_mean, "the federated models, as the mean of the parties,"
+    return measure_of([score, metrics.clients_mean]), score, whose
+
+
+def shown(value: float | None, measure: str) -> str:
+    """Return a figure as text: an accuracy in per cent."""
+    if value is None:
+        return "–"
+    return percent(value) if measure == "accuracy" else number(value)
+
+
+def interval_of(score: Score | None, measure: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a score's measure; None: it is not told."""
+    if score is None or score.figures is None:
+        return None
+    return score.figures.intervals.get({"R²": "r2", "AUC": "auc"}.get(measure, measure))
+
+
+def _says(score: Score, measure: str) -> str:
+    value = shown(value_of(score, measure), measure)
+    if measure == "accuracy":
+        return f"names the right class in {value} of cases"
+    return f"has an R² of {value}" if measure == "R²" else f"has a mean loss of {value}"
+
+
+def _interval(score: Score, measure: str) -> str:
+    ends = interval_of(score, measure)
+    if ends is None:
+        return ""
+    return f" (95 % interval {shown(ends[0], measure)} to {shown(ends[1], measure)})"
+
+
+def _beside(result: Result, measure: str) -> list[str]:
+    metrics = result.metrics
+    pooled, alone = (
+        value_of(one, measure) for one in (metrics.centralised, metrics.standalone_mean)
+    )
+    joined = value_of(metrics.clients_mean, measure)
+    said = []
+    if pooled is not None:
+        said.append(f"A model of all data in one place comes to {shown(pooled, measure)}.")
+    if alone is not None and joined is not None:
+        said.append(
+            f"Averaged over the parties it is {shown(joined, measure)}, against "
+            f"{shown(alone, measure)} where each trains alone."
+        )
+    if not said and result.algorithm not in (*_POOLED, "standalone"):
+        said.append("No reference model was trained beside it.")
+    return said
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What one party has of federating."""
+
+    client: ClientId
+    samples: int | None
+    by: Difference
+    verdict: str
+
+
+def gains(result: Result) -> list[Gain]:
+    """Return what each party gains or loses, the largest gain first."""
+    found = []
+    for name, joined in result.metrics.clients.items():
+        alone = result.metrics.standalone.get(name)
+        if alone is None:
+            continue
+        by = difference(alone, joined)
+        verdict = "gains" if by.gain > 0 else "loses" if by.gain < 0 else "neither"
+        ends = interval_of(alone, by.figure), interval_of(joined, by.figure)
+        if by.gain and ends[0] is not None and ends[1] is not None:
+            apart = ends[0][1] < ends[1][0] or ends[1][1] < ends[0][0]
+            verdict += ", and the intervals are apart" if apart else "; the intervals overlap"
+        found.append(Gain(name, joined.samples, by, verdict))
+    return sorted(found, key=lambda one: -one.by.gain)
+
+
+def gain_sentence(found: Sequence[Gain]) -> str:
+    """Return who gains and who loses by federating, in one or two sentences."""
+    if not found:
+        return (
+            "No party was also trained alone beside this run, so that it cannot be said who gains "
+            "and who loses by federating (experiment.yardsticks trains the reference models)."
+        )
+    parts = []
+    for wanted, verb in ((1, "gain"), (-1, "lose"), (0, "neither gain nor lose")):
+        names = [one.client for one in found if (one.by.gain > 0) - (one.by.gain < 0) == wanted]
+        if names:
+            single = {
+                "gain": "gains",
+                "lose": "loses",
+                "neither gain nor lose": "neither gains nor loses",
+            }
+            parts.append(f"{named(names)} {single[verb] if len(names) == 1 else verb}")
+    overlap = sum("overlap" in one.verdict for one in found)
+    chance = ""
+    if overlap:
+        chance = (
+            f" Where the intervals overlap ({overlap} of {len(found)}), the difference may be "
+            "chance."
+        )
+    return f"By federating {in_words(parts)}.{chance}"
+
+
+def certificate_sentence(result: Result) -> str:
+    """Return what is certain about the optimum, in one sentence."""
+    found = result.certificate
+    if found is None:
+        return (
+            "There is no certificate: the algorithm does not bound how far its objective is from "
+            "the best one, and the scores above are what there is to judge it by."
+        )
+    return (
+        f"The training objective is {found.primal:.8g}, and no model of this kind and these "
+        f"settings comes below {found.dual:.8g}: it is certain to be within "
+        f"{gap(found.gap_relative)} of the best, relatively."
+    )
+
+
+def cost_sentence(result: Result) -> str:
+    """Return what the run took."""
+    up, down = (result.bytes.get(way, 0) for way in ("up", "down"))
+    return (
+        f"The run took {duration(result.seconds.get('total'))} in all. The parties sent "
+        f"{size(up)} to the server and received {size(down)}, in "
+        f"{several(result.exchanges, 'exchange')}."
+    )
+
+
+def protection_sentences(result: Result) -> list[str]:
+    """Return what sealed sums and differential privacy keep from the server, where they do."""
+    found = result.privacy
+    sealed = {
+        "plain": "The sums were not sealed: whoever runs the server can read each contribution.",
+        "masked": "The sums were sealed by masks that the server cannot take off.",
+        "ckks": "The sums were encrypted (CKKS), and the server has no key.",
+    }
+    said = [sealed.get(found.mode, f"The sums had the mode {found.mode}.")]
+    if found.epsilon is not None:
+        said.append(
+            f"What was released is differentially private: ε = {found.epsilon:g}, "
+            f"δ = {found.delta:g} for each {found.unit}."
+        )
+        said += [f"It covers {one}." for one in found.covers]
+        said += [f"It does not cover {one}." for one in found.does_not_cover]
+    return said

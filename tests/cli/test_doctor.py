@@ -1,0 +1,195 @@
+"""`intarsia doctor`: what is as it should be, and each thing that is not, with what to do."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import socket
+import warnings
+from pathlib import Path
+
+import pytest
+
+from command_line import one_error, said
+from intarsia.cli import doctor
+from intarsia.cli.main import main
+from intarsia.maths import jit
+
+x509 = pytest.importorskip("cryptography.x509")
+
+REQUIREMENTS = [
+    "numpy>=2.0",
+    'torch>=2.4; extra == "torch"',
+    'optuna>=4.2; extra == "tune"',
+]
+VERSIONS = {"numpy": "2.1", "torch": "2.5"}
+
+
+def states(name: str, found: list[doctor.Finding]) -> list[str]:
+    return [one.state for one in found if one.name == name]
+
+
+def line(name: str, found: list[doctor.Finding]) -> str:
+    (one,) = [one for one in found if one.name == name]
+    return str(one)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Pretend what is installed; the test may change it."""
+    versions = dict(VERSIONS)
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(doctor, "_version", lambda name: versions.get(name))
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: REQUIREMENTS)
+    return versions
+
+
+def test_this_installation_is_sound(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json"]) == 0
+    out, err = said(capfd)
+    found = json.loads(out)
+    names = ["python", "versions", "extras", "cache", "locks", "threads", "accelerator"]
+    assert [one["name"] for one in found] == names
+    assert {one["state"] for one in found} == {"ok"}
+    assert [line.split(":")[0].split()[-1] for line in err.splitlines()] == names
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_version_that_is_too_old_is_a_problem(installed):
+    assert doctor._unmet(doctor._required("")[0]) == ""
+    installed["numpy"] = "1.26.4"
+    found = doctor._requirements()
+    assert found.state == "problem"
+    assert str(found).endswith(
+        "versions: numpy is 1.26.4, where >=2.0 is needed; run pip install --upgrade intarsia"
+    )
+    del installed["numpy"]
+    assert "numpy is not installed" in doctor._requirements().said
+    assert [one.name for one in doctor._required("torch")] == ["torch"]
+    installed["torch"] = "2.3"
+    broken = [one for one in doctor._extras() if one.state == "problem"]
+    assert [one.name for one in broken] == ["extra torch"]
+    assert 'pip install --upgrade "intarsia[torch]"' in broken[0].remedy
+
+
+def test_an_extra_that_is_absent_is_named_and_is_no_problem(installed):
+    (found,) = doctor._extras()
+    assert found.state == "ok"
+    assert found.said.startswith("torch; not installed: tune")
+
+
+def test_no_place_for_kernels_and_no_locks_are_problems(tmp_path, monkeypatch):
+    monkeypatch.setattr(jit, "cache_folder", lambda: None)
+    assert "set NUMBA_CACHE_DIR" in doctor._cache().remedy
+    monkeypatch.chdir(tmp_path)
+    assert doctor._locks().state == "ok"
+
+    def no_locks(*_: object) -> None:
+        raise OSError(os.strerror(95))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with warnings.catch_warnings():
+        found = doctor._locks()
+    assert found.state == "problem"
+    assert "has no locks" in found.said
+
+
+# -- a kit
+
+
+def certificate(path: Path, start: datetime.datetime, days: int) -> None:
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "bank")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + datetime.timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+NOW = datetime.datetime.now(datetime.UTC)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A site's kit as provisioning writes it, whose server listens nowhere."""
+    own = tmp_path / "bank"
+    for folder in ("startup", "local"):
+        (own / folder).mkdir(parents=True)
+    own.chmod(0o700)
+    with socket.socket() as one:  # a port that is free
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    servers = {"servers": [{"service": {"target": f"127.0.0.1:{port}"}, "admin_port": port}]}
+    (own / "startup/fed_client.json").write_text(json.dumps(servers), encoding="utf-8")
+    (own / "startup/client.key").write_bytes(b"secret")
+    certificate(own / "startup/client.crt", NOW - datetime.timedelta(days=1), 300)
+    table = 'path = "bank.csv"\nid = "customer"\n'
+    text = f'[site]\nname = "bank"\nplain = true\n[table]\n{table}'
+    (own / "local/site.toml").write_text(text, encoding="utf-8")
+    (own / "local/bank.csv").write_text("customer,age\n1,2\n", encoding="utf-8")
+    for private in ("startup/client.key", "local/site.toml"):
+        (own / private).chmod(0o600)
+    return own
+
+
+def test_of_a_kit_each_thing_is_looked_at(kit, capfd, monkeypatch):
+    monkeypatch.chdir(kit.parent)
+    found = doctor.of_kit(kit)
+    names = ["kit", "settings", "permissions", "certificates", "clock", "ports"]
+    assert [one.name for one in found] == names
+    assert [one.name for one in found if one.state == "problem"] == ["ports"]
+    assert "cannot be reached (Connection refused); start the server" in line("ports", found)
+    assert "valid for 298 days" in line("certificates", found)
+    assert main(["doctor", str(kit)]) == 1
+    assert len(said(capfd)[1].splitlines()) == 13
+    with socket.socket() as server:
+        target = json.loads((kit / "startup/fed_client.json").read_bytes())["servers"][0]
+        server.bind(("127.0.0.1", target["admin_port"]))
+        server.listen()
+        assert states("ports", doctor.of_kit(kit)) == ["ok"]
+
+
+def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
+    (kit / "startup/client.key").chmod(0o644)
+    kit.chmod(0o755)
+    assert "others may read 'startup/client.key'; run chmod -R go= " in line(
+        "permissions", doctor.of_kit(kit)
+    )
+    certificate(kit / "startup/client.crt", NOW - datetime.timedelta(days=400), 300)
+    certificate(kit / "startup/rootCA.pem", NOW - datetime.timedelta(days=10), 30)
+    found = [one for one in doctor.of_kit(kit) if one.name == "certificates"]
+    assert [one.state for one in found] == ["problem", "problem"]
+    assert "client.crt ended on" in found[0].said
+    assert "rootCA.pem ends on" in found[1].said
+    certificate(kit / "startup/client.crt", NOW + datetime.timedelta(hours=5), 300)
+    assert "set this machine's clock" in str(
+        next(one for one in doctor.of_kit(kit) if one.name == "certificates")
+    )
+    ahead = NOW.timestamp() + 3600
+    os.utime(kit / "startup/client.key", (ahead, ahead))
+    assert "minutes ahead; set this machine's clock, by NTP" in line("clock", doctor.of_kit(kit))
+    (kit / "local/bank.csv").unlink()
+    assert "where nothing is; put the file there" in line("settings", doctor.of_kit(kit))
+
+
+def test_a_folder_that_is_no_kit_is_refused(tmp_path, capfd):
+    assert main(["doctor", str(tmp_path)]) == 2
+    assert "is no kit" in one_error(said(capfd)[1])

@@ -1,0 +1,336 @@
+"""`intarsia init`: what it proposes for tables as people have them, and that the file runs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as arrow_parquet
+import pytest
+
+from command_line import one_error, said
+from intarsia.cli.main import main
+from intarsia.results.result import load
+
+RNG = np.random.default_rng(0)
+AGE = RNG.integers(20, 80, 120)
+INCOME, BASKET = RNG.normal(size=(2, 120)).round(4)
+DEFAULT = (INCOME + BASKET > 0).astype(int)
+BANK, SHOP = range(80), range(20, 120)  # rows 20 to 79 are at both
+
+
+def write(
+    folder: Path,
+    name: str,
+    columns: Mapping[str, Iterable[object]],
+    separator: str = ",",
+    encoding: str = "utf-8",
+) -> Path:
+    rows = zip(*columns.values(), strict=True)
+    lines = [columns.keys(), *(map(str, row) for row in rows)]
+    path = folder / name
+    path.write_bytes("".join(f"{separator.join(line)}\n" for line in lines).encode(encoding))
+    return path
+
+
+def bank(**columns: Iterable[object]) -> dict[str, Iterable[object]]:
+    own = {"customer": BANK, "age": AGE[:80], "income": INCOME[:80], "default": DEFAULT[:80]}
+    return {**own, **columns}
+
+
+def shop(**columns: Iterable[object]) -> dict[str, Iterable[object]]:
+    return {"customer": SHOP, "basket": BASKET[20:], **columns}
+
+
+def proposed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *tables: Mapping[str, Iterable[object]],
+    arguments: Sequence[str] = (),
+    **how: Any,
+) -> dict[str, Any]:
+    """Return what `init` writes for CSV files named a, b, …"""
+    monkeypatch.chdir(tmp_path)
+    names = [f"{letter}.csv" for letter in "abc"[: len(tables)]]
+    for name, columns in zip(names, tables, strict=True):
+        write(tmp_path, name, columns, **how)
+    assert main(["init", *names, *arguments]) == 0
+    return tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+
+
+def client(found: Mapping[str, Any], position: int) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in found["client"][position].items()
+        if key not in ("name", "path")
+    }
+
+
+def test_the_file_for_two_tables_runs_as_it_is(tmp_path, monkeypatch, capfd):
+    found = proposed(tmp_path, monkeypatch, bank(), shop(town=["n", "s"] * 50))
+    err = said(capfd)[1]
+    assert found["algorithm"]["name"] == "hyfdca"
+    assert found["algorithm"]["loss"] == "logistic"
+    assert found["client"] == [
+        {"name": "a", "path": "a.csv", "id": "customer", "label": "default"},
+        {"name": "b", "path": "b.csv", "id": "customer"},
+    ]
+    assert "Who holds what" in err
+    assert "would stop" not in err
+    assert err.rstrip().endswith("intarsia run mine.toml")
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "60 are at b too" in text
+    ill = DEFAULT[:80].sum()
+    assert f"by its name: 0 ({80 - ill}), 1 ({ill})" in text
+    assert "# text, as categories: town" in text
+    assert str(tmp_path) not in text
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    assert load(tmp_path / "runs/mine").metrics.server.loss < 0.5  # log 2 for who knows nothing
+
+
+def test_nothing_is_overwritten_unasked(tmp_path, monkeypatch, capfd):
+    proposed(tmp_path, monkeypatch, bank(), shop())
+    said(capfd)
+    assert main(["init", "a.csv", "b.csv"]) == 2
+    assert "mine.toml is there already" in one_error(said(capfd)[1])
+    (tmp_path / "sub").mkdir()
+    assert main(["init", "a.csv", "b.csv", "--out", "sub/two.toml"]) == 0
+    clients = tomllib.loads((tmp_path / "sub/two.toml").read_text(encoding="utf-8"))["client"]
+    assert [one["path"] for one in clients] == ["../a.csv", "../b.csv"]
+    assert main(["init", "a.csv", "b.csv", "--overwrite"]) == 0
+
+
+def test_files_of_excel_in_german_are_read(tmp_path, monkeypatch):
+    comma = [str(one).replace(".", ",") for one in INCOME[:80]]
+    own = {"Kunde": BANK, "Größe": comma, "Ausfall default": DEFAULT[:80]}
+    other = {"Kunde": SHOP, "Ort": ["Köln", "Mainz"] * 50}
+    how = {"separator": ";", "encoding": "latin-1"}
+    found = proposed(tmp_path, monkeypatch, own, other, **how)
+    assert client(found, 0) == {
+        "encoding": "cp1252",
+        "decimal": ",",
+        "id": "Kunde",
+        "label": "Ausfall default",
+    }
+    assert client(found, 1) == {"encoding": "cp1252", "id": "Kunde"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rules", "keys"),
+    [
+        (BANK, [f"{one}.0" for one in SHOP], None, {}),
+        (BANK, [f"{one:05}" for one in SHOP], ["zeros"], {}),
+        ([f"{one:05}" for one in BANK], [f"{one:05}" for one in SHOP], None, {}),
+        ([f"k{one}" for one in BANK], [f"K{one}" for one in SHOP], ["case"], {}),
+        (BANK, [one if one < 100 else f"x{one}" for one in SHOP], None, {"id_type": "text"}),
+    ],
+)
+def test_ids_that_are_written_in_two_ways_match(
+    first, second, rules, keys, tmp_path, monkeypatch, capfd
+):
+    tables = bank(customer=first), shop(customer=second)
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert found.get("alignment", {}).get("normalise") == rules
+    assert client(found, 0) == {"id": "customer", **keys, "label": "default"}
+    assert "hybrid: 60 of 120 rows" in " ".join(said(capfd)[1].split())
+
+
+def test_ids_of_other_names_are_found_by_their_values(tmp_path, monkeypatch):
+    own = bank(number=[1000 + one for one in BANK])
+    other = {"CustomerID": SHOP, "basket": BASKET[20:], "defaulted": DEFAULT[20:]}
+    found = proposed(tmp_path, monkeypatch, own, other)
+    assert client(found, 0) == {"id": "customer", "label": "default", "exclude": ["number"]}
+    assert client(found, 1) == {"id": "CustomerID", "exclude": ["defaulted"]}
+
+
+def test_three_tables_have_one_id_and_their_labels(tmp_path, monkeypatch):
+    own = {"id": range(60), "age": AGE[:60], "y": DEFAULT[:60]}
+    other = {
+        "id": range(40, 120),
+        "basket": BASKET[40:],
+        "y": [("no", "yes")[one] for one in DEFAULT[40:]],
+    }
+    third = {"id": range(20, 100), "income": INCOME[20:100]}
+    found = proposed(tmp_path, monkeypatch, own, other, third)
+    assert client(found, 0) == {"id": "id", "label": "y"}
+    assert client(found, 1) == {"id": "id", "label": "y", "label_map": {"no": "0", "yes": "1"}}
+    assert client(found, 2) == {"id": "id"}
+
+
+def test_rows_with_one_id_and_other_values_are_other_samples(tmp_path, monkeypatch, capfd):
+    columns = {"patient": range(60), "age": AGE[:60], "income": INCOME[:60], "y": DEFAULT[:60]}
+    same = {"patient": range(60), "age": AGE[60:], "income": INCOME[60:], "y": DEFAULT[60:]}
+    found = proposed(tmp_path, monkeypatch, columns, same)
+    assert client(found, 0) == client(found, 1) == {"label": "y", "exclude": ["patient"]}
+    err = said(capfd)[1]
+    assert "check: a and b have ids in common, but the rows of one id have other values" in err
+    assert "horizontal: all clients have the same columns and no row in common" in err
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_tables_with_the_same_columns_and_other_rows_are_horizontal(
+    named, tmp_path, monkeypatch, capfd
+):
+    columns = {"patient": range(60), "age": AGE[:60], "income": INCOME[:60], "y": DEFAULT[:60]}
+    others = {"patient": range(60, 120), "age": AGE[60:], "income": INCOME[60:], "y": DEFAULT[60:]}
+    if not named:
+        del others["patient"]
+    found = proposed(tmp_path, monkeypatch, columns, others)
+    assert client(found, 0) == {"id": "patient", "label": "y"}
+    assert client(found, 1) == ({"id": "patient"} if named else {}) | {"label": "y"}
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert ("none of them is in another table" if named else "# no id: no column") in text
+    err = said(capfd)[1]
+    assert "horizontal" in err
+    assert "check:" not in err
+
+
+def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
+    own = bank(
+        outcome=["bad" if one else "good" for one in DEFAULT[:80]],
+        opened=[f"2024-01-{1 + one % 28:02}" for one in BANK],
+        note=[f"called on day {one}" for one in BANK],
+        branch=["north"] * 80,
+        contract=[f"{70000 - one}" for one in BANK],
+        bonus=["" if one else "3.5" for one in BANK],
+        zip=[f"{one % 70:05}" for one in BANK],
+        copy=[3 - 2 * one for one in DEFAULT[:80]],
+        status=[one % 4 for one in BANK],
+        children=[one % 4 for one in BANK],
+        score=["NA" if one % 9 == 0 else one / 7 for one in BANK],
+    )
+    other = shop(reported=["no" if one else "yes" for one in DEFAULT[20:]], status=["x", "y"] * 50)
+    found = proposed(tmp_path, monkeypatch, own, other)
+    left_out = {"outcome", "opened", "note", "branch", "contract", "bonus", "zip", "copy"}
+    assert set(client(found, 0)["exclude"]) == left_out
+    assert client(found, 0)["categorical"] == ["status"]
+    assert client(found, 0)["missing"] == ["?", "", "NA"]
+    assert client(found, 1)["exclude"] == ["reported"]
+    assert client(found, 1)["categorical"] == ["status"]
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    for line in (
+        '"outcome",  # may be a label too',
+        '"opened",  # has dates',
+        '"note",  # another text in every row',
+        "\"branch\",  # 'north' in every row",
+        '"contract",  # another whole number in every row',
+        '"bonus",  # missing in 99 %',
+        '"zip",  # codes with zeros in front',
+        "\"copy\",  # a copy of the label 'default'",
+        "\"reported\",  # a copy of the label 'default' of a",
+        "# numbers: age, income, children, score",
+    ):
+        assert line in text
+
+
+def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
+    price = (INCOME + BASKET).round(3)
+    own = {"customer": BANK, "account": BANK, "age": AGE[:80], "price": price[:80]}
+    arguments = ["--label", "price", "--id", "account", "--id", "customer"]
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
+    assert found["algorithm"]["loss"] == "squared"
+    assert client(found, 0) == {"id": "account", "label": "price", "exclude": ["customer"]}
+    assert client(found, 1) == {"id": "customer"}
+
+
+def test_several_classes_are_a_task_of_their_own(tmp_path, monkeypatch):
+    own = bank(default=[one % 4 for one in BANK])
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert found["labels"] == {"task": "multiclass"}
+    assert '# or one class against all others: positive = "3"' in (
+        tmp_path / "mine.toml"
+    ).read_text(encoding="utf-8")
+
+
+def test_names_with_blanks_quotes_and_control_characters_are_written_as_they_are(
+    tmp_path, monkeypatch
+):
+    own = bank(**{' monthly "net" income ': INCOME[:80], "#\x1b[2J": ["1"] * 80})
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert client(found, 0)["exclude"] == ["#\x1b[2J", 'monthly "net" income'][:1]
+    assert '# numbers: age, income, monthly "net" income' in (tmp_path / "mine.toml").read_text(
+        encoding="utf-8"
+    )
+
+
+def test_parquet_and_npz_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    columns = {"customer": pa.array(BANK), "age": AGE[:80], "default": DEFAULT[:80].astype(bool)}
+    arrow_parquet.write_table(pa.table(columns), tmp_path / "bank.parquet")
+    np.savez(tmp_path / "shop.npz", x=BASKET[20:, None], samples=np.array(SHOP))
+    assert main(["init", "bank.parquet", "shop.npz"]) == 0
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    assert client(found, 0) == {"id": "customer", "label": "default"}
+    assert client(found, 1) == {"id": "samples"}
+
+
+def test_labels_of_a_libsvm_file_are_numbers_or_classes_by_themselves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{one:.3f} 1:{own:.3f} 2:1" for one, own in zip(INCOME + BASKET, INCOME, strict=True)]
+    (tmp_path / "meter.svm").write_text("\n".join(lines), encoding="utf-8")
+    assert main(["init", "meter.svm"]) == 0
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    assert found["algorithm"]["loss"] == "squared"
+    assert client(found, 0) == {}
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder, columns in (("bank", bank()), ("shop", shop())):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder, "data.csv", columns)
+    assert main(["init", "bank/data.csv", "shop/data.csv"]) == 0
+    clients = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))["client"]
+    assert [one["name"] for one in clients] == ["bank-data", "shop-data"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "No table is named"),
+        (["nowhere.csv"], "there is no such file; correct its path"),
+        (["folder"], "this is a folder, not a file"),
+        (["empty.csv", "bank.csv"], "the file is empty"),
+        (["index.csv"], "the name of column 1 is ''"),
+        (["bank.csv", "bank.csv"], "bank.csv is named 2 times"),
+        (["bank.csv", "--label", "defualt"], "--label 'defualt' is a column of no table; use 'd"),
+        (["bank.csv", "--id", "age"], "id column 'age' has "),
+        (["shop.csv"], "No column is named like a label"),
+        (["orders.csv", "bank.csv"], "80 rows have 40 different ones; every sample needs one row"),
+        (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),
+        (["bank.csv", "--out", "none/mine.toml"], "none is no folder"),
+        (["--example", "credti"], "--example 'credti' is none; use 'credit'"),
+        (["--example", "credit", "bank.csv"], "--example brings its own tables"),
+        (["bank.csv", "far.csv"], "Nothing can be learned from these tables together"),
+    ],
+)
+def test_what_cannot_be_proposed_is_said_in_a_sentence(
+    arguments, sentence, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.csv").write_bytes(b"")
+    write(tmp_path, "bank.csv", bank())
+    write(tmp_path, "shop.csv", shop())
+    write(tmp_path, "far.csv", shop(customer=range(1000, 1100)))
+    write(tmp_path, "index.csv", {"": BANK, "y": DEFAULT[:80]})
+    write(tmp_path, "orders.csv", {"customer": [one // 2 for one in BANK], "basket": BASKET[:80]})
+    assert main(["init", *arguments]) == 2
+    assert sentence in one_error(said(capfd)[1])
+    assert not (tmp_path / "mine.toml").exists()
+
+
+@pytest.mark.parametrize(("name", "tables"), [("credit", 3), ("heart", 4)])
+def test_an_example_comes_with_its_data(name, tables, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--example", name]) == 0
+    assert said(capfd)[1].rstrip().endswith(f"intarsia run {name}.toml")
+    assert len([*(tmp_path / name).iterdir()]) == tables
+    clients = tomllib.loads((tmp_path / f"{name}.toml").read_text(encoding="utf-8"))["client"]
+    assert all((tmp_path / one["path"]).is_file() for one in clients)
+    assert main(["init", "--example", name]) == 2
+    assert f"{name}.toml is there already" in one_error(said(capfd)[1])
