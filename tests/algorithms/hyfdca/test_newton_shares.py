@@ -673,7 +673,7 @@ def test_a_client_refuses_a_hessian_of_so_few_samples_that_it_tells_of_each():
 
 @pytest.mark.slow
 def test_a_shared_system_smooths_more_where_smoothing_stands_still():
-    """Nearly dependent columns and λ 1e-7: without it a gap of 0.06 is left."""
+    """Nearly dependent columns, outlying rows and λ 1e-7."""
     x, y = ill_conditioned(1500, 150, seed=5)
     options = HyFDCA(loss="hinge", regularisation=1e-7, system="shares")
     engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
