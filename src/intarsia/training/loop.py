@@ -32,6 +32,7 @@ Part = fl.Part
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
+_ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point show no smaller one
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
 _STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
@@ -467,7 +468,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         if stays:
             return replace(state, finished="stalled")
     if info.finished:
-        ends: Finished = "algorithm" if gap is None or gap <= _ROUNDING_STALL else "stalled"
+        ends: Finished = "algorithm" if gap is None or gap <= _ENDS else "stalled"
         return replace(state, finished=ends)
     if state.round >= description.rounds:
         return replace(state, finished="rounds")
