@@ -189,15 +189,7 @@ def _finishing_round(
     if isinstance(phase, newton.Newton) and phase.stalled:
         frame = server.options.frame and server.options.system in ("auto", "rows")
         phase = newton_interior.begin(phase, clients, frame=frame)
-    if isinstance(phase, minibatch_ascent.ChunkAscent):
-        phase, info = minibatch_ascent.step(phase, clients, rng)
-    elif isinstance(phase, dual_newton.DualNewton):
-        phase, info = dual_newton.step(phase, clients)
-    elif isinstance(phase, newton_interior.InteriorPoint):
-        phase, info = newton_interior.step(phase, clients)
-    else:
-        assert phase is not None
-        phase, info = newton.step(phase, clients, rng)
+    phase, info = _PHASES[type(phase)].step(phase, clients, rng)
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
 

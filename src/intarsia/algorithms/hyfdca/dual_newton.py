@@ -553,7 +553,9 @@ def begin(
     return _at(newton, clients, np.zeros(outputs), np.full(outputs, -1.0), z=found.z)
 
 
-def step(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.RoundMetrics]:
+def step(
+    newton: DualNewton, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[DualNewton, fl.RoundMetrics]:
     """Take one step; return the state and the certificate at the new point."""
     # step 1: u
     solved = _solve(newton, clients)

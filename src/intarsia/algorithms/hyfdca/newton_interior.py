@@ -422,7 +422,9 @@ def _draw_frame(newton: Any, clients: fl.Clients) -> None:
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=scores.z)))
 
 
-def step(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, fl.RoundMetrics]:
+def step(
+    state: InteriorPoint, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[InteriorPoint, fl.RoundMetrics]:
     """Take one step; return the state and the certificate at the new point."""
     # step 1: first direction
     found = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
