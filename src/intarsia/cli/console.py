@@ -77,3 +77,22 @@ Output = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="FILE", help="Write here, not to standard output."),
 ]
+IdColumn = Annotated[
+    str | None, typer.Option("--id", metavar="COLUMN", help="The column with the ids of the rows.")
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--missing",
+        metavar="TEXT",
+        help="Counts as a missing value too, beside what did in training; once for each.",
+    ),
+]
+AllowedModules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        metavar="NAME",
+        help="A module that DIR may name and whose code may run here; once for each.",
+    ),
+]
