@@ -37,7 +37,7 @@ TRAINED: Final = {  # algorithm → what it trains, and its name
         "FeMAM-FLIC",
     ),
     "fesem": ("a network for each of several groups of parties", "FeSEM"),
-    "flic": ("a network of each party's own columns, with one hidden layer for all", "FLIC"),
+    "flic": ("a network of each party's own columns, in one latent space", "FLIC"),
     "flic-linear": (
         "a linear model of each party's own columns in one latent space",
         "linear FLIC",
