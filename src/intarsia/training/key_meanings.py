@@ -142,7 +142,10 @@ SAID: dict[str, tuple[str, str]] = {
     "patience": ("rounds without better accuracy that end a level", "raise for noisy accuracy"),
     "passes": ("passes of a matching over clients, at most", "hardly ever"),
     "points": ("points whose kernels are compared", "raise for steadier kernels; traffic R²"),
-    "precision": ("numbers that networks compute with", "double to compare runs"),
+    "precision": (
+        "numbers that networks compute with; bf16: in products alone",
+        "double to compare runs, bf16 on an accelerator that has it",
+    ),
     "liblinear.precision": ("tolerance of the solver", "lower for more digits"),
     "pretraining_batch": ("rows of a step before the first round", "as batch"),
     "pretraining_epochs": ("epochs that align embeddings first", "lower to save time"),
