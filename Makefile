@@ -6,7 +6,7 @@ QUICK := not slow and not gpu
 FLOWER := .venv-flower
 BROWSER := .venv-browser
 
-.PHONY: help setup demo test test-slow test-flower test-browser test-installs bench lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-installs bench gpu lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
+	@echo "make gpu        published settings on an accelerator, 40 minutes a call; a later call goes on"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
 
@@ -80,6 +81,11 @@ test-installs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write
+
+# constraints.txt pins a build of torch for processors: put one for the accelerator into .venv first.
+gpu: $(STAMP)
+	$(BIN)/python -m pytest -q -m gpu
+	$(BIN)/python benchmarks/accelerator.py --minutes 40 --write
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
