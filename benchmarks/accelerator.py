@@ -1,7 +1,7 @@
 """Published settings on an accelerator, each for a share of the time; a later call goes on.
 
-    python benchmarks/accelerator.py [--minutes N] [--cell NAME...] [--device NAME] [--show]
-                                     [--write]
+    python benchmarks/accelerator.py [--minutes N] [--cell NAME...] [--device NAME]
+                                     [--alone] [--show] [--write]
 
 A cell is a run of a file in experiments/ as `intarsia run` does it, with all of its clients, images
 and its full network. It has its part of the minutes (`share`), is stopped as by Ctrl-C when they
@@ -94,7 +94,7 @@ def main() -> None:
         whole = sum(cell.share for cell in asked.values())
         for name, cell in asked.items():
             limit = 60 * arguments.minutes * cell.share / whole
-            _go_on(name, cell, arguments.device, limit)
+            _go_on(name, cell, arguments, limit)
     columns = ["run", "rounds", "s a round", "on the processor", "accuracy", "clients", "published"]
     rows = [_row(name, cell) for name, cell in asked.items() if _history(RUNS / name)]
     show(TITLE, columns, rows)
@@ -102,17 +102,17 @@ def main() -> None:
         write(TITLE, columns, rows, seed=0, notes=_notes())
 
 
-def _go_on(name: str, cell: Cell, device: str, limit: float) -> None:
+def _go_on(name: str, cell: Cell, arguments: argparse.Namespace, limit: float) -> None:
     """Run a cell, or go on with it, for some seconds."""
     folder, begun = RUNS / name, time.monotonic()
     if (folder / "result.json").is_file():
         return
-    if not (folder / "history.jsonl").is_file():
+    if not (folder / "history.jsonl").is_file() and not arguments.alone:
         _call(_begin(cell, RUNS / f"{name}-processor", "cpu", 2), limit / 4)
     if (folder / "checkpoints").is_dir():
         command = ["resume", str(folder)]
     else:
-        command = _begin(cell, folder, device, cell.rounds)
+        command = _begin(cell, folder, arguments.device, cell.rounds)
     print(f"{name}: {limit / 60:.1f} minutes", flush=True)
     _call(command, limit - (time.monotonic() - begun))
 
@@ -199,6 +199,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=40.0, help="of this call, all cells")
     parser.add_argument("--cell", nargs="+", choices=list(CELLS), default=list(CELLS))
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--alone", action="store_true", help="not on the processor too")
     parser.add_argument("--show", action="store_true", help="run nothing")
     parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md")
     return parser.parse_args()
