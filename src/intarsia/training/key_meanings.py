@@ -74,6 +74,7 @@ SAID: dict[str, tuple[str, str]] = {
     "extractors": ("kinds of single blocks, by name", "where blocks differ in kind"),
     "features": ("width of what an extractor gives", "raise for rich blocks"),
     "femam": ("table of femam's keys for the levels", "see femam"),
+    "final_rounds": ("rounds on all rows after the last one", "0 to save them"),
     "final_epochs": ("epochs at all clients after the last round", "0: no fine-tuning"),
     "first_clustering": ("round of a level that first finds clusters", "1: the paper"),
     "first_rounds": ("rounds of level 1", "so many that its loss is steady"),
