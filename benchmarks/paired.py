@@ -3,11 +3,14 @@
     git worktree add /tmp/before 574201d
     taskset -c 1 python benchmarks/paired.py /tmp/before --data breast_cancer,a9a --repeats 40
     taskset -c 1 python benchmarks/paired.py /tmp/before --training compiled:10 --repeats 10
+    taskset -c 1 python benchmarks/paired.py /tmp/before --experiment hyfem-mfeat --repeats 3
 
 Each tree has a process of its own, with its kernels compiled and warm. They take turns, so that
 both see the same load. Processes are started anew a few times: where one's memory lies makes up to
 a tenth. Of HyFDCA: CPU seconds of set-up and rounds to a certified gap, with the
-benchmark of each tree (`solvers.federated`). Of local training: those of one call of `train`.
+benchmark of each tree (`solvers.federated`). Of local training: those of one call of `train`. Of an
+experiment: those of a round, as this tree's file says it; keys that the other tree has other
+defaults of are set by `--set`, and those that it lacks by `--now`.
 """
 
 from __future__ import annotations
@@ -18,8 +21,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 HERE = Path(__file__).resolve().parent
 
@@ -60,12 +67,33 @@ for _ in sys.stdin:
     print(json.dumps([[spent], 0, 0, total]), flush=True)
 """
 
+# the second round on: the first compiles, and opens what the others keep
+_ROUNDS = """
+import json, sys, time
+import intarsia
+import torch
+torch.set_num_threads(1)
+for _ in sys.stdin:
+    times = []
+    file = f"{sys.argv[2]}/{sys.argv[3]}.toml"
+    note = lambda told: times.append(time.process_time())
+    result = intarsia.run(file, out=None, progress=note)
+    rounds = len(times) - 2
+    print(json.dumps([[(times[-1] - times[1]) / rounds], 0, rounds, result.metrics.server.loss]),
+          flush=True)
+"""
+_EXPERIMENTS = HERE.parent / "experiments"
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path, help="the root of the other tree")
     parser.add_argument("--data", default="", help="problems, separated by commas")
     parser.add_argument("--training", default="", help="engine:batch, separated by commas")
+    parser.add_argument("--experiment", default="", help="files of experiments/, likewise")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of these")
+    parser.add_argument("--now", nargs="*", default=[], metavar="KEY=VALUE", help="of this tree's")
+    parser.add_argument("--rounds", type=int, default=8, help="of these")
     parser.add_argument("--loss", default="hinge")
     parser.add_argument("--repeats", type=int, default=20, help="of each process")
     parser.add_argument("--processes", type=int, default=4)
@@ -76,6 +104,28 @@ def main() -> None:
             given = [name, arguments.loss, str(arguments.seed)]
             times = arguments.repeats, arguments.processes
             compare(arguments.before.resolve(), code, given, *times)
+    for name in filter(None, arguments.experiment.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            for tree in ("before", "now"):
+                described = _described(name, arguments.rounds, [*arguments.set, *arguments.now])
+                for key in arguments.now if tree == "before" else ():
+                    table, _, last = key.partition("=")[0].partition(".")
+                    del described[table][last]
+                (Path(folder) / f"{tree}.toml").write_text(tomli_w.dumps(described))
+            times = arguments.repeats, arguments.processes
+            compare(arguments.before.resolve(), _ROUNDS, [name, folder], *times)
+
+
+def _described(name: str, rounds: int, keys: list[str]) -> dict[str, Any]:
+    """Return an experiment of some rounds without evaluations, as both trees read it."""
+    tree = tomllib.loads((_EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
+    tree["experiment"] |= {"rounds": rounds, "evaluate_every": 0, "yardsticks": False}
+    tree.pop("published", None)
+    for given in keys:
+        key, _, value = given.partition("=")
+        table, _, last = key.partition(".")
+        tree[table][last] = tomllib.loads(f"value = {value}")["value"]
+    return tree
 
 
 def compare(before: Path, code: str, given: list[str], repeats: int, processes: int) -> None:
@@ -83,7 +133,9 @@ def compare(before: Path, code: str, given: list[str], repeats: int, processes: 
     runs: list[list[Any]] = [[], []]
     for number in range(processes):
         places = [before, HERE.parent]
-        trees = [_started(places[which], code, given) for which in (0, 1)]
+        trees = [
+            _started(places[which], code, [*given, ("before", "now")[which]]) for which in (0, 1)
+        ]
         for repeat in range(repeats + 1):
             for which in (0, 1) if (repeat + number) % 2 else (1, 0):
                 answer = _asked(trees[which])
