@@ -263,7 +263,7 @@ MUTATIONS = [
         ("levels in one place", "update(category.public_levels)", "update(category.levels)", TEXTS),
     ),
     *_of(
-        "core/module_names.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)
+        "core/plugins.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)
     ),
     *_of(
         "models/serialization.py",
