@@ -108,15 +108,20 @@ def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
             f"{said} has the name {found.name!r}, which is that of one of intarsia; give it a name "
             "of its own."
         )
-    cls: Any = found.hyperparameters
-    keys = [one.name for one in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
-    needed = ("loss", "regularisation") if found.model.kind == "linear" else ("loss",)
-    if lacking := [key for key in needed if key not in keys]:
+    if lacking := lacking_keys(found):
         raise ExperimentError(
             f"{said} has hyperparameters without {listed(lacking)}, by which models are graded and "
             "compared; make them a frozen dataclass with these fields."
         )
     return found
+
+
+def lacking_keys(algorithm: Algorithm) -> list[str]:
+    """Return which fields that each run reads an algorithm's hyperparameters lack."""
+    cls: Any = algorithm.hyperparameters
+    keys = [one.name for one in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    needed = ("loss", "regularisation") if algorithm.model.kind == "linear" else ("loss",)
+    return [key for key in needed if key not in keys and not hasattr(cls, key)]
 
 
 def _built_in() -> set[str]:
