@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from intarsia.testing.rules import check_algorithm as check_algorithm
     from intarsia.testing.rules import find_faults as find_faults
     from intarsia.testing.toy_federations import ToyFederation as ToyFederation
-    from intarsia.testing.toy_federations import toy_federations as toy_federations
+    from intarsia.testing.toy_federations import small_federations as small_federations
 else:
     from intarsia.core.lazy_names import lazy_names
 

@@ -49,7 +49,7 @@ from intarsia.testing.toy_federations import (
     ToyFederation,
     initialise,
     secrets_of,
-    toy_federations,
+    small_federations,
     with_other_values,
 )
 from intarsia.testing.watched_clients import (
@@ -120,7 +120,7 @@ def find_faults(
     Parameters
     ----------
     federations
-        Whose clients train; None: those of `toy_federations`. The algorithm may refuse some by an
+        Whose clients train; None: those of `small_federations`. The algorithm may refuse some by an
         error of `intarsia.errors`, but not all.
     options
         Its hyperparameters.
@@ -130,7 +130,7 @@ def find_faults(
     ExperimentError
         If a hyperparameter is wrong.
     """
-    given = toy_federations() if federations is None else federations
+    given = small_federations() if federations is None else federations
     given = [given] if isinstance(given, ToyFederation) else list(given)
     made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")
     found = [

@@ -31,7 +31,7 @@ class ToyFederation:
     away: tuple[int, ...] = ()  # rounds without the first client
 
 
-def toy_federations() -> tuple[ToyFederation, ...]:
+def small_federations() -> tuple[ToyFederation, ...]:
     """Return what an algorithm is checked on unless other clients are given.
 
     Clients share rows and columns or have rows of their own, dense or sparse, with two classes,
