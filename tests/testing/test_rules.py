@@ -32,18 +32,18 @@ def declared(monkeypatch, **functions):
     """Return ridge with other client functions."""
     for name, function in functions.items():
         monkeypatch.setattr(ridge, name, function)
-    takes = {"Direction.p": (fl.PUBLIC,), "Direction.w": (fl.PUBLIC,), "Scores.z": "Scores.z"}
-    first = fl.sums(ridge.labels, ridge.score)
-    sends = (*first, *fl.sums(ridge.slope, reveals=("g", "square")))
+    takes = {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"}
+    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=("g", "square")))
     return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=fl.opening(takes, sends)))
 
 
 def with_score(monkeypatch, more):
-    """Return ridge whose `score` does more: (client, block, message, rng) -> (client, number)."""
+    """Return ridge whose `score` does more: (client, block) -> a number that is added."""
+    once = ridge.score.call
 
-    def score(client, block, message: ridge.Direction, rng) -> tuple[object, ridge.Scores]:
-        client, extra = more(client, block, message, rng)
-        return replace(client, w=message.w), ridge.Scores(block.x @ message.p + extra)
+    def score(client, block, message: ridge.Vector, rng) -> tuple[object, ridge.Scores]:
+        found, reply = once(client, block, message, rng)
+        return found, ridge.Scores(reply.z + more(client, block))
 
     return declared(monkeypatch, score=fl.client_function(score))
 
@@ -65,9 +65,9 @@ def server_reads_a_block(monkeypatch):
 def server_reads_what_a_client_computed(monkeypatch):
     held = {}
 
-    def more(client, block, message, rng):
+    def more(client, block):
         held[block.samples[0]] = float(np.square(block.x).sum())
-        return client, 0.0
+        return 0.0
 
     found = with_score(monkeypatch, more)
 
@@ -112,41 +112,32 @@ def array_of_each_client_that_the_server_reads(monkeypatch):
 
 
 def numpys_shared_generator(monkeypatch):
-    return with_score(
-        monkeypatch,
-        lambda client, *_: (client, 1e-9 * np.random.normal()),  # noqa: NPY002
-    )
+    return with_score(monkeypatch, lambda *_: 1e-9 * np.random.normal())  # noqa: NPY002
 
 
 def secret_from_a_seed(monkeypatch):
-    def score(client, block, message: ridge.Direction, key) -> tuple[object, ridge.Scores]:
-        mask = 1e-9 * np.random.default_rng(7).normal()
-        return replace(client, w=message.w), ridge.Scores(block.x @ message.p + mask)
-
-    return declared(monkeypatch, score=fl.secret_function(score))
+    with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng(7).normal())
+    return declared(monkeypatch, score=replace(ridge.score, secret=True))
 
 
 def changed_state(monkeypatch):
-    def more(client, block, message, rng):
+    def more(client, block):
         client.row_share[:] *= 1.0 + 1e-9
-        return client, 0.0
+        return 0.0
 
     return with_score(monkeypatch, more)
 
 
 def fresh_random_numbers(monkeypatch):
-    return with_score(
-        monkeypatch,
-        lambda client, *_: (client, 1e-9 * np.random.default_rng().normal()),
-    )
+    return with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng().normal())
 
 
 def count_of_calls(monkeypatch):
     calls = []
 
-    def more(client, block, message, rng):
+    def more(*_):
         calls.append(1)
-        return client, 1e-9 * len(calls)
+        return 1e-9 * len(calls)
 
     return with_score(monkeypatch, more)
 
@@ -166,11 +157,11 @@ def declaration_of_what_never_crosses(monkeypatch):
 
 
 def message_that_cannot_be_written(monkeypatch):
-    def tell(server, clients):
-        told = {name: ridge.Direction(server.p[at], [*at]) for name, at in server.own.items()}
+    def scores(server, clients, v, labels=0.0):
+        told = {name: ridge.Vector(v[at], [labels]) for name, at in server.own.items()}
         return clients.sum(ridge.score, told)
 
-    monkeypatch.setattr(ridge, "tell", tell)
+    monkeypatch.setattr(ridge, "scores", scores)
     return ridge.RIDGE
 
 
@@ -179,20 +170,23 @@ def state_of_no_declared_class(monkeypatch):
 
 
 def state_beside_its_fields(monkeypatch):
-    def score(client, block, message: ridge.Direction, rng) -> tuple[object, ridge.Scores]:
-        times, found = getattr(client, "times", 0) + 1, replace(client, w=message.w)
+    once = ridge.score.call
+
+    def score(client, block, message: ridge.Vector, rng) -> tuple[object, ridge.Scores]:
+        times, (found, reply) = getattr(client, "times", 0) + 1, once(client, block, message, rng)
         object.__setattr__(found, "times", times)
-        return found, ridge.Scores(block.x @ message.p + 1e-9 * times)
+        return found, ridge.Scores(reply.z + 1e-9 * times)
 
     return declared(monkeypatch, score=fl.client_function(score))
 
 
 def first_client_that_counts_more(monkeypatch):
     def setup(server, clients, rng):
-        some = clients.sum(ridge.labels, {clients.ids[0]: fl.Ready()})
-        own = clients.sum(ridge.slope, {clients.ids[0]: ridge.Scores(some.z)})
-        found = clients.reveal(own)
-        return replace(server, p=found.g, r=found.g, b=found.g, square=float(found.square[0]))
+        first = clients.ids[0]
+        told = ridge.Vector(server.w[server.own[first]], 1.0)
+        some = clients.sum(ridge.score, {first: told})
+        found = clients.reveal(clients.sum(ridge.slope, {first: ridge.Scores(some.z)}))
+        return replace(server, p=found.g, r=found.g, b=found.g, start=float(found.square[0]))
 
     return replace(ridge.RIDGE, setup=setup)
 
@@ -226,7 +220,7 @@ def scores_that_are_not_the_models(monkeypatch):
 def round_that_asks_for_ever(monkeypatch):
     def round(server, clients, rng):
         while True:
-            ridge.tell(server, clients)
+            ridge.scores(server, clients, server.p)
 
     return replace(ridge.RIDGE, round=round)
 
@@ -243,18 +237,18 @@ def round_that_computes_for_ever(monkeypatch):
 
 def function_that_comes_again(monkeypatch):
     def round(server, clients, rng):
-        ridge.tell(server, clients)
+        ridge.scores(server, clients, server.p)
         return ridge.round(server, clients, rng)
 
     return replace(ridge.RIDGE, round=round)
 
 
 def total_that_is_read_sealed(monkeypatch):
-    def gather(clients, z):
+    def slopes(clients, z):
         total = clients.sum(ridge.slope, dict.fromkeys(clients.ids, ridge.Scores(z.z)))
         return ridge.Slope(np.asarray(total.g), np.zeros(1))
 
-    monkeypatch.setattr(ridge, "gather", gather)
+    monkeypatch.setattr(ridge, "slopes", slopes)
     return ridge.RIDGE
 
 
@@ -283,7 +277,7 @@ def refusal_of_every_federation(monkeypatch):
 FAULTS = [
     (server_reads_a_block, "the server depends on .*: a server that was given the same answers"),
     (server_reads_what_a_client_computed, "the server depends on .* did not cross"),
-    (message_with_numbers_in_the_clear, r"Direction\.p holds numbers in the clear"),
+    (message_with_numbers_in_the_clear, r"Vector\.v holds numbers in the clear"),
     (array_of_each_client_that_the_server_reads, r"Labels\.z is asked for, so that the server"),
     (numpys_shared_generator, "score uses the random numbers that all of a process share"),
     (secret_from_a_seed, "score is declared to hide something, and comes to the same"),
@@ -291,7 +285,7 @@ FAULTS = [
     (fresh_random_numbers, "score answers otherwise when it is called again"),
     (count_of_calls, "score answers otherwise when it is called again"),
     (field_that_is_revealed_undeclared, r"'reveal Slope\.square' crosses and is not declared"),
-    (function_that_is_not_declared, "'sum labels -> Scores' crosses and is not declared"),
+    (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
     (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),
     (message_that_cannot_be_written, "CodecError: A value of type list cannot be written"),
     (state_of_no_declared_class, "it goes on from bytes: CodecError: A record 'Server'"),
@@ -304,7 +298,7 @@ FAULTS = [
     (round_that_asks_for_ever, "calls client functions more than 2000 times, the last score"),
     (round_that_computes_for_ever, "EndlessError: takes more than 0.5 seconds"),
     (function_that_comes_again, "score comes again in a round"),
-    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in gather"),
+    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in slopes"),
     (hyperparameters_that_change, "Ridge is no frozen dataclass"),
     (reply_that_is_not_described, "Slope does not say what 'g', 'square' hold"),
     (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
