@@ -10,12 +10,10 @@ of a row open its entry of the total. They send their parts of Xᵀ(X p)/N, of w
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block, ClientId
-from intarsia.core.schema import Schema
-from intarsia.core.settings import Positive, check_ranges
-from intarsia.errors import FederationError
+import intarsia.core as fl
+from intarsia import FederationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +21,10 @@ class Ridge:
     """Hyperparameters."""
 
     loss: str = "squared"  # by which models are graded
-    regularisation: Positive = 1e-3  # λ
+    regularisation: fl.Positive = 1e-3  # λ
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        fl.check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class Server:
     """The server's state; vectors are (features,), in the schema's order."""
 
     options: Ridge
-    own: dict[ClientId, Array]  # the places of each client's features
-    w: Array
-    p: Array  # the direction of the next step
-    r: Array  # b - A w
-    b: Array
+    own: dict[fl.ClientId, NDArray[np.intp]]  # the places of each client's features
+    w: fl.Array
+    p: fl.Array  # the direction of the next step
+    r: fl.Array  # b - A w
+    b: fl.Array
     start: float = 0.0  # P(0)
 
 
@@ -46,10 +44,10 @@ class Server:
 class Client:
     """A client's state, in the order of its block."""
 
-    w: Array  # (features,) what it was told last: in the end the model
+    w: fl.Array  # (features,) what it was told last: in the end the model
     samples: int  # N
-    row_share: Array  # (samples,) 1 / holders of the row
-    label_share: Array  # (samples,) 1 / holders of its label, 0 without one
+    row_share: fl.Array  # (samples,) 1 / holders of the row
+    label_share: fl.Array  # (samples,) 1 / holders of its label, 0 without one
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,12 @@ class Slope:
     """A client's part of Xᵀz/N and of ‖z‖²/2N."""
 
     g: fl.PerFeature
-    square: Array  # (1,)
+    square: fl.Array  # (1,)
 
 
 @fl.client_function
 def score(
-    client: Client, block: Block, message: Vector, rng: fl.RandomKey
+    client: Client, block: fl.Block, message: Vector, rng: fl.RandomKey
 ) -> tuple[Client, Scores]:
     """Keep the vector; send this client's part of X v, or of the labels."""
     y = 0.0 if block.y is None else np.nan_to_num(block.y)
@@ -88,13 +86,15 @@ def score(
 
 
 @fl.client_function
-def slope(client: Client, block: Block, message: Scores, rng: fl.RandomKey) -> tuple[Client, Slope]:
+def slope(
+    client: Client, block: fl.Block, message: Scores, rng: fl.RandomKey
+) -> tuple[Client, Slope]:
     """Send this client's part of Xᵀz/N and ‖z‖²/2N."""
     square = np.array([client.row_share @ message.z**2 / (2 * client.samples)])
     return client, Slope(block.x.T @ message.z / client.samples, square)
 
 
-def init_server(options: Ridge, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: Ridge, schema: fl.Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up."""
     if schema.labels.outputs > 1:
         raise FederationError(
@@ -107,7 +107,7 @@ def init_server(options: Ridge, schema: Schema, rng: fl.RandomKey) -> Server:
 
 
 def init_client(
-    options: Ridge, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
+    options: Ridge, schema: fl.Schema, client: fl.ClientId, block: fl.Block, rng: fl.RandomKey
 ) -> Client:
     """Return a client's state, from what is public and from which labels it has."""
     rows = schema.samples.own(client)
@@ -117,7 +117,7 @@ def init_client(
     return Client(np.zeros(block.shape[1]), len(schema.samples), row_share, label_share)
 
 
-def scores(server: Server, clients: fl.Clients, v: Array, labels: float = 0.0) -> Scores:
+def scores(server: Server, clients: fl.Clients, v: fl.Array, labels: float = 0.0) -> Scores:
     """Return the sealed scores of all rows by a vector."""
     if len(clients.ids) < len(server.own):
         raise FederationError(
@@ -169,7 +169,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     return fl.FinalResult(certify(server, clients, rng)[1], server.w[None])
 
 
-def predict(client: Client, block: Block) -> Array:
+def predict(client: Client, block: fl.Block) -> fl.Array:
     """Return a client's part of the scores, (1, samples)."""
     return np.atleast_2d(block.x @ client.w)
 
