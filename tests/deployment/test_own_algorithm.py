@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import intarsia
@@ -26,27 +26,20 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
 from intarsia.errors import AbsentError, PolicyError
 from intarsia.experiment import config as experiment
+from intarsia.testing import rules
 from intarsia.training import run as running
 from key_folders import exchanged
 from killed_runs import run_killed
+from own_algorithm import EXAMPLE, NAMES, closed_form, site_toml
 from site_processes import SiteProcesses, Sockets
 from tests.training.test_resume import lines_of, rounds_done, stopped
 
-EXAMPLE = own_algorithm.EXAMPLE
-NAMES = ("bank", "branch", "telecom", "retailer")
-LAMBDA = 0.01
 SAME = ("rounds", "finished", "bytes", "exchanges", "metrics", "certificate")
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """Return the folder into which the package was installed; nothing is fetched."""
-    folder = tmp_path_factory.mktemp("target")
-    how = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "install", "-q", *how, "--target", str(folder)]
-    done = subprocess.run([*command, str(EXAMPLE)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return own_algorithm.install(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture
@@ -58,18 +51,16 @@ def installed(target, monkeypatch):
     return target
 
 
-def closed_form():
-    """Return the joined table, and what ridge regression on it says of each customer."""
-    tables = [pd.read_csv(EXAMPLE / f"{name}.csv", index_col="customer") for name in NAMES]
-    joined = tables[0]
-    for one in tables[1:]:
-        joined = joined.combine_first(one)
-    joined = joined.sort_index()
-    x = joined.drop(columns="spend")
-    z = ((x - x.mean()) / x.std(ddof=0)).fillna(0.0).assign(intercept=1.0).to_numpy()
-    y, count = joined["spend"].to_numpy(), len(joined)
-    w = np.linalg.solve(z.T @ z / count + LAMBDA * np.eye(z.shape[1]), z.T @ y / count)
-    return x, z @ w
+def test_the_tutorial_shows_the_example_as_it_is_and_each_rule():
+    text = (EXAMPLE.parents[1] / "docs" / "own-algorithm.md").read_text(encoding="utf-8")
+    shown = [one for one in re.findall(r"```python\n(.+?)```", text, re.DOTALL) if "fl." in one]
+    source = (EXAMPLE / "intarsia_ridge.py").read_text(encoding="utf-8")
+    assert len(shown) == 5
+    assert [one for one in shown if one not in source] == []
+    table = text.partition("| rule | finds |")[2].partition("\n\n")[0]
+    named = {one.replace(" ", "_") for one in re.findall(r"^\| ([a-z ]+) \|", table, re.MULTILINE)}
+    known = {rule.__name__ for rule in rules.RULES}
+    assert named == {*known, "ends_as_it_should", "what_crosses_is_what_is_declared"}
 
 
 def test_a_masked_run_by_name_is_ridge_regression_on_the_joined_table(installed, tmp_path, capfd):
@@ -111,11 +102,7 @@ def set_up(folder, modules='"intarsia_ridge:RIDGE"'):
         own = folder / one["name"]
         own.mkdir()
         one["path"] = str(EXAMPLE / one["path"])
-        lines = [f'{key} = "{value}"' for key, value in one.items() if key != "name"]
-        (own / "site.toml").write_text(
-            f'[site]\nname = "{one["name"]}"\nids = true\nmodules = [{modules}]\n'
-            f'key = "{folder}/keys/{one["name"]}/shared.key"\n[table]\n' + "\n".join(lines)
-        )
+        (own / "site.toml").write_text(site_toml(one, folder, modules))
     tree["experiment"] |= {"yardsticks": False, "checkpoint_seconds": 0.0}
     tree["split"] = {"test": 0.0}
     tree["privacy"]["key"] = str(folder / "shared.key")
