@@ -98,6 +98,7 @@ def test_a_file_runs_an_algorithm_a_data_set_and_a_partition_by_their_names(inst
     expected = np.linalg.solve(x.T @ x / 60 + 0.01 * np.eye(3), x.T @ y / 60)
     np.testing.assert_allclose(found.model.coef_, expected, rtol=1e-8)
     assert set(found.metrics.clients) == {"p0", "p1", "p2"}
+    assert found.environment["package"] == "own-things 2.1"
 
 
 def test_the_schema_and_the_doctor_show_them(installed, capfd):

@@ -123,6 +123,11 @@ def named(kind: Kind, name: str, own: Collection[str]) -> Plugin | None:
     return found[0] if found else None
 
 
+def package_of(kind: Kind, name: str) -> str:
+    """Return the installed package that adds a name; "": none, it is of this package or nobody."""
+    return next((one.package for one in installed(kind) if one.name == name), "")
+
+
 def functions_in(value: Any) -> Iterator[str]:
     """Yield what may name a function anywhere in an algorithm's keys; a device is none."""
     if isinstance(value, str) and ":" in value:

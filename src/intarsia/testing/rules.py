@@ -76,7 +76,7 @@ class Finding:
     """A rule that an algorithm breaks."""
 
     rule: str
-    where: str  # the federation; "": in the declaration
+    where: str  # the federation, or how many; "": in the declaration
     said: str
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def check_algorithm(
     found = find_faults(algorithm, federations, **options)
     if found:
         lines = "\n".join(f"- {one}" for one in found)
-        raise AlgorithmError(f"{algorithm.name} breaks {len(found)} rules:\n{lines}")
+        raise AlgorithmError(f"{algorithm.name} breaks rules that every one keeps:\n{lines}")
 
 
 def find_faults(
@@ -128,11 +128,12 @@ def find_faults(
     Raises
     ------
     ExperimentError
-        If a hyperparameter is wrong.
+        If a hyperparameter is wrong, or the extra is not installed.
     """
     given = small_federations() if federations is None else federations
     given = [given] if isinstance(given, ToyFederation) else list(given)
     made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")
+    modes.keys(Privacy(mode="masked"), tuple(given[0].blocks), None, "test")  # needs the library
     found = [
         *(Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm)),
         *(Finding("declared_in_words", "", said) for said in declared_in_words(algorithm)),
@@ -162,7 +163,13 @@ def find_faults(
             found.append(
                 Finding("trains_on_some", "", f"it refuses every federation: {refusals[0]}")
             )
-    return tuple(dict.fromkeys(found))
+    where: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        where.setdefault((one.rule, one.said), []).append(one.where)
+    return tuple(
+        Finding(rule, places[0] if len(places) == 1 else f"{len(places)} federations", said)
+        for (rule, said), places in where.items()
+    )
 
 
 def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
@@ -175,7 +182,7 @@ def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
         if rule is ends_as_it_should:
             raise  # it is not for these clients
         yield Finding(name, where, f"it refuses what it took before: {_said()}")
-    except Exception:  # whatever the algorithm's own code raises
+    except (Exception, EndlessError):  # whatever the algorithm's own code raises
         yield Finding(name, where, _said())
 
 

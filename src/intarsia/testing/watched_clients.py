@@ -21,8 +21,8 @@ MOST: Final = 2000  # exchanges of a round: more, and it does not end
 _ROWS: Final = (Layout.SAMPLES, Layout.FEATURES, Layout.SELECTED)
 
 
-class EndlessError(Exception):
-    """A round does not end."""
+class EndlessError(BaseException):
+    """A round does not end; no handler of the algorithm's own is to take it."""
 
 
 class Between:
