@@ -15,6 +15,7 @@ from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.core import plugins
 from intarsia.datasets.registry import dataset_names, load
+from intarsia.deployment.policy import Policy
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.partition.registry import partition, partition_kinds
 from intarsia.testing.toy_federations import table
@@ -75,6 +76,7 @@ def test_names_are_listed_without_an_import(installed):
     assert "ridge" in algorithm_names()
     assert {"waves", "wrong"} <= set(dataset_names())
     assert "alternating" in partition_kinds()
+    assert Policy(algorithms=("ridge",)).algorithms == ("ridge",)
     (found,) = (one for one in plugins.installed("algorithm") if one.name == "ridge")
     assert found.package == "own-things 2.1"
     assert found.function == "intarsia_ridge:RIDGE"
