@@ -49,6 +49,7 @@ WORDS = "tests/attacks/test_mixed_words.py"
 LOGS = "tests/attacks/test_private_files.py"
 TEXTS = "tests/attacks/test_free_text.py"
 MODULES = "tests/attacks/test_named_modules.py"
+PLUGINS = "tests/deployment/test_own_algorithm.py"
 QUERIES = "tests/attacks/test_queries.py"
 FILES = "tests/attacks/test_open_files.py"
 CODES = "tests/attacks/test_escape_codes.py"
@@ -262,9 +263,7 @@ MUTATIONS = [
         "data/encoding.py",
         ("levels in one place", "update(category.public_levels)", "update(category.levels)", TEXTS),
     ),
-    *_of(
-        "core/module_names.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)
-    ),
+    *_of("core/plugins.py", ("allowed modules", "if module not in allowed:", "if 0:", MODULES)),
     *_of(
         "models/serialization.py",
         ("module of a model", 'check_allowed(f"{made_of.module}:",', "check_allowed((),", MODULES),
@@ -895,6 +894,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "what an owner lists of installed packages",
+            "if one.function not in settings.modules:",
+            "if 0:",
+            PLUGINS,
+        ),
         (
             "schemas not agreed on",
             '"schemas": dict(self.schemas),',

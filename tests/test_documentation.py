@@ -57,7 +57,7 @@ def test_every_name_of_the_package_in_a_document_is_public(document):
     text = document.read_text(encoding="utf-8")
     if document.name == "CHANGELOG.md":  # of what was
         return
-    imports = re.findall(r"^from (intarsia[\w.]*) import (.+)$", text, re.MULTILINE)
+    imports = re.findall(r"^from (intarsia(?:\.\w+)*) import (.+)$", text, re.MULTILINE)
     named = re.findall(r"`(intarsia(?:\.\w+)*)\.(\w+)\b", text)
     for package, names in [*imports, *named]:
         for name in names.split(", "):
@@ -99,7 +99,8 @@ def test_run_and_join_name_every_algorithm_that_they_take():
 # heading → what holds the keys of the table below it, and those that have tables of their own
 KEYS = {
     "experiment-file.md": {
-        "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "clients", "dataset",
+        "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "own_algorithm",
+                                        "clients", "dataset",
                                         "partition", "published", "split", "preprocessing",
                                         "labels", "alignment", "privacy", "tune"}),
         "`[split]`": (Split, set()),

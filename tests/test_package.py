@@ -24,6 +24,7 @@ def named(module: Path) -> str:
 
 PUBLIC = [
     "AbsentError",
+    "AlgorithmError",
     "BusyError",
     "Certificate",
     "CheckpointError",
@@ -103,6 +104,7 @@ PARAMETERS = {
         "folder",
         "tables",
         "table_settings",
+        "algorithm",
         "progress",
         "yardstick_progress",
         "yardsticks",

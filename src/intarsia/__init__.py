@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from intarsia.api import run as run
     from intarsia.api import tune as tune
     from intarsia.errors import AbsentError as AbsentError
+    from intarsia.errors import AlgorithmError as AlgorithmError
     from intarsia.errors import BusyError as BusyError
     from intarsia.errors import CheckpointError as CheckpointError
     from intarsia.errors import CodecError as CodecError

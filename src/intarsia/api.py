@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.text_tables import Part, as_html, as_text
@@ -114,7 +115,7 @@ def run(
     exclude: Sequence[str] = (),
     missing: Sequence[str] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
-    algorithm: str | Mapping[str, Any] | None = None,
+    algorithm: str | Algorithm | Mapping[str, Any] | None = None,
     out: str | Path | None = "",
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -145,10 +146,12 @@ def run(
         "hyfdca" (for `tables` the default), "fedavg", "cocoa", "flic-linear", "centralised",
         "liblinear" or "standalone"; with the library torch "flic", "hyfem", "femam", "femam-flic",
         "fesem", "ifca", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "fedprox",
-        "ditto", "pfedme", "l2gd" or "own-networks" (your own modules). Where it replaces that of
+        "ditto", "pfedme", "l2gd" or "own-networks" (your own modules); the name of one that an
+        installed package adds; or an `intarsia.core.Algorithm` of your own, which `resume` needs
+        again. Where it replaces that of
         an experiment, loss (with its shape) and regularisation stay if it has them. A mapping has
-        the keys of the file's table [algorithm]: the name and hyperparameters, also those that have
-        the name of another setting, such as the `alignment` of flic.
+        the keys of the file's table [algorithm]: the name (or an Algorithm) and hyperparameters,
+        also those that have the name of another setting, such as the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -179,6 +182,7 @@ def run(
     >>> intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
     >>> intarsia.run("mine.toml", privacy={"mode": "masked", "epsilon": 1.0})
     >>> intarsia.run("mine.toml", algorithm={"name": "flic", "alignment": "transport"})
+    >>> intarsia.run("mine.toml", algorithm=MINE, regularisation=0.1)
     """
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
@@ -194,6 +198,7 @@ def resume(
     *,
     tables: Mapping[ClientId, Any] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    algorithm: Algorithm | None = None,
     progress: Callable[[Progress], None] | None = None,
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
     yardsticks: bool | None = None,
@@ -210,6 +215,8 @@ def resume(
     tables, table_settings
         The same tables again, where the run was given tables; of the settings only the arrays
         (labels, names, samples) are needed again.
+    algorithm
+        The same one again, where the run was given an Algorithm and not its name.
     progress
         Called after every round.
     yardstick_progress
@@ -222,13 +229,14 @@ def resume(
     Raises
     ------
     CheckpointError
-        If the folder holds no run or names another module, or the tables changed since it was
-        started.
+        If the folder holds no run, one of another algorithm, or names another module, or the
+        tables changed since it was started.
     """
     how: dict[str, Any] = {
         "progress": progress,
         "yardstick_progress": yardstick_progress,
         "wanted": yardsticks,
+        "algorithm": algorithm,
         "allow_modules": allow_modules,
     }
     if tables is None:
@@ -249,7 +257,7 @@ def tune(
     exclude: Sequence[str] = (),
     missing: Sequence[str] | None = None,
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
-    algorithm: str | Mapping[str, Any] | None = None,
+    algorithm: str | Algorithm | Mapping[str, Any] | None = None,
     search: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -472,7 +480,7 @@ def _described(
     tables: Mapping[ClientId, Any] | None,
     shared: Mapping[str, Any],
     own: Mapping[ClientId, Mapping[str, Any]] | None,
-    algorithm: str | Mapping[str, Any] | None,
+    algorithm: str | Algorithm | Mapping[str, Any] | None,
     settings: Mapping[str, Any],
 ) -> tuple[Experiment, federation.Tables | None]:
     """Return the experiment, and what makes the tables that are in memory."""
@@ -502,19 +510,28 @@ def _described(
 
 
 def _changed(
-    experiment: Experiment, algorithm: str | Mapping[str, Any] | None, settings: Mapping[str, Any]
+    experiment: Experiment,
+    algorithm: str | Algorithm | Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
 ) -> Experiment:
     """Return an experiment with other settings."""
     if algorithm is None and not settings:
         return experiment
-    tree = description.to_dict(experiment)
-    given = {"name": algorithm} if isinstance(algorithm, str) else dict(algorithm or {})
+    tree, own = description.to_dict(experiment), experiment.own_algorithm
+    given = dict(algorithm) if isinstance(algorithm, Mapping) else {}
+    if algorithm is not None and not isinstance(algorithm, Mapping):
+        given = {"name": algorithm}
     name = given.get("name")
+    if name is not None:
+        own = None
+    if name is not None and not isinstance(name, str):
+        own = catalogue.checked_algorithm(name, "The algorithm")
+        name = given["name"] = own.name
     if isinstance(name, str) and name != experiment.algorithm:
-        other = catalogue.kind_of(dataclasses.replace(experiment, algorithm=name))
+        other = own or catalogue.algorithm_named(name)
         known = {one.name for one in dataclasses.fields(other.hyperparameters)}
         stays = known & {"loss", "huber_delta", "quantile", "regularisation"}
-        tree["algorithm"] = {key: own for key, own in tree["algorithm"].items() if key in stays}
+        tree["algorithm"] = {key: one for key, one in tree["algorithm"].items() if key in stays}
     tree["algorithm"] = {**tree["algorithm"], **given}
     for key, value in settings.items():
         if key in _WHOLE:
@@ -532,6 +549,7 @@ def _changed(
             home = _TABLE_OF.get(key, "algorithm")
             tree[home] = {**tree[home], key: value}
     changed = description.from_dict(tree, ".", experiment.name)
+    changed = dataclasses.replace(changed, own_algorithm=own)
     _check_keys(changed, settings)
     return changed
 

@@ -11,6 +11,7 @@ IntarsiaError
 │   ├── RangeError             a value is too large to be sealed, or no number
 │   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
 ├── ConvergenceError           training diverged; names the likely cause
+├── AlgorithmError             an algorithm breaks a rule that every algorithm keeps
 ├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
@@ -100,6 +101,10 @@ class KeyMaterialError(UserError, ValueError):
 
 class ConvergenceError(IntarsiaError, ArithmeticError):
     """Training diverged; the sentence names the likely cause and a remedy."""
+
+
+class AlgorithmError(IntarsiaError, AssertionError):
+    """An algorithm breaks rules that every algorithm keeps; each line says one."""
 
 
 class SealedError(IntarsiaError, TypeError):

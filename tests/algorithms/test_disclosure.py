@@ -10,22 +10,16 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-import sites
-from federations import BINARY, initialise, rectangles, table
-from intarsia.core.algorithm import Release, contents, describe
-from intarsia.core.block import Block, Labels
+from federations import BINARY, rectangles, table
+from intarsia.core.algorithm import contents, describe
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
-from intarsia.privacy.secure_aggregation import setup as modes
-from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.results import audit
+from intarsia.testing import rules
+from intarsia.testing.rules import NOISE
+from intarsia.testing.toy_federations import CLASSES, NUMBERS, ToyFederation, rows_apart
 from intarsia.training.registry import BASELINES, algorithm_named, algorithm_names
-from listening import Listening
-
-CLASSES = Labels("multiclass", ("a", "b", "c"))
-NUMBERS = Labels("regression")
-NOISE = Release(deviation=1e-3, clip=1.0, releases=9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,15 +57,7 @@ def rows(kind):
 
 def networks(kind):
     """Return clients with rows of their own, classes or numbers, in one block of columns each."""
-    rng, made = np.random.default_rng(0), {}
-    centres = 3 * rng.normal(size=(3, 4))
-    for number in range(4):
-        y = np.arange(30) % 3 + 0.0
-        x = centres[y.astype(int)] + rng.normal(size=(30, 4))
-        y = x[:, 0] + rng.normal(size=30) if kind == "numbers" else y
-        names = tuple(f"f{place}" for place in range(4))
-        made[f"c{number}"] = Block(100 * number + np.arange(30), names, x, y, {"f": names})
-    return made, NUMBERS if kind == "numbers" else CLASSES
+    return rows_apart(kind or "classes"), NUMBERS if kind == "numbers" else CLASSES
 
 
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
@@ -163,34 +149,25 @@ def used_by(name, noise):
     return algorithm_named(name).private(NOISE) if noise else algorithm_named(name)
 
 
+def trials(name, noise):
+    """Return the algorithm on the clients of each of its runs, with noise or without."""
+    used, (make, runs) = used_by(name, noise), RUNS[name]
+    for run in (one for one in runs if one.noise is noise):
+        blocks, labels = make(run.kind)
+        toy = ToyFederation(run.kind, blocks, labels, run.rounds, run.away)
+        yield rules.Trial(used, used.hyperparameters(**run.options), toy)
+
+
 @cache
 def crossed(name, noise=False):
     """Return all that crosses in the runs of an algorithm, with noise or without.
 
-    In each round a function is called again only where that is declared: sites count by the others.
+    In each round a function is called again only where that is declared.
     """
-    used, (make, runs) = used_by(name, noise), RUNS[name]
     found = set()
-    repeated = {one.function.name for one in used.disclosure.sends if one.repeats}
-    for run in (one for one in runs if one.noise is noise):
-        blocks, labels = make(run.kind)
-        schema = Schema.of(blocks, labels)
-        engine = Simulation({"train": (schema, blocks)}, 0)
-        clients = Listening(engine)
-        server = initialise(used, used.hyperparameters(**run.options), engine, clients)
-        for number in range(1, run.rounds + 1):
-            engine.begin_round(number, schema.clients[1:] if number in run.away else None)
-            clients.called.clear()
-            server, info = used.round(server, clients, engine.key())
-            once = [one for one in clients.called if one not in repeated]
-            assert len(once) == len(set(once)), "comes again, and is not declared to"
-            assert once or not clients.called, "a site could not count this round"
-            if info.finished:
-                break
-        engine.begin_round(run.rounds + 1)
-        used.conclude(server, clients, engine.key())
-        found |= {f"open {one}" for one in clients.opened}
-        found |= audit.list_crossings(engine.books.crossings.summary())
+    for trial in trials(name, noise):
+        assert [*rules.a_round_can_be_counted(trial)] == []
+        found |= rules.crossings(trial.plain)
     return found
 
 
@@ -231,30 +208,9 @@ def test_sites_refuse_nothing_of_a_run_as_it_is_declared(name):
     """Over sites with masks, where each holds what it is asked against the declaration."""
     if name not in ("hyfdca", "cocoa", "fedavg", "flic-linear"):
         pytest.importorskip("torch")
-    algorithm, (make, runs) = algorithm_named(name), RUNS[name]
-    for run in runs:
-        blocks, labels = make(run.kind)
-        keys = modes.keys(Privacy(mode="masked"), tuple(blocks), None, "test")
-        used = algorithm.private(NOISE) if run.noise else algorithm
-        options = used.hyperparameters(**run.options)
-
-        def sealing(blocks=blocks, keys=keys):
-            return modes.sealing(Privacy(mode="masked"), tuple(blocks), keys)
-
-        made = sites.federation(
-            *(used, options, blocks, labels), sealing=sealing, complete=not run.away
-        )
-        engine, server = made.engine, sites.begun(made, used, options)
-        names = engine.schema("train").clients
-        for number in range(1, run.rounds + 1):
-            engine.begin_round(number, names[1:] if number in run.away else None)
-            with np.errstate(invalid="ignore"):  # a dual outside its box is -inf under masks
-                server, info = used.round(server, engine, engine.key())
-            server = engine.books.settle(server)
-            if info.finished:
-                break
-        engine.begin_round(run.rounds + 1)
-        used.conclude(server, engine, engine.key())
+    for noise in {run.noise for run in RUNS[name][1]}:
+        for trial in trials(name, noise):
+            assert [*rules.sites_refuse_nothing(trial)] == []
 
 
 def test_what_all_runs_share_is_declared():

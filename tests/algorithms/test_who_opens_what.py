@@ -16,8 +16,8 @@ from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import layouts
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
+from intarsia.testing.watched_clients import Listening
 from intarsia.training.registry import algorithm_named
-from listening import Listening
 from tests.algorithms.test_disclosure import RUNS, used_by
 
 ROOT = Path(__file__).parents[2]

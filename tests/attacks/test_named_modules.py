@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 
 import intarsia
 from intarsia.cli.main import main
-from intarsia.core.module_names import functions_in
+from intarsia.core.plugins import functions_in
 from intarsia.errors import CheckpointError
 from intarsia.models import serialization
 

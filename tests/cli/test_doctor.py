@@ -57,7 +57,7 @@ def test_this_installation_is_sound(tmp_path, monkeypatch, capfd):
     assert main(["doctor", "--json"]) == 0
     out, err = said(capfd)
     found = json.loads(out)
-    names = ["python", "versions", "extras", "cache", "locks", "threads", "accelerator"]
+    names = ["python", "versions", "extras", "plugins", "cache", "locks", "threads", "accelerator"]
     assert [one["name"] for one in found] == names
     assert {one["state"] for one in found} == {"ok"}
     assert [line.split(":")[0].split()[-1] for line in err.splitlines()] == names

@@ -13,7 +13,7 @@ import federations
 import sites
 from federations import BINARY
 from intarsia.core.block import Block
-from intarsia.core.module_names import functions_in
+from intarsia.core.plugins import functions_in
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running

@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.svm import LinearSVC
 
-from intarsia.core.algorithm import Algorithm, FinalResult, SecretKey
-from intarsia.core.block import Block, Labels
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation
 from intarsia.maths.linear import losses
+from intarsia.testing.toy_federations import (  # noqa: F401  # tests have them from here, too
+    BINARY,
+    block,
+    by_name,
+    initialise,
+    names,
+    rectangles,
+    secret_of,
+    secrets_of,
+    table,
+    train,
+)
 
-BINARY = Labels("binary", ("no", "yes"))
 # the losses whose labels may be -1 and +1; `test_losses_of_numbers.py` has the others
 ON_SIGNS = {name: code for name, code in losses.LOSSES.items() if code not in losses.NUMBERS}
-
-
-def names(columns):
-    return tuple(f"f{column:04d}" for column in columns)
-
-
-def table(samples=60, features=6, seed=0):
-    """Return a table and labels that a linear function nearly tells."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(samples, features))
-    y = np.sign(x @ rng.normal(size=features) + 0.5 * rng.normal(size=samples))
-    return x, np.where(y == 0, 1.0, y)
 
 
 def ill_conditioned(samples, features, *, seed):
@@ -48,64 +45,11 @@ def ill_conditioned(samples, features, *, seed):
     return (x - x.mean(axis=0)) / x.std(axis=0), y
 
 
-def block(x, y, rows, columns, *, labels=True):
-    """Return the client that holds the given rows and columns of a pooled table."""
-    rows, columns = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
-    if issparse(x):
-        own = csr_array(x[rows][:, columns])
-    else:
-        own = np.ascontiguousarray(x[np.ix_(rows, columns)])
-    return Block(rows, names(columns), own, y[rows] if labels else None)
-
-
-def rectangles(x, y, rows, columns, *, shared_rows=0, shared_columns=0, labels="all"):
-    """Return rows × columns clients; each also holds the first rows (columns) of its neighbour."""
-    row_runs = np.array_split(np.arange(x.shape[0]), rows)
-    column_runs = np.array_split(np.arange(x.shape[1]), columns)
-    made = {}
-    for r in range(rows):
-        own_rows = np.union1d(row_runs[r], row_runs[(r + 1) % rows][:shared_rows])
-        for c in range(columns):
-            own_columns = np.union1d(
-                column_runs[c], column_runs[(c + 1) % columns][:shared_columns]
-            )
-            labelled = labels == "all" or c == 0
-            made[f"r{r}c{c}"] = block(x, y, own_rows, own_columns, labels=labelled)
-    return made
-
-
-def secret_of(client: str) -> SecretKey:
-    """Return what a client would draw from the system, but the same in each test."""
-    return SecretKey(client.encode().ljust(SecretKey.SIZE, b"."))
-
-
-def secrets_of(clients):
-    """Return a secret for each client, for runs that are to come to the same bits."""
-    return {name: secret_of(name) for name in clients}
-
-
 def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
     """Return an engine over the clients and the server's state after the set-up."""
     schema = Schema.of(blocks, labels)
     engine = Simulation({"train": (schema, blocks)}, seed, secrets=secrets_of(blocks))
     return engine, initialise(algorithm, options, engine)
-
-
-def initialise(algorithm: Algorithm, options, engine: Simulation, clients=None):
-    """Return the server's state after the set-up; `clients` stands in for the engine."""
-    schema = engine.schema("train")
-    if algorithm.model.additive:
-        engine.count_once()
-    engine.set_states(
-        {
-            name: algorithm.init_client(
-                options, schema, name, engine.block(name), engine.client_key(name)
-            )
-            for name in schema.clients
-        }
-    )
-    server = algorithm.init_server(options, schema, engine.key("init"))
-    return algorithm.setup(server, clients or engine, engine.key("init"))
 
 
 class ThroughBytes:
@@ -122,35 +66,13 @@ class ThroughBytes:
         return self._engine.sum(self._through(fn), messages)
 
     def _through(self, fn):
-        def call(state, block, message, rng):
+        def call(state, own, message, rng):
             self.called.add(fn.name)
             message = codec.decode(codec.encode(message), type(message))
-            state, reply = fn.call(state, block, message, rng)
+            state, reply = fn.call(state, own, message, rng)
             return state, codec.decode(codec.encode(reply), type(reply))
 
         return replace(fn, call=call, together=None)
-
-
-def train(
-    algorithm: Algorithm,
-    engine: Simulation,
-    server,
-    rounds: int,
-    *,
-    tolerance: float = 0.0,
-    present: Callable[[int], Sequence[str] | None] = lambda number: None,
-    first: int = 1,
-) -> FinalResult:
-    """Run rounds until the gap is within the tolerance; return the conclusion with all clients."""
-    number = first - 1
-    for number in range(first, first + rounds):
-        engine.begin_round(number, present(number))
-        server, info = algorithm.round(server, engine, engine.key())
-        complete = present(number) is None
-        if info.finished or (complete and (info.gap_relative or np.inf) <= tolerance):
-            break
-    engine.begin_round(number + 1)
-    return algorithm.conclude(server, engine, engine.key("conclude"))
 
 
 def solved(algorithm, options, blocks, labels=BINARY, *, seed=0, tolerance=1e-10, rounds=100):
@@ -158,11 +80,6 @@ def solved(algorithm, options, blocks, labels=BINARY, *, seed=0, tolerance=1e-10
     engine, server = started(algorithm, options, blocks, labels, seed)
     conclusion = train(algorithm, engine, server, rounds, tolerance=tolerance)
     return conclusion, by_name(engine.schema("train"), conclusion.weights)
-
-
-def by_name(schema: Schema, weights) -> Mapping[str, np.ndarray]:
-    """Return each feature's weights, (outputs,), by its name."""
-    return {str(name): weights[:, at] for at, name in enumerate(schema.features.ids)}
 
 
 def columns_of(schema: Schema):

@@ -58,7 +58,7 @@ def _refused(name: str, problem: UserError) -> Finding:
 def of_installation() -> list[Finding]:
     """Return what is to be said of this installation."""
     looks: tuple[Callable[[], Finding | list[Finding]], ...] = (
-        *(_python, _requirements, _extras, _cache, _locks, _threads, _accelerator),
+        *(_python, _requirements, _extras, _plugins, _cache, _locks, _threads, _accelerator),
     )
     return _told(looks)
 
@@ -169,6 +169,30 @@ def _unmet(required: Requirement) -> str:
     if required.specifier.contains(found, prereleases=True):
         return ""
     return f"{required.name} is {found}, where {required.specifier} is needed"
+
+
+def _plugins() -> list[Finding]:
+    """Return what installed packages add, and whether it can be used."""
+    from intarsia.core import plugins
+    from intarsia.datasets.registry import maker_of
+    from intarsia.partition.registry import function_of
+    from intarsia.training.registry import algorithm_named
+
+    look: dict[plugins.Kind, Callable[[str], Any]] = {
+        "algorithm": algorithm_named,
+        "data set": maker_of,
+        "partition": function_of,
+    }
+    there, findings = [], []
+    for kind, used in look.items():
+        for one in plugins.installed(kind):
+            try:
+                used(one.name)
+            except UserError as problem:
+                findings.append(_refused("plugins", problem))
+            else:
+                there.append(f"the {kind} {one.name} of {one.package}")
+    return [_ok("plugins", "; ".join(there) or "no package adds any"), *findings]
 
 
 def _cache() -> Finding:

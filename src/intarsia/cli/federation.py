@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intarsia.cli.console import AsJson, put, say
+from intarsia.core.plugins import package_of
 from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
@@ -329,8 +330,10 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     }
     trust = f'{keys.get(sealed.get("trust"), "not said")} (trust = "{sealed.get("trust")}")'
     waits = tree.get("absent", "wait") == "wait"
+    package = package_of("algorithm", asked.algorithm)
+    whose = f" of the installed package {package}" if package else ""
     for name, words in {
-        "algorithm": f"{asked.algorithm}, {asked.rounds} rounds at most",
+        "algorithm": f"{asked.algorithm}{whose}, {asked.rounds} rounds at most",
         "sums": f"{asked.mode}, least_clients {asked.least_clients}",
         "keys of sums": trust if asked.mode != "plain" else "none, the server reads all parts",
         "clients in a round": "all" if part == 1.0 else f"{part:g} of all (participation)",

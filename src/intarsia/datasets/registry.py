@@ -1,12 +1,12 @@
 """Load a named data set as arrays, from files in one folder; nothing is downloaded.
 
 The folder is the argument `folder`, else the setting INTARSIA_DATA, else `shared/data` beside a
-source checkout. `breast_cancer` and `digits` come with scikit-learn, `gaussians` is drawn.
+source checkout. `breast_cancer` and `digits` come with scikit-learn, `gaussians` is drawn. An
+installed package adds sets of its own: functions of keyword arguments that return a `Dataset`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia.core import plugins
 from intarsia.core.block import Labels
 from intarsia.core.settings import hyperparameters
 from intarsia.data.dataset import Dataset
@@ -30,7 +31,7 @@ from intarsia.errors import ExperimentError, nearest
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names that `load` knows."""
-    return tuple(sorted({*_LOADERS, *_DRAWN}))
+    return tuple(plugins.names("data set", _BUILT_IN))
 
 
 def load(
@@ -55,24 +56,33 @@ def load(
         makes them the text "even" and "odd". For those of images (cifar10, cifar100,
         digits, eurosat, femnist, mnist, tiny_imagenet32, usps) `side`: their height and width in
         pixels; and `blocks`: the feature blocks that they are cut into, one of `images.CUTS`.
-        Others are the keyword arguments of what reads or draws a set (modelnet40, gaussians).
+        Others are the keyword arguments of what reads or draws a set (modelnet40, gaussians, those
+        of other packages).
 
     Raises
     ------
     ExperimentError
-        If the name or an option is unknown, or the folder or a file is missing.
+        If the name or an option is unknown, the folder or a file is missing, or a package's set
+        cannot be used.
     """
-    if name not in _LOADERS and name not in _DRAWN:
-        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, dataset_names())}.")
-    own = _own_options(name)
+    made, plugin = maker_of(name)
+    keys = plugins.keywords(made)
+    own = {*keys} if plugin is not None else _own_options(name, keys)
     for key in options:
         if key not in own | _COMMON:
             raise ExperimentError(
                 f"The data set {name!r} has no option {key!r}; {nearest(key, own | _COMMON)}."
             )
-    given = {key: options.pop(key) for key in _arguments(name) if key in options}
-    if name in _DRAWN:
+    given = {key: options.pop(key) for key in keys if key in options}
+    if "seed" in keys and name not in _LOADERS:
         given = {"seed": drawn_from, **given}
+    if plugin is not None:
+        if lacking := [key for key in plugins.needed(made) if key not in given]:
+            raise ExperimentError(
+                f"The data set {name!r} needs the option {lacking[0]!r}; set it in [dataset]."
+            )
+        dataset = plugin.checked(made(**given), Dataset)
+    elif name in _DRAWN:
         dataset = hyperparameters(_DRAWN[name], given, f"The data set {name!r}:").draw()
     else:
         home = Path() if name in _BUNDLED else home_of(name, folder, options.get("path"))
@@ -80,9 +90,22 @@ def load(
     return apply_options(dataset, options)
 
 
-def _own_options(name: str) -> set[str]:
-    """Return the options that not every set has."""
-    own = set(_arguments(name))
+def maker_of(name: str) -> tuple[Any, plugins.Plugin | None]:
+    """Return what reads or draws a data set, and whose it is; None: of this package.
+
+    ExperimentError if there is none of that name, or a package's cannot be used.
+    """
+    plugin = plugins.named("data set", name, _BUILT_IN)
+    if plugin is not None:
+        return plugin.load(), plugin
+    if name not in _BUILT_IN:
+        raise ExperimentError(f"There is no data set {name!r}; {nearest(name, dataset_names())}.")
+    return _LOADERS.get(name, _DRAWN.get(name)), None
+
+
+def _own_options(name: str, keys: Sequence[str]) -> set[str]:
+    """Return the options that not every set has; `keys` are those of what reads or draws it."""
+    own = {*keys}
     if name in _DIGITS:
         own.add("labels")
     if name in _IMAGES:
@@ -90,13 +113,6 @@ def _own_options(name: str) -> set[str]:
     if name not in _DRAWN and name not in _BUNDLED:
         own.add("path")
     return own
-
-
-def _arguments(name: str) -> tuple[str, ...]:
-    """Return the options that what reads or draws a set takes itself."""
-    made = _DRAWN[name] if name in _DRAWN else _LOADERS[name]
-    parameters = inspect.signature(made).parameters.values()
-    return tuple(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
 
 
 def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Dataset, Labels]:
@@ -195,6 +211,7 @@ _LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "usps": digits.usps,
 }
 _DRAWN = {"gaussians": synthetic.Gaussians}
+_BUILT_IN = frozenset({*_LOADERS, *_DRAWN})
 _COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
 _IMAGES = frozenset(

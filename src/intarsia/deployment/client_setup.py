@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ import numpy as np
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
-from intarsia.core.module_names import functions_in
+from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.table import Table
@@ -532,6 +532,26 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
                 f"runs only functions that it names, and the run uses {name[:80]!r}",
                 "it to a list with that function if you know what it does",
             )
+    for one in _plugins_in(tree):
+        if one.function not in settings.modules:
+            raise _forbidden(
+                "modules",
+                f"runs only functions that it names, and the run's {one.kind} {one.name!r} is "
+                f"{one.function!r} of the installed package {one.package}",
+                "it to a list with that function if you know what it does",
+            )
+
+
+def _plugins_in(tree: Mapping[str, Any]) -> Iterator[Plugin]:
+    """Yield what the names in an experiment have a site import from other packages."""
+    sets = dict(tree.get("dataset") or {}).get("name")
+    asked: dict[Kind, Any] = {
+        "algorithm": [dict(tree.get("algorithm") or {}).get("name")],
+        "data set": sets if isinstance(sets, list) else [sets],
+        "partition": [dict(tree.get("partition") or {}).get("kind")],
+    }
+    for kind, names in asked.items():
+        yield from (one for one in installed(kind) if one.name in names)
 
 
 def _forbidden(key: str, says: str, advice: str) -> PolicyError:

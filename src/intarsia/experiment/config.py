@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from intarsia.core import settings
+from intarsia.core.algorithm import Algorithm
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import located
 from intarsia.data.source import Source
@@ -132,6 +133,7 @@ _TABLES = (
     "published",
     "tune",
 )
+_APART = ("algorithm", "hyperparameters", "own_algorithm", "clients")  # no keys of [experiment]
 _ORDER = (*(name for name in _TABLES if name != "client"), "client")  # as advice names them
 
 
@@ -245,6 +247,7 @@ class Experiment:
     name: str
     algorithm: str
     hyperparameters: Mapping[str, Any] = field(default_factory=dict[str, Any])  # not yet validated
+    own_algorithm: Algorithm | None = None  # itself; None: it is found by its name. No file has it
     out: str = ""  # folder; "" = runs/<name> beside the file
     seed: settings.CountOrZero = 0
     rounds: settings.Count = 200  # upper limit
@@ -376,7 +379,7 @@ def from_dict(
             "[algorithm]", "name", chosen, 'the name of an algorithm, such as "hyfdca"'
         )
     given = dict(tree.get("experiment", {}))
-    for key in ("algorithm", "hyperparameters", *_TABLES[1:], "clients"):
+    for key in (*_APART, *_TABLES[1:]):
         if key in given:  # a field of Experiment, but not a key of [experiment]
             raise ExperimentError(
                 f"[experiment] has the unknown key {key!r}; {nearest(key, experiment_keys())}."
@@ -488,7 +491,7 @@ def _table(one: Any) -> dict[str, Any]:
 
 def experiment_keys() -> list[str]:
     """Return the keys of the table [experiment]."""
-    apart = {"algorithm", "hyperparameters", "clients", *_TABLES}
+    apart = {*_APART, *_TABLES}
     return [one.name for one in fields(Experiment) if one.name not in apart]
 
 

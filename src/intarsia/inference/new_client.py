@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, evolve
 from intarsia.core.block import Array, ClientId
-from intarsia.core.module_names import check_allowed
+from intarsia.core.plugins import check_allowed
 from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe
 from intarsia.data.labels import OTHER, LabelSettings

@@ -25,8 +25,8 @@ from rich.text import Text
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.json_text import parse_json
-from intarsia.core.module_names import check_allowed
 from intarsia.core.npz import check_npz
+from intarsia.core.plugins import check_allowed
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
 from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of

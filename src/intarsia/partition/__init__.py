@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from intarsia.partition.registry import natural as natural
     from intarsia.partition.registry import overlap as overlap
     from intarsia.partition.registry import partition as partition
+    from intarsia.partition.registry import partition_kinds as partition_kinds
     from intarsia.partition.registry import vertical as vertical
 else:
     from intarsia.core.lazy_names import lazy_names

@@ -2,12 +2,12 @@
 
 Rows are dealt after a shuffle by the seed; columns stay in the data set's order, in contiguous
 runs, unless `shuffle_columns`. A client is named by its row group and column group: "r0c0"; where
-whole samples are dealt by their classes, by a number.
+whole samples are dealt by their classes, by a number. An installed package adds kinds of its own:
+functions as `grid`, of a data set and keyword arguments.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from intarsia.core import plugins
 from intarsia.core.block import Block, ClientId
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, nearest
@@ -197,7 +198,7 @@ KINDS: Mapping[str, tuple[Callable[..., Any], frozenset[str]]] = MappingProxyTyp
     {
         function.__name__: (
             function,
-            frozenset(inspect.signature(function).parameters) - {"dataset"},
+            frozenset(plugins.keywords(function)),
         )
         for function in (
             *(blocks, clusters, dirichlet, flower, grid, horizontal, iid),
@@ -208,13 +209,18 @@ KINDS: Mapping[str, tuple[Callable[..., Any], frozenset[str]]] = MappingProxyTyp
 _PLANNED = frozenset({"clusters", "dirichlet", "flower", "iid", "levels"})
 
 
+def partition_kinds() -> list[str]:
+    """Return the kinds that `partition` knows, those of installed packages too."""
+    return plugins.names("partition", KINDS)
+
+
 def partition(kind: str, dataset: Parts, **keys: Any) -> dict[ClientId, Block]:
     """Deal a data set by the split of the given kind.
 
     Parameters
     ----------
     kind
-        One of `KINDS`.
+        One of `partition_kinds()`.
     dataset
         With labels as numbers: encoded as in `Labels`, or a regression's targets. Several are for
         "prior_shift" only.
@@ -242,18 +248,20 @@ def deal(kind: str, training: Parts, **keys: Any) -> Deal:
     Raises
     ------
     ExperimentError
-        If the kind or a key is unknown, a key is missing, or a value is out of range.
+        If the kind or a key is unknown, a key is missing, a value is out of range, or a package's
+        kind cannot be used.
     """
-    if kind not in KINDS:
-        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(kind, KINDS)}.")
-    function, allowed = KINDS[kind]
+    function, plugin = function_of(kind)
+    allowed = frozenset(plugins.keywords(function))
+    if plugin is not None and "seed" not in allowed:
+        keys.pop("seed", None)
     for key in keys:
         if key not in allowed:
             raise ExperimentError(
                 f"[partition] of kind {kind!r} has no key {key!r}; {nearest(key, allowed)}."
             )
-    for key, parameter in inspect.signature(function).parameters.items():
-        if parameter.default is parameter.empty and key != "dataset" and key not in keys:
+    for key in plugins.needed(function):
+        if key not in keys:
             raise ExperimentError(
                 f"[partition] of kind {kind!r} lacks the key {key!r}; "
                 f"expected {', '.join(sorted(allowed))}."
@@ -263,7 +271,24 @@ def deal(kind: str, training: Parts, **keys: Any) -> Deal:
         return Deal(lambda part: plan.deal(_only(kind, part)), plan.structure)
     if function is prior_shift:
         return Deal(lambda part: prior_shift(part, **keys))
+    if plugin is not None:
+        return Deal(lambda part: plugin.checked(function(_only(kind, part), **keys), dict))
     return Deal(lambda part: function(_only(kind, part), **keys))
+
+
+def function_of(kind: str) -> tuple[Callable[..., Any], plugins.Plugin | None]:
+    """Return the function of a kind, and whose it is; None: of this package.
+
+    ExperimentError if there is none of that name, or a package's cannot be used.
+    """
+    plugin = plugins.named("partition", kind, KINDS)
+    if plugin is not None:
+        found: Callable[..., Any] = plugin.load()
+        return found, plugin
+    if kind not in KINDS:
+        known = partition_kinds()
+        raise ExperimentError(f"[partition] has kind = {kind!r}; {nearest(kind, known)}.")
+    return KINDS[kind][0], None
 
 
 def _only(kind: str, dataset: Parts) -> Dataset:

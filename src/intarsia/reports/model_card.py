@@ -46,7 +46,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     what, method = said.TRAINED.get(result.algorithm, ("a model", result.algorithm))
     yield f"- Kind: {_safe(what)}"
     yield f"- Algorithm: {_safe(method)} ({_safe(result.algorithm)}), seed {result.seed}"
-    for key in ("version", "commit", "started"):
+    for key in ("package", "version", "commit", "started"):
         if result.environment.get(key) is not None:
             yield f"- {key.capitalize()}: {_safe(result.environment[key])}"
     for key, value in result.hyperparameters.items():

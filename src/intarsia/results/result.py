@@ -213,7 +213,7 @@ class Result:
     exchanges: int
     certificate: Certificate | None
     metrics: Metrics
-    environment: Mapping[str, Any]  # version, commit, machine, threads, python, started
+    environment: Mapping[str, Any]  # version, commit, machine, threads, python, started, package
     hyperparameters: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     model: Any = None  # the fitted estimator; beside result.json, not in it

@@ -23,7 +23,7 @@ from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
-from intarsia.core.module_names import check_allowed
+from intarsia.core.plugins import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, listed
 from intarsia.experiment import config as experiment

@@ -171,14 +171,19 @@ def check_task(description: Experiment, schema: Schema, options: Any) -> None:
     """Refuse labels that the loss is not for, and classes that are as many as samples."""
     if not isinstance(description.dataset, NamedDataset):  # whose classes are meant
         check_classes(schema, description.labels)
+    check_loss(schema.labels, options)
+
+
+def check_loss(labels: Labels, options: Any) -> None:
+    """Refuse labels that the loss is not for."""
     numbers = [name for name, code in losses.LOSSES.items() if code in losses.NUMBERS]
-    if schema.labels.task != "regression" and options.loss in numbers:
+    if labels.task != "regression" and options.loss in numbers:
         raise ExperimentError(
-            f"The labels are {len(schema.labels.classes)} classes but the loss {options.loss!r} is "
+            f"The labels are {len(labels.classes)} classes but the loss {options.loss!r} is "
             'for numbers to predict; set labels.task = "regression", or another algorithm.loss.'
         )
     known = ("squared", "cross_entropy", *numbers)
-    if schema.labels.task == "regression" and options.loss not in known:
+    if labels.task == "regression" and options.loss not in known:
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
             'algorithm.loss = "squared", or labels.task for classes.'

@@ -26,7 +26,7 @@ from intarsia.errors import UserError
 from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split, experiment_keys
 from intarsia.experiment.published import Published
 from intarsia.experiment.search import Range, Search
-from intarsia.partition.registry import KINDS
+from intarsia.partition.registry import partition_kinds
 from intarsia.privacy.settings import Privacy
 from intarsia.training.key_meanings import SAID
 from intarsia.training.registry import algorithm_named, algorithm_names
@@ -63,7 +63,7 @@ def experiment_schema() -> Schema:
         "partition": {
             "type": "object",
             "description": "How the data set is split over simulated clients.",
-            "properties": {"kind": {"enum": list(KINDS)}},
+            "properties": {"kind": {"enum": partition_kinds()}},
             "required": ["kind"],
         },
         "tune": _tune(),

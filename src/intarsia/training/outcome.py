@@ -19,6 +19,7 @@ from intarsia import __version__
 from intarsia.core import algorithm as fl
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.plugins import package_of
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
@@ -99,7 +100,7 @@ def result_of(
             clients_deciles=results.deciles(clients),
             centralised=results.Score.of(outcome.centralised),
         ).beside(standalone),
-        environment=environment(cost.started),
+        environment=environment(cost.started, description.algorithm),
         hyperparameters=dataclasses.asdict(options),
         notes=notes,
         model=model,
@@ -127,8 +128,9 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
     return ()
 
 
-def environment(started: datetime) -> dict[str, Any]:
-    """Return where a result was made."""
+def environment(started: datetime, algorithm: str) -> dict[str, Any]:
+    """Return where a result was made, and by which package's algorithm if not by one of ours."""
+    package = package_of("algorithm", algorithm)
     return {
         "version": __version__,
         "commit": _commit(),
@@ -139,6 +141,7 @@ def environment(started: datetime) -> dict[str, Any]:
             default=1,
         ),
         "started": started.isoformat(timespec="seconds"),
+        **({"package": package} if package else {}),
     }
 
 

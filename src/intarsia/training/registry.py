@@ -1,7 +1,11 @@
-"""The algorithms by name: those of federations, and the baselines that pool the data."""
+"""The algorithms by name: of federations, baselines that pool the data, those of other packages.
+
+An experiment may also hold an algorithm itself (`Experiment.own_algorithm`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,9 +14,10 @@ from typing import Any
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
+from intarsia.core import plugins
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.settings import hyperparameters
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.protocols.early_stopping import keeping_best
 from intarsia.training.baselines import BASELINES, Baseline
@@ -46,12 +51,22 @@ _PERSONAL: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def kind_of(description: Experiment) -> Algorithm | Baseline:
-    """Return the algorithm that an experiment names; errors as for `algorithm_named`."""
-    return algorithm_named(description.algorithm)
+    """Return the algorithm that an experiment holds or names; errors as for `algorithm_named`."""
+    own = description.own_algorithm
+    return algorithm_named(description.algorithm) if own is None else own
 
 
 def algorithm_named(name: str) -> Algorithm | Baseline:
-    """Return the algorithm of a name; ExperimentError if there is none of that name."""
+    """Return the algorithm of a name, of this package or of another that is installed.
+
+    Raises
+    ------
+    ExperimentError
+        If there is none of that name, or a package's cannot be used.
+    """
+    plugin = plugins.named("algorithm", name, _built_in())
+    if plugin is not None:
+        return checked_algorithm(plugin.load(), f"{plugin.said}, and", name)
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
     if name in known:
         return known[name]
@@ -63,8 +78,54 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
 
 
 def algorithm_names() -> list[str]:
-    """Return the names of all algorithms and baselines."""
-    return sorted({*ALGORITHMS, *BASELINES, *_PERSONAL})
+    """Return the names of all algorithms and baselines, those of installed packages too."""
+    return plugins.names("algorithm", _built_in())
+
+
+def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
+    """Return an algorithm from outside of this package, if a run can use it.
+
+    Parameters
+    ----------
+    said
+        How the sentence of an error begins.
+    name
+        That it must have; "": any but those of this package.
+
+    Raises
+    ------
+    ExperimentError
+        If it is no `Algorithm`, has another name, or its hyperparameters lack what each run reads.
+    """
+    if not isinstance(found, Algorithm):
+        raise ExperimentError(
+            f"{said} is {type(found).__name__}; it must be an intarsia.core.Algorithm."
+        )
+    if name and found.name != name:
+        raise ExperimentError(f"{said} calls itself {found.name!r}; give both the same name.")
+    if found.name in _built_in():
+        raise ExperimentError(
+            f"{said} has the name {found.name!r}, which is that of one of intarsia; give it a name "
+            "of its own."
+        )
+    if lacking := lacking_keys(found):
+        raise ExperimentError(
+            f"{said} has hyperparameters without {listed(lacking)}, by which models are graded and "
+            "compared; make them a frozen dataclass with these fields."
+        )
+    return found
+
+
+def lacking_keys(algorithm: Algorithm) -> list[str]:
+    """Return which fields that each run reads an algorithm's hyperparameters lack."""
+    cls: Any = algorithm.hyperparameters
+    keys = [one.name for one in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else []
+    needed = ("loss", "regularisation") if algorithm.model.kind == "linear" else ("loss",)
+    return [key for key in needed if key not in keys and not hasattr(cls, key)]
+
+
+def _built_in() -> set[str]:
+    return {*ALGORITHMS, *BASELINES, *_PERSONAL}
 
 
 def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:

@@ -41,7 +41,7 @@ from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
 from intarsia.training.loop import Part, Progress
 from intarsia.training.outcome import Outcome
-from intarsia.training.registry import choose
+from intarsia.training.registry import checked_algorithm, choose
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
@@ -86,18 +86,20 @@ def resume(
     progress: Watcher | None = None,
     yardstick_progress: yardsticks.Watcher | None = None,
     wanted: bool | None = None,
+    algorithm: Algorithm | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
+    `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
     Raises
     ------
     CheckpointError
-        If the folder holds no run or names another module, or the tables changed since it was
-        started.
+        If the folder holds no run, one of another algorithm, or names another module, or the
+        tables changed since it was started.
     ExperimentError
         If reference models are wanted of a run over sites.
     BusyError
@@ -107,6 +109,14 @@ def resume(
     if _is_done(folder, wanted):
         return load(folder, allow_modules)
     description = run_folder.describe(folder, allow_modules)
+    if algorithm is not None:
+        found = checked_algorithm(algorithm, "The algorithm")
+        if found.name != description.algorithm:
+            raise CheckpointError(
+                f"The run in {folder} is of {description.algorithm!r}, and {found.name!r} is "
+                "given; give the algorithm that it began with."
+            )
+        description = replace(description, own_algorithm=found)
     if wanted is not None:
         description = replace(description, yardsticks=wanted)
     if wanted and run_folder.is_over_sites(folder):
@@ -125,13 +135,13 @@ def resume(
             return load(folder, allow_modules)
         if wanted is not None:
             run_folder.change_description(folder, description)
-        found = load(folder, allow_modules) if (folder / "result.json").is_file() else None
-        if found is not None and not description.yardsticks:
-            found = replace(found, yardsticks_left=())
-            found.write(folder)
-            return found
+        trained = load(folder, allow_modules) if (folder / "result.json").is_file() else None
+        if trained is not None and not description.yardsticks:
+            trained = replace(trained, yardsticks_left=())
+            trained.write(folder)
+            return trained
         watchers = progress, yardstick_progress
-        return _run(description, tables, folder, watchers, fresh=False, trained=found)
+        return _run(description, tables, folder, watchers, fresh=False, trained=trained)
 
 
 def _is_done(folder: Path, wanted: bool | None) -> bool:

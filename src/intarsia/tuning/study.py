@@ -214,7 +214,8 @@ def _with(described: Experiment, values: Mapping[str, Any]) -> Experiment:
     for key, value in values.items():
         table, _, name = key.partition(".")
         tree[table] = {**tree[table], name: value}
-    return config.from_dict(tree, ".", described.name)
+    made = config.from_dict(tree, ".", described.name)
+    return replace(made, own_algorithm=described.own_algorithm)
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,0 +1,664 @@
+"""The rules that every algorithm keeps, each of which is tried on small federations.
+
+A rule is a function of a `Trial`, one algorithm on one federation; it yields a sentence for each
+fault. `check_algorithm` tries all of them, and the tests of this package do the same with its own
+algorithms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from intarsia.core.algorithm import (
+    Algorithm,
+    FinalResult,
+    RandomKey,
+    Release,
+    RoundMetrics,
+    Sends,
+    contents,
+)
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.schema import Schema
+from intarsia.core.settings import hyperparameters
+from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.release_ledger import ReleaseLedger
+from intarsia.engines.simulation import Simulation
+from intarsia.errors import AlgorithmError, IntarsiaError, UserError, first_line, listed
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
+from intarsia.results import audit
+from intarsia.testing import toy_sites
+from intarsia.testing.toy_federations import (
+    ToyFederation,
+    initialise,
+    secrets_of,
+    small_federations,
+    with_other_values,
+)
+from intarsia.testing.watched_clients import (
+    Between,
+    EndlessError,
+    Listening,
+    Replayed,
+    Watching,
+    Written,
+    told_in_the_clear,
+)
+from intarsia.training.checks import check_loss
+from intarsia.training.registry import lacking_keys
+
+NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm's private form
+SECONDS: Final = 60.0  # in which a training ends
+NEAR: Final = 1e-3  # how far two trainings may be apart that differ in rounding
+_SEED: Final = 0
+_OURS: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that an algorithm breaks."""
+
+    rule: str
+    where: str  # the federation, or how many; "": in the declaration
+    said: str
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.rule.replace('_', ' ')}: {self.said}{where}."
+
+
+def check_algorithm(
+    algorithm: Algorithm,
+    federations: ToyFederation | Sequence[ToyFederation] | None = None,
+    /,
+    **options: Any,
+) -> None:
+    """Check that an algorithm keeps all rules; parameters and what is tried as `find_faults`.
+
+    Raises
+    ------
+    AlgorithmError
+        If it does not, with a line for each rule that it breaks.
+
+    Examples
+    --------
+    >>> check_algorithm(MINE, regularisation=0.1)
+    """
+    found = find_faults(algorithm, federations, **options)
+    if found:
+        lines = "\n".join(f"- {one}" for one in found)
+        raise AlgorithmError(f"{algorithm.name} breaks rules that every one keeps:\n{lines}")
+
+
+def find_faults(
+    algorithm: Algorithm,
+    federations: ToyFederation | Sequence[ToyFederation] | None = None,
+    /,
+    **options: Any,
+) -> tuple[Finding, ...]:
+    """Return the rules that an algorithm breaks on small federations, in the clear and masked.
+
+    Needs `intarsia[privacy]`, for the masks.
+
+    Parameters
+    ----------
+    federations
+        Whose clients train; None: those of `small_federations`. The algorithm may refuse some by an
+        error of `intarsia.errors`, but not all.
+    options
+        Its hyperparameters.
+
+    Raises
+    ------
+    ExperimentError
+        If a hyperparameter is wrong, or the extra is not installed.
+    """
+    given = small_federations() if federations is None else federations
+    given = [given] if isinstance(given, ToyFederation) else list(given)
+    made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")
+    modes.keys(Privacy(mode="masked"), tuple(given[0].blocks), None, "test")  # needs the library
+    found = [
+        *(Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm)),
+        *(Finding("declared_in_words", "", said) for said in declared_in_words(algorithm)),
+    ]
+    forms: list[tuple[Algorithm, Sequence[Rule]]] = [(algorithm, RULES)]
+    if algorithm.private is not None:
+        forms.append((algorithm.private(NOISE), [functions_depend_on_their_arguments_alone]))
+    for form, rules in forms:
+        trials, refusals = [], []
+        for federation in given:
+            trial = Trial(form, made, federation)
+            try:
+                broken = [*_looked_at(ends_as_it_should, trial)]
+            except UserError as refusal:
+                refusals.append(f"{federation.name}: {first_line(refusal)}")
+                continue
+            if not broken:
+                trials.append(trial)
+                broken = [one for rule in rules for one in _looked_at(rule, trial)]
+            found += broken
+        if trials:
+            found += [
+                Finding("what_crosses_is_what_is_declared", "", said)
+                for said in what_crosses_is_what_is_declared(trials)
+            ]
+        elif len(refusals) == len(given):
+            found.append(
+                Finding("trains_on_some", "", f"it refuses every federation: {refusals[0]}")
+            )
+    where: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        where.setdefault((one.rule, one.said), []).append(one.where)
+    return tuple(
+        Finding(rule, places[0] if len(places) == 1 else f"{len(places)} federations", said)
+        for (rule, said), places in where.items()
+    )
+
+
+def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
+    """Yield what a rule finds; what the algorithm's own code raises is found, too."""
+    name, where = rule.__name__, trial.federation.name
+    try:
+        with within(SECONDS):
+            yield from (Finding(name, where, said) for said in rule(trial))
+    except UserError:
+        if rule is ends_as_it_should:
+            raise  # it is not for these clients
+        yield Finding(name, where, f"it refuses what it took before: {_said()}")
+    except (Exception, EndlessError):  # whatever the algorithm's own code raises
+        yield Finding(name, where, _said())
+
+
+def _said() -> str:
+    """Return the error that is handled, and where the algorithm's own code raised it."""
+    error = sys.exc_info()[1]
+    assert error is not None
+    frames = traceback.extract_tb(error.__traceback__)
+    apart = ("engines", "testing", "core", "privacy")
+    own = [
+        one
+        for one in frames
+        if not any(Path(one.filename).is_relative_to(_OURS / folder) for folder in apart)
+    ]
+    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name}" if own else ""
+    return f"{type(error).__name__}: {first_line(error)}{place}"
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise EndlessError where what is done takes longer; only in a process's main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise EndlessError(f"takes more than {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, over)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.signal(signal.SIGALRM, before)
+
+
+# -- a training
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to."""
+
+    conclusion: FinalResult
+    infos: tuple[RoundMetrics, ...]
+    engine: Simulation
+    clients: Between
+
+    def bits(self) -> dict[str, bytes]:
+        """Return all of it as bytes, by what it is."""
+        states = {f"the state of {n}": one for n, one in self.engine.get_states().items()}
+        found = {"the result": self.conclusion, "the metrics of rounds": self.infos, **states}
+        found["the traffic"] = dataclasses.asdict(self.engine.books.traffic)
+        return {name: codec.encode(one) for name, one in found.items()}
+
+
+class Trial:
+    """An algorithm on a federation.
+
+    Parameters
+    ----------
+    options
+        Its hyperparameters.
+    """
+
+    def __init__(self, algorithm: Algorithm, options: Any, federation: ToyFederation) -> None:
+        self.algorithm, self.options, self.federation = algorithm, options, federation
+        self.schema = Schema.of(federation.blocks, federation.labels)
+
+    @cached_property
+    def plain(self) -> Trained:
+        """Return the training with clients that listen alone, done once."""
+        return self.trained(Listening)
+
+    def engine(
+        self,
+        blocks: Mapping[ClientId, Block] | None = None,
+        ledger: ReleaseLedger | None = None,
+    ) -> Simulation:
+        """Return the clients, who have the same secrets each time."""
+        own = self.federation.blocks if blocks is None else blocks
+        schema = self.schema if blocks is None else Schema.of(own, self.federation.labels)
+        return Simulation({"train": (schema, own)}, _SEED, secrets=secrets_of(own), ledger=ledger)
+
+    def present(self, number: int) -> Sequence[ClientId] | None:
+        """Return who is there in a round; None: all."""
+        return self.schema.clients[1:] if number in self.federation.away else None
+
+    def trained(
+        self,
+        through: Callable[[Simulation], Between] = Between,
+        *,
+        blocks: Mapping[ClientId, Block] | None = None,
+        cut: int = 0,
+    ) -> Trained:
+        """Train; `cut` writes everything to bytes after that round, and another engine goes on."""
+        algorithm, ledger = self.algorithm, ReleaseLedger()
+        engine = self.engine(blocks, ledger)
+        clients = through(engine)
+        server = initialise(algorithm, self.options, engine, clients)
+        infos: list[RoundMetrics] = []
+        number = 0
+        for number in range(1, self.federation.rounds + 1):
+            engine.begin_round(number, self.present(number))
+            clients.begin_round()
+            server, info = algorithm.round(server, clients, engine.key())
+            infos.append(info)
+            if info.finished:
+                break
+            if number == cut:
+                written = codec.encode((engine.books.seal(server), engine.get_states()))
+                traffic = dataclasses.asdict(engine.books.traffic)
+                engine = self.engine(blocks, ledger)
+                clients = through(engine)
+                if algorithm.model.additive:
+                    engine.count_once()
+                sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
+                engine.set_states(states)
+                engine.books.restore_traffic(traffic)
+                server = engine.books.unseal(sealed)
+        engine.begin_round(number + 1)
+        clients.begin_round()
+        conclusion = algorithm.conclude(server, clients, engine.key("conclude"))
+        return Trained(conclusion, tuple(infos), engine, clients)
+
+    @cached_property
+    def masked(self) -> FinalResult | str:
+        """Return what a training over sites with masks comes to, or why a site refuses, once."""
+        federation, names = self.federation, tuple(self.federation.blocks)
+        privacy = Privacy(mode="masked")
+        keys = modes.keys(privacy, names, None, "test")
+        assert keys is not None
+        made = toy_sites.federation(
+            *(self.algorithm, self.options, federation.blocks, federation.labels),
+            sealing=lambda: modes.sealing(privacy, names, keys),
+            complete=not federation.away,
+        )
+        engine, number = made.engine, 0
+        try:
+            with np.errstate(invalid="ignore"):  # a dual outside its box is -inf under masks
+                server = toy_sites.begun(made, self.algorithm, self.options)
+                for number in range(1, federation.rounds + 1):
+                    engine.begin_round(number, self.present(number))
+                    server, info = self.algorithm.round(server, engine, engine.key())
+                    server = engine.books.settle(server)
+                    if info.finished:
+                        break
+                engine.begin_round(number + 1)
+                return self.algorithm.conclude(server, engine, engine.key("conclude"))
+        except Exception:
+            if not made.errors:
+                raise
+            said = made.errors[0]
+            return f"{type(said).__name__}: {first_line(said)}"
+
+    def scores(self, trained: Trained) -> dict[ClientId, Array]:
+        """Return what each client's model, or its part, says of its training rows."""
+        states, engine = trained.engine.get_states(), trained.engine
+        return {
+            name: self.algorithm.model.predict(state, engine.block(name))
+            for name, state in states.items()
+        }
+
+
+Rule = Callable[[Trial], Iterator[str]]
+
+
+# -- what is declared
+
+
+def usable_in_a_run(algorithm: Algorithm) -> Iterator[str]:
+    """Yield faults of its name, and of hyperparameters that runs cannot read."""
+    cls: Any = algorithm.hyperparameters
+    if not getattr(getattr(cls, "__dataclass_params__", None), "frozen", False):
+        yield f"{cls.__name__} is no frozen dataclass"
+        return
+    if lacking := lacking_keys(algorithm):
+        yield f"{cls.__name__} has no {listed(lacking)}, by which models are graded and compared"
+    for one in inspect.signature(cls).parameters.values():
+        if one.kind is not one.KEYWORD_ONLY:
+            yield f"{cls.__name__}.{one.name} is not by keyword alone"
+    if not algorithm.name.isprintable() or algorithm.name != algorithm.name.strip():
+        yield f"its name is {algorithm.name!r}"
+
+
+def declared_in_words(algorithm: Algorithm) -> Iterator[str]:
+    """Yield client functions of one name, and replies that are not described."""
+    functions = algorithm.disclosure.functions
+    names = [one.name for one in functions]
+    if doubled := sorted({one for one in names if names.count(one) > 1}):
+        yield f"several client functions are called {listed(doubled)}"
+    for one in algorithm.disclosure.sends:
+        for kind in (one.function.message, one.reply):
+            if not dataclasses.is_dataclass(kind):
+                yield f"{one.function.name} is not annotated with the dataclasses that cross"
+        if not dataclasses.is_dataclass(one.reply):
+            continue
+        words = contents(one.reply)
+        if lacking := [f.name for f in dataclasses.fields(one.reply) if not words.get(f.name)]:
+            yield (
+                f"{one.reply.__name__} does not say what {listed(lacking)} hold, which an audit "
+                "tells; describe it by fl.describe"
+            )
+    if odd := [one for one in algorithm.states if not dataclasses.is_dataclass(one)]:
+        yield f"states has {odd[0]!r}, which is no dataclass"
+
+
+def what_crosses_is_what_is_declared(trials: Sequence[Trial]) -> Iterator[str]:
+    """Yield what crosses in a training and is not declared, and what crosses in none and is."""
+    first = trials[0]
+    sends = first.algorithm.disclosure.needed(first.options)
+    found: set[str] = set()
+    for trial in trials:
+        found |= crossings(trial.plain)
+    declared = audit.list_declared(sends)
+    for one in sorted(found - declared):
+        yield f"{one!r} crosses and is not declared"
+    for one in sorted(declared - found):
+        yield (
+            f"{one!r} is declared and never crosses; take it out, or say with which options it "
+            "does by fl.each(..., needed=)"
+        )
+
+
+def crossings(trained: Trained) -> set[str]:
+    """Return what crossed in a training that was listened to, in the words of declarations."""
+    assert isinstance(trained.clients, Listening)
+    found = {f"open {one}" for one in trained.clients.opened}
+    return found | audit.list_crossings(trained.engine.books.crossings.summary())
+
+
+# -- the rules of a training
+
+
+def ends_as_it_should(trial: Trial) -> Iterator[str]:
+    """Yield what a training comes to that are no finite numbers, or of wrong shapes."""
+    check_loss(trial.federation.labels, trial.options)
+    found, outputs = trial.plain, trial.federation.labels.outputs
+    for number, info in enumerate(found.infos, 1):
+        for name, value in vars(info).items():
+            if isinstance(value, float) and np.isnan(value):
+                yield f"{name} is NaN after round {number}"
+    weights = found.conclusion.weights
+    wanted = (outputs, len(trial.schema.features))
+    if weights is not None:
+        yield from _unlike(weights, wanted, "weights", "outputs and features")
+    elif trial.algorithm.model.kind == "linear":
+        yield "a linear model ends without weights"
+    for name, one in (found.conclusion.network or {}).items():
+        yield from _unlike(one, np.shape(one), f"the network's {name}", "")
+    for name, one in trial.scores(found).items():
+        wanted = (outputs, len(trial.schema.samples.own(name)))
+        yield from _unlike(one, wanted, f"what predict says at {name}", "outputs and samples")
+
+
+def _unlike(found: Any, wanted: tuple[int, ...], what: str, axes: str) -> Iterator[str]:
+    if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
+        yield f"{what}: {type(found).__name__} where an array of floats is expected"
+    elif found.shape != wanted:
+        yield f"{what}: the shape is {found.shape}, and {axes} are {wanted}"
+    elif not np.isfinite(found).all():
+        yield f"{what}: {int((~np.isfinite(found)).sum())} of {found.size} are no finite numbers"
+
+
+def client_scores_add_up_to_the_models(trial: Trial) -> Iterator[str]:
+    """Yield whether the clients' parts of a row's score are another than that by the weights."""
+    weights = trial.plain.conclusion.weights
+    if weights is None or trial.algorithm.model.kind != "linear":
+        return
+    engine, index = trial.plain.engine, trial.schema
+    total = np.zeros((len(weights), len(index.samples)))
+    pooled = np.zeros((len(index.samples), len(index.features)))
+    for name, state in engine.get_states().items():
+        block = engine.block(name)
+        once = block if trial.algorithm.model.additive else block.counted_once()
+        rows = index.samples.own(name)
+        total[:, rows] += trial.algorithm.model.predict(state, once)
+        x: Any = once.x
+        dense = x.toarray() if issparse(x) else x
+        pooled[np.ix_(rows, index.features.own(name))] += dense
+    if not _near(total, weights @ pooled.T):
+        yield "the clients' parts do not add up to the scores of the weights"
+
+
+def a_rerun_is_identical(trial: Trial) -> Iterator[str]:
+    """Yield what a second training with the same seed does not have to the same bits."""
+    yield from _differ(trial.plain, trial.trained(), "a second training comes to another")
+
+
+def everything_can_be_written(trial: Trial) -> Iterator[str]:
+    """Yield what messages, replies and states lose where they are written and read."""
+    found = trial.trained(lambda engine: Written(engine, trial.algorithm.states))
+    yield from _differ(trial.plain, found, "with all that crosses written and read, there is other")
+    assert isinstance(found.clients, Written)
+    summary = found.engine.books.traffic.summary()
+    if (summary["down"], summary["up"]) != (found.clients.down, found.clients.up):
+        yield f"{found.clients.down + found.clients.up} bytes were written, and {summary} counted"
+
+
+def it_goes_on_from_bytes(trial: Trial) -> Iterator[str]:
+    """Yield what a training has to other bits that goes on from a checkpoint."""
+    for cut in sorted({1, len(trial.plain.infos) - 1} & {*range(1, len(trial.plain.infos))}):
+        stopped = trial.trained(Listening, cut=cut)
+        yield from _differ(trial.plain, stopped, f"from a checkpoint of round {cut} there is other")
+
+
+def functions_depend_on_their_arguments_alone(trial: Trial) -> Iterator[str]:
+    """Yield client functions that are not pure, or hide something by what is public."""
+    own = trial.trained(Watching).clients
+    assert isinstance(own, Watching)
+    for name in sorted(own.changed):
+        yield f"{name} changes its state, its message or its block; return new ones"
+    for name in sorted(own.shared):
+        yield (
+            f"{name} uses the random numbers that all of a process share, of numpy.random or "
+            "random; draw from its argument: rng.generator()"
+        )
+    for name in sorted(own.impure() - own.shared - own.changed):
+        yield (
+            f"{name} answers otherwise when it is called again with the same arguments; it may "
+            "depend on nothing else"
+        )
+    for name in sorted(name for name, differs in own.hidden.items() if not differs):
+        yield (
+            f"{name} is declared to hide something, and comes to the same with another secret; "
+            "draw what hides from its SecretKey, and nothing of it from a seed"
+        )
+    engine = trial.engine()
+    for name in trial.schema.clients:
+        given = trial.options, trial.schema, name, engine.block(name), engine.client_key(name)
+        one, two = (codec.encode(trial.algorithm.init_client(*given)) for _ in range(2))
+        if one != two:
+            yield "init_client comes to another state when it is called again"
+            break
+
+
+def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
+    """Yield whether a server comes to something else when it is given the same answers again."""
+    heard = trial.plain
+    with contextlib.suppress(IntarsiaError):  # whatever it comes to: it was with other values
+        trial.trained(blocks=with_other_values(trial.federation))
+    assert isinstance(heard.clients, Listening)
+    algorithm, first = trial.algorithm, RandomKey((_SEED, 0, "server", "init"))
+    clients = Replayed(heard.clients, trial.schema.clients)
+    try:
+        server = algorithm.init_server(trial.options, trial.schema, first)
+        server = algorithm.setup(server, clients, first)
+        number, infos = 0, []
+        for number in range(1, len(heard.infos) + 1):
+            clients.ids = trial.present(number) or trial.schema.clients
+            key = RandomKey((_SEED, number, "server"))
+            server, info = algorithm.round(server, clients, key)
+            infos.append(info)
+        clients.ids = trial.schema.clients
+        key = RandomKey((_SEED, number + 1, "server", "conclude"))
+        found = algorithm.conclude(server, clients, key)
+        same = codec.encode((found, tuple(infos))) == codec.encode((heard.conclusion, heard.infos))
+        why = "comes to another result"
+    except LookupError as problem:
+        same, why = False, f"asks for something else: {first_line(problem)}"
+    if not same:
+        yield (
+            f"a server that was given the same answers {why} when clients have other values: it "
+            "reads something of theirs that did not cross"
+        )
+
+
+def rows_and_columns_reach_clients_sealed(trial: Trial) -> Iterator[str]:
+    """Yield what the server has of rows, columns or single clients, and does not declare."""
+    assert isinstance(trial.plain.clients, Listening)
+    sends = trial.algorithm.disclosure.needed(trial.options)
+    for field in sorted(told_in_the_clear(trial.plain.clients, sends)):
+        yield (
+            f"{field} holds numbers in the clear; forward a sealed total, or declare by fl.opening "
+            "that the server has them (fl.PUBLIC)"
+        )
+    yield from read_without_words(trial.plain.clients, sends, trial.options)
+
+
+def read_without_words(heard: Listening, sends: Sequence[Sends], options: Any) -> Iterator[str]:
+    """Yield what the server reads of single clients, beside scalars, and is not told in words."""
+    quiet = {
+        one.function.name: one for one in sends if one.call == "ask" and not one.tells(options)
+    }
+    seen = set()
+    for name, replies in heard.answers:
+        if name not in quiet or not isinstance(replies, Mapping):
+            continue
+        for reply in replies.values():
+            seen |= {
+                f"{type(reply).__name__}.{field}"
+                for field, value in vars(reply).items()
+                if isinstance(value, np.ndarray) and value.size > 1
+            }
+    for field in sorted(seen):
+        yield (
+            f"{field} is asked for, so that the server reads an array of each client; sum it, or "
+            "say what it tells in fl.asks(..., tells=)"
+        )
+
+
+def a_round_can_be_counted(trial: Trial) -> Iterator[str]:
+    """Yield functions that come again in a round undeclared: sites count rounds by the others."""
+    sends = trial.algorithm.disclosure.needed(trial.options)
+    repeated = {one.function.name for one in sends if one.repeats}
+    assert isinstance(trial.plain.clients, Listening)
+    again: set[str] = set()
+    for called in trial.plain.clients.rounds[1:-1]:  # without set-up and conclusion
+        once = [one for one in called if one not in repeated]
+        again |= {one for one in once if once.count(one) > 1}
+        if called and not once:
+            again.add("")
+    for name in sorted(again):
+        if name:
+            yield f"{name} comes again in a round; declare it by fl.each(..., repeats=True)"
+        else:
+            yield "in a round only functions come that are declared to repeat"
+
+
+def the_order_of_clients_does_not_matter(trial: Trial) -> Iterator[str]:
+    """Yield clients that come to another model where they are given in another order."""
+    if trial.federation.away:
+        return  # who is away goes by the order
+    turned = dict(reversed([*trial.federation.blocks.items()]))
+    found, engine = trial.trained(blocks=turned), trial.plain.engine
+    here, there = trial.scores(trial.plain), trial.scores(found)
+    for name in trial.schema.clients:
+        one, other = engine.block(name), found.engine.block(name)
+        if one.samples.tolist() != other.samples.tolist() or one.features != other.features:
+            return  # what is drawn by the places of rows and columns is of others
+    far = [name for name, one in here.items() if not _near(there[name], one)]
+    if far:
+        yield f"with the clients in another order {listed(far)} come to another model"
+
+
+def sites_refuse_nothing(trial: Trial) -> Iterator[str]:
+    """Yield what a site refuses of a training with masks: it holds each call to the declaration."""
+    found = trial.masked
+    if isinstance(found, str):
+        yield f"over sites with masks one refuses: {found}"
+
+
+def masks_change_rounding_alone(trial: Trial) -> Iterator[str]:
+    """Yield whether a training over sites with masks comes to other weights."""
+    found, own = trial.masked, trial.plain.conclusion.weights
+    if any(one.releases for one in trial.algorithm.disclosure.functions):
+        return  # its noise is of each run's own
+    if own is None or isinstance(found, str):
+        return
+    if found.weights is None or not _near(found.weights, own):
+        yield "over sites with masks it comes to other weights"
+
+
+RULES: Final[Sequence[Rule]] = (
+    client_scores_add_up_to_the_models,
+    a_rerun_is_identical,
+    everything_can_be_written,
+    it_goes_on_from_bytes,
+    functions_depend_on_their_arguments_alone,
+    the_server_depends_on_what_it_is_given_alone,
+    rows_and_columns_reach_clients_sealed,
+    a_round_can_be_counted,
+    the_order_of_clients_does_not_matter,
+    sites_refuse_nothing,
+    masks_change_rounding_alone,
+)
+
+
+def _differ(one: Trained, two: Trained, said: str) -> Iterator[str]:
+    """Yield what two trainings do not have to the same bits."""
+    here, there = one.bits(), two.bits()
+    if odd := [name for name in here if there.get(name) != here[name]]:
+        yield f"{said}: {', '.join(odd[:3])}"
+
+
+def _near(one: NDArray[Any], two: NDArray[Any]) -> bool:
+    """Return whether two arrays differ in rounding alone."""
+    return bool(np.linalg.norm(one - two) <= NEAR * (1 + np.linalg.norm(two)))

@@ -1,0 +1,331 @@
+"""Each rule finds an algorithm that breaks it, and none where the fault is taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import own_algorithm
+from intarsia.core import algorithm as fl
+from intarsia.errors import AlgorithmError, ExperimentError, FederationError
+from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules
+from intarsia.testing.toy_federations import BINARY, NUMBERS, overlapping, rows_apart
+
+ridge = own_algorithm.ridge()
+TOY = ToyFederation("toy", rows_apart("numbers"), NUMBERS, rounds=3)
+OPTIONS = {"regularisation": 0.1}
+
+
+def test_an_algorithm_without_a_fault_keeps_all_rules_on_every_federation():
+    check_algorithm(ridge.RIDGE, **OPTIONS)
+    assert find_faults(ridge.RIDGE, TOY, **OPTIONS) == ()
+
+
+def _sends():
+    return ridge.RIDGE.disclosure.sends
+
+
+def declared(monkeypatch, **functions):
+    """Return ridge with other client functions."""
+    for name, function in functions.items():
+        monkeypatch.setattr(ridge, name, function)
+    takes = {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"}
+    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=("g", "square")))
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=fl.opening(takes, sends)))
+
+
+def with_score(monkeypatch, more):
+    """Return ridge whose `score` does more: (client, block) -> a number that is added."""
+    once = ridge.score.call
+
+    def score(client, block, message: ridge.Vector, rng) -> tuple[object, ridge.Scores]:
+        found, reply = once(client, block, message, rng)
+        return found, ridge.Scores(reply.z + more(client, block))
+
+    return declared(monkeypatch, score=fl.client_function(score))
+
+
+def server_reads_a_block(monkeypatch):
+    held = {}
+
+    def init_client(options, schema, client, block, rng):
+        held[client] = block
+        return ridge.init_client(options, schema, client, block, rng)
+
+    def certify(server, clients, rng):
+        server, info = ridge.certify(server, clients, rng)
+        return server, replace(info, loss=float(np.mean([one.y.mean() for one in held.values()])))
+
+    return replace(ridge.RIDGE, init_client=init_client, certify=certify, round=_round(certify))
+
+
+def server_reads_what_a_client_computed(monkeypatch):
+    held = {}
+
+    def more(client, block):
+        held[block.samples[0]] = float(np.square(block.x).sum())
+        return 0.0
+
+    found = with_score(monkeypatch, more)
+
+    def certify(server, clients, rng):
+        server, info = ridge.certify(server, clients, rng)
+        return server, replace(info, loss=sum(held.values()))
+
+    return replace(found, certify=certify, round=_round(certify))
+
+
+def _round(certify):
+    def round(server, clients, rng):
+        server, _ = ridge.round(server, clients, rng)
+        return certify(server, clients, rng)
+
+    return round
+
+
+def message_with_numbers_in_the_clear(monkeypatch):
+    sends = [replace(one, takes=()) if one.function is ridge.score else one for one in _sends()]
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
+
+
+@fl.describe("labels")
+@dataclass(frozen=True)
+class Labels:
+    z: np.ndarray
+
+
+@fl.client_function
+def send_labels(client, block, message: fl.Ready, rng) -> tuple[object, Labels]:
+    return client, Labels(block.y)
+
+
+def array_of_each_client_that_the_server_reads(monkeypatch):
+    def setup(server, clients, rng):
+        clients.ask(send_labels, dict.fromkeys(clients.ids, fl.Ready()))
+        return ridge.setup(server, clients, rng)
+
+    sends = (*_sends(), *fl.asks(send_labels))
+    return replace(ridge.RIDGE, setup=setup, disclosure=fl.Disclosure(sends=sends))
+
+
+def numpys_shared_generator(monkeypatch):
+    return with_score(monkeypatch, lambda *_: 1e-9 * np.random.normal())  # noqa: NPY002
+
+
+def secret_from_a_seed(monkeypatch):
+    with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng(7).normal())
+    return declared(monkeypatch, score=replace(ridge.score, secret=True))
+
+
+def changed_state(monkeypatch):
+    def more(client, block):
+        client.row_share[:] *= 1.0 + 1e-9
+        return 0.0
+
+    return with_score(monkeypatch, more)
+
+
+def fresh_random_numbers(monkeypatch):
+    return with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng().normal())
+
+
+def count_of_calls(monkeypatch):
+    calls = []
+
+    def more(*_):
+        calls.append(1)
+        return 1e-9 * len(calls)
+
+    return with_score(monkeypatch, more)
+
+
+def field_that_is_revealed_undeclared(monkeypatch):
+    sends = [replace(one, reveals=("g",) * bool(one.reveals)) for one in _sends()]
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
+
+
+def function_that_is_not_declared(monkeypatch):
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=_sends()[1:]))
+
+
+def declaration_of_what_never_crosses(monkeypatch):
+    sends = [replace(one, reveals=one.reveals or ("z",)) for one in _sends()]
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
+
+
+def message_that_cannot_be_written(monkeypatch):
+    def scores(server, clients, v, labels=0.0):
+        told = {name: ridge.Vector(v[at], [labels]) for name, at in server.own.items()}
+        return clients.sum(ridge.score, told)
+
+    monkeypatch.setattr(ridge, "scores", scores)
+    return ridge.RIDGE
+
+
+def state_of_no_declared_class(monkeypatch):
+    return replace(ridge.RIDGE, states=ridge.RIDGE.states[1:])
+
+
+def state_beside_its_fields(monkeypatch):
+    once = ridge.score.call
+
+    def score(client, block, message: ridge.Vector, rng) -> tuple[object, ridge.Scores]:
+        times, (found, reply) = getattr(client, "times", 0) + 1, once(client, block, message, rng)
+        object.__setattr__(found, "times", times)
+        return found, ridge.Scores(reply.z + 1e-9 * times)
+
+    return declared(monkeypatch, score=fl.client_function(score))
+
+
+def first_client_that_counts_more(monkeypatch):
+    def setup(server, clients, rng):
+        first = clients.ids[0]
+        told = ridge.Vector(server.w[server.own[first]], 1.0)
+        some = clients.sum(ridge.score, {first: told})
+        found = clients.reveal(clients.sum(ridge.slope, {first: ridge.Scores(some.z)}))
+        return replace(server, p=found.g, r=found.g, b=found.g, start=float(found.square[0]))
+
+    return replace(ridge.RIDGE, setup=setup)
+
+
+def weights_of_another_shape(monkeypatch):
+    def conclude(*given):
+        found = ridge.conclude(*given)
+        return replace(found, weights=found.weights[0])
+
+    return replace(ridge.RIDGE, conclude=conclude)
+
+
+def scores_of_another_shape(monkeypatch):
+    model = replace(ridge.RIDGE.model, predict=lambda *given: ridge.predict(*given)[0])
+    return replace(ridge.RIDGE, model=model)
+
+
+def weights_that_are_no_numbers(monkeypatch):
+    def round(server, clients, rng):
+        server, info = ridge.round(server, clients, rng)
+        return replace(server, w=server.w * np.nan), info
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def scores_that_are_not_the_models(monkeypatch):
+    model = replace(ridge.RIDGE.model, predict=lambda *given: 2 * ridge.predict(*given))
+    return replace(ridge.RIDGE, model=model)
+
+
+def round_that_asks_for_ever(monkeypatch):
+    def round(server, clients, rng):
+        while True:
+            with contextlib.suppress(Exception):
+                ridge.scores(server, clients, server.p)
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def round_that_computes_for_ever(monkeypatch):
+    monkeypatch.setattr(rules, "SECONDS", 0.5)
+
+    def round(server, clients, rng):
+        while True:
+            pass
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def function_that_comes_again(monkeypatch):
+    def round(server, clients, rng):
+        ridge.scores(server, clients, server.p)
+        return ridge.round(server, clients, rng)
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def total_that_is_read_sealed(monkeypatch):
+    def slopes(clients, z):
+        total = clients.sum(ridge.slope, dict.fromkeys(clients.ids, ridge.Scores(z.z)))
+        return ridge.Slope(np.asarray(total.g), np.zeros(1))
+
+    monkeypatch.setattr(ridge, "slopes", slopes)
+    return ridge.RIDGE
+
+
+def hyperparameters_that_change(monkeypatch):
+    @dataclass(kw_only=True)
+    class Ridge:
+        loss: str = "squared"
+        regularisation: float = 1e-3
+
+    states = (ridge.Server, ridge.Client, Ridge)
+    return replace(ridge.RIDGE, hyperparameters=Ridge, states=states)
+
+
+def reply_that_is_not_described(monkeypatch):
+    monkeypatch.delattr(ridge.Slope, "__contents__")
+    return ridge.RIDGE
+
+
+def refusal_of_every_federation(monkeypatch):
+    def init_server(*given):
+        raise FederationError("It is not for these.")
+
+    return replace(ridge.RIDGE, init_server=init_server)
+
+
+FAULTS = [
+    (server_reads_a_block, "the server depends on .*: a server that was given the same answers"),
+    (server_reads_what_a_client_computed, "the server depends on .* did not cross"),
+    (message_with_numbers_in_the_clear, r"Vector\.v holds numbers in the clear"),
+    (array_of_each_client_that_the_server_reads, r"Labels\.z is asked for, so that the server"),
+    (numpys_shared_generator, "score uses the random numbers that all of a process share"),
+    (secret_from_a_seed, "score is declared to hide something, and comes to the same"),
+    (changed_state, "score changes its state, its message or its block"),
+    (fresh_random_numbers, "score answers otherwise when it is called again"),
+    (count_of_calls, "score answers otherwise when it is called again"),
+    (field_that_is_revealed_undeclared, r"'reveal Slope\.square' crosses and is not declared"),
+    (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
+    (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),
+    (message_that_cannot_be_written, "CodecError: A value of type list cannot be written"),
+    (state_of_no_declared_class, "it goes on from bytes: CodecError: A record 'Server'"),
+    (state_beside_its_fields, "from a checkpoint of round 1 there is other: the result"),
+    (first_client_that_counts_more, "another order .* come to another model"),
+    (weights_of_another_shape, r"weights: the shape is \(4,\), and outputs and features"),
+    (scores_of_another_shape, r"what predict says at c0: the shape is \(30,\)"),
+    (weights_that_are_no_numbers, "weights: 4 of 4 are no finite numbers"),
+    (scores_that_are_not_the_models, "do not add up to the scores of the weights"),
+    (round_that_asks_for_ever, "calls client functions more than 2000 times, the last score"),
+    (round_that_computes_for_ever, "EndlessError: takes more than 0.5 seconds"),
+    (function_that_comes_again, "score comes again in a round"),
+    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in slopes"),
+    (hyperparameters_that_change, "Ridge is no frozen dataclass"),
+    (reply_that_is_not_described, "Slope does not say what 'g', 'square' hold"),
+    (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
+]
+
+
+@pytest.mark.parametrize(("fault", "said"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_fault_is_found(fault, said, monkeypatch):
+    with pytest.raises(AlgorithmError, match=said) as caught:
+        check_algorithm(fault(monkeypatch), TOY, **OPTIONS)
+    assert "ridge breaks" in str(caught.value)
+
+
+def test_an_option_that_does_not_exist_is_refused():
+    with pytest.raises(ExperimentError, match="unknown key 'regularization'"):
+        find_faults(ridge.RIDGE, TOY, regularization=0.1)
+
+
+def test_an_algorithm_may_refuse_some_federations():
+    shared = ToyFederation("columns", overlapping(), dataclasses.replace(BINARY), rounds=2)
+
+    def init_server(options, schema, rng):
+        if schema.labels.task == "binary":
+            raise FederationError("Two classes are not for it.")
+        return ridge.init_server(options, schema, rng)
+
+    some = replace(ridge.RIDGE, init_server=init_server)
+    assert find_faults(some, [shared, TOY], **OPTIONS) == ()
