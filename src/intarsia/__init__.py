@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection as Inspection
+    from intarsia.api import contribution as contribution
     from intarsia.api import inspect as inspect
     from intarsia.api import join as join
     from intarsia.api import resume as resume
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from intarsia.training.loop import Progress as Progress
     from intarsia.training.run import load as load
     from intarsia.tuning.study import Tuned as Tuned
+    from intarsia.valuation.study import Contribution as Contribution
 else:
     from intarsia.core.lazy_names import lazy_names
 

@@ -36,6 +36,8 @@ from intarsia.training.loop import Progress
 from intarsia.training.yardsticks import YardstickProgress
 from intarsia.tuning import study
 from intarsia.tuning.study import Tuned
+from intarsia.valuation import study as valuation
+from intarsia.valuation.study import Contribution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -295,6 +297,66 @@ def tune(
     if out is None and tables is not None:
         raise ExperimentError("A search over tables in memory has no output folder; give out.")
     return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
+
+
+def contribution(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    weights: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    algorithm: str | Mapping[str, Any] | None = None,
+    measure: Literal["auc", "accuracy", "r2", "mae"] | None = None,
+    out: str | Path | None = "",
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Contribution:
+    """Return what each party is worth to each other: leave one out, and Shapley values.
+
+    It trains without some of the parties, up to five of them in every combination. The same call
+    goes on with what was stopped.
+
+    Parameters
+    ----------
+    measure
+        On a party's own test rows; None: AUC of two classes, accuracy of more, R² of numbers.
+    out
+        The output folder; "" = that of the experiment with "-contribution" behind its name (with
+        `tables`: nothing is written), None = nothing is written.
+    progress
+        Called after every round of every run.
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, \
+    table_settings, algorithm, overwrite, settings
+        As for `run`.
+
+    Raises
+    ------
+    UserError
+        If a setting or a table is wrong, a party's table is not here, or the folder holds something
+        else.
+    ConvergenceError
+        If training with all parties diverges.
+
+    Examples
+    --------
+    >>> found = intarsia.contribution("mine.toml")
+    >>> found.shapley["bank"]["shop"].value  # of the shop, to the bank
+    0.0135
+    """
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
+    described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
+    if out == "" and tables is not None:
+        out = None
+    how: dict[str, Any] = {"out": out, "overwrite": overwrite, "progress": progress}
+    return valuation.contribution(described, tables=read, measure=measure, **how)
 
 
 def inspect(

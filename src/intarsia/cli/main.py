@@ -397,6 +397,57 @@ def tune(
 
 
 @app.command()
+def contribution(
+    file: File,
+    override: Overrides = None,
+    measure: Annotated[
+        str | None,
+        typer.Option("--measure", metavar="NAME", help="auc, accuracy, r2 or mae, on test rows."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Output folder; default: that of a run, -contribution.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what each party is worth to each other: leave one out, and Shapley values.
+
+    FILE is the experiment file (TOML). It trains without some of the parties, up to five of them in
+    every combination, and judges the models by each party's own test rows. The same command goes on
+    with what was stopped.
+    """
+    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show as show_parts
+    from intarsia.valuation.study import contribution as find
+
+    experiment, screen = _load(file, override), console()
+    how: dict[str, Any] = {"measure": measure, "overwrite": overwrite}
+    shown = contextlib.nullcontext() if quiet else display.Watch(screen)
+    try:
+        _handle({signal.SIGTERM: signal.default_int_handler})
+        with shown as show:
+            found = find(experiment, out="" if out is None else out, progress=show, **how)
+    except KeyboardInterrupt:
+        _end_undisturbed()
+        raise _StoppedError("stopped; the same command, without --overwrite, goes on") from None
+    if not quiet:
+        show_parts(screen, *found.parts())
+    if found.folder is not None:
+        say(f"picture: {found.folder / 'contribution.png'}")
+    if as_json:
+        put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@app.command()
 def join(
     folder: Folder,
     table: Annotated[Path, typer.Argument(metavar="TABLE")],

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from intarsia.core.algorithm import Algorithm, Release, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult, Release, SecretKey
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.freed_memory import give_back
@@ -254,7 +254,7 @@ def run_at(
     What it came to is written before the reference models beside it are trained.
     """
     clock, started = Clock(), datetime.now(UTC)
-    plan, store, ready = _prepare(place, description, clock)
+    plan, store, ready = prepare(place, description, clock)
     give_back()
     options = plan.options
     outcome, traffic = _train(plan, ready, store, clock, progress)
@@ -297,7 +297,7 @@ def run_at(
     return yardsticks.complete(made, *trained, yardstick_progress)
 
 
-def _prepare(
+def prepare(
     place: Place, description: Experiment, clock: Clock
 ) -> tuple[Plan, Checkpoints | None, Ready]:
     """Build, check and set up."""
@@ -319,7 +319,7 @@ def _compare(
     spent = {name: seconds for name, seconds in found.seconds.items() if name != "total"}
     # what is done again to have the blocks is in the transcript and in the audit
     private = replace(description.privacy, transcript=False)
-    plan, _, ready = _prepare(place, replace(description, privacy=private), clock := Clock(spent))
+    plan, _, ready = prepare(place, replace(description, privacy=private), clock := Clock(spent))
     assert isinstance(ready.engine, Simulation)
     left = found.yardsticks_left or yardsticks.left_of(found, description, plan.algorithm)
     beside = caveats.unmeasured(description, plan.algorithm)
@@ -379,17 +379,23 @@ def _train(
     return outcome, traffic
 
 
+def conclude(task: training.Task, server: Any, state: training.TrainingState) -> FinalResult:
+    """Return what the algorithm concludes after the last round, with all clients."""
+    engine = task.engine
+    with task.clock.part("training"):
+        engine.return_of(wait=True)
+        engine.begin_round(state.round + 1)
+        if task.description.early_stopping:
+            server = early_stopping.go_back(server, engine)
+        return task.algorithm.conclude(server, engine, engine.key("conclude"))
+
+
 def train_to_end(task: training.Task) -> Outcome:
     """Run the rounds that are left; return what they came to, with its scores."""
     engine, clock = task.engine, task.clock
     try:
         server, state = training.train(task, *training.start(task))
-        with clock.part("training"):
-            engine.return_of(wait=True)
-            engine.begin_round(state.round + 1)
-            if task.description.early_stopping:
-                server = early_stopping.go_back(server, engine)
-            conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
+        conclusion = conclude(task, server, state)
         with clock.part("evaluation"):
             every, own = training.grade(task, figures=True)
     finally:
@@ -479,6 +485,8 @@ class InThisProcess:
     fresh: bool  # whether the run begins; else it goes on
     overwrite: bool = False  # what a run before left in the folder
     secrets: Mapping[ClientId, SecretKey] | None = None
+    secret: bytes | None = None  # what pseudonyms come from; None: drawn, or kept in the folder
+    only: Collection[ClientId] | None = None  # the clients that take part; None: all
 
     sites = False
     notes: tuple[str, ...] = ()
@@ -490,11 +498,11 @@ class InThisProcess:
 
     def build(self, description: Experiment) -> Schema:
         """Read the tables, and let the clients find out what they hold together."""
-        secret = None
+        secret = self.secret
         if self.folder is not None and not self.fresh:
             run_folder.check_fingerprints(self.folder, description)
             secret = run_folder.read_secret(self.folder)
-        found = build(description, self.tables, secret)
+        found = build(description, self.tables, secret, only=self.only)
         self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
         return found.schema
