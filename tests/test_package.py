@@ -57,6 +57,7 @@ PUBLIC = [
     "VersionError",
     "compare",
     "contribution",
+    "export",
     "inspect",
     "join",
     "load",
@@ -86,6 +87,7 @@ PARAMETERS = {
         "progress",
         "settings",
     ],
+    "export": ["folder", "format", "out", "client", "allow_modules"],
     "inspect": [
         "experiment",
         "tables",

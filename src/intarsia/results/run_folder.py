@@ -146,6 +146,7 @@ _FILES = (  # first those without which nobody goes on with the run
     "structure.png",
     "figures.png",
     "report.html",
+    *("model.onnx", "model.skops", "model.safetensors", "model.json"),  # of `intarsia export`
     "audit.json",
     "transcript.bin",
 )

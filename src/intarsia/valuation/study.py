@@ -382,7 +382,7 @@ def _values(
 
 
 def _named(said: Array, labels: Labels, measure: str) -> Array:
-    """Return what is judged: of two classes the one that a score stands for, where that is asked."""
+    """Return what is judged: for the accuracy of two classes the one that a score says."""
     if labels.task == "binary" and measure == "accuracy":
         return np.where(said > THRESHOLD, 1.0, -1.0)
     return said
