@@ -127,6 +127,7 @@ PARAMETERS = {
         "table_settings",
         "progress",
         "yardstick_progress",
+        "callbacks",
         "yardsticks",
         "allow_modules",
     ],
@@ -146,6 +147,7 @@ PARAMETERS = {
         "overwrite",
         "progress",
         "yardstick_progress",
+        "callbacks",
         "settings",
     ],
     "tune": [

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from intarsia.callbacks import trackers
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.text_tables import Part, as_html, as_text
@@ -57,6 +58,7 @@ _EXPERIMENT = (
     "state_megabytes",
     "stop_by",
     "tolerance",
+    "trackers",
     "yardsticks",
 )
 _WHOLE = ("alignment", "privacy")  # given as tables of their own
@@ -121,6 +123,7 @@ def run(
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Result:
     """Train across clients; then train two reference models beside the result.
@@ -160,6 +163,9 @@ def run(
         Called after every round.
     yardstick_progress
         Called as the reference models are trained, after the run's own result was written.
+    callbacks
+        Objects with methods of `intarsia.callbacks.Callback`, such as `intarsia.callbacks.MLflow`
+        makes. Their errors are told in warnings, and training goes on.
     settings
         Keys of the file's tables [experiment], [split], [preprocessing] and [labels] (seed, rounds,
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
@@ -188,6 +194,7 @@ def run(
     if out == "" and tables is not None:
         out = None
     watchers: dict[str, Any] = {"progress": progress, "yardstick_progress": yardstick_progress}
+    watchers["callbacks"] = [*trackers.named(described.trackers), *callbacks]
     return running.run(described, tables=read, out=out, overwrite=overwrite, **watchers)
 
 
@@ -198,6 +205,7 @@ def resume(
     table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
     progress: Callable[[Progress], None] | None = None,
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
+    callbacks: Sequence[Any] = (),
     yardsticks: bool | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
@@ -216,6 +224,8 @@ def resume(
         Called after every round.
     yardstick_progress
         Called as the reference models are trained.
+    callbacks
+        As for `run`, beside the trackers that the experiment names.
     yardsticks
         Whether the run gets reference models from here on; None: as it was begun.
     allow_modules
@@ -230,6 +240,7 @@ def resume(
     how: dict[str, Any] = {
         "progress": progress,
         "yardstick_progress": yardstick_progress,
+        "callbacks": [*trackers.of_run(folder), *callbacks],
         "wanted": yardsticks,
         "allow_modules": allow_modules,
     }

@@ -283,6 +283,7 @@ def run(
     FILE is the experiment file (TOML). The model and its result are written before the reference
     models begin, which may be stopped.
     """
+    from intarsia.callbacks import trackers
     from intarsia.training.run import run as train
 
     experiment = _load(file, override)
@@ -292,9 +293,11 @@ def run(
         experiment = replace(experiment, yardsticks=yardsticks)
     folder = Path(experiment.out)
     before = _written(folder)
+    how: dict[str, Any] = {"overwrite": overwrite}
+    how["callbacks"] = trackers.named(experiment.trackers)
 
     def start(show: Any, beside: Any) -> Result:
-        return train(experiment, progress=show, yardstick_progress=beside, overwrite=overwrite)
+        return train(experiment, progress=show, yardstick_progress=beside, **how)
 
     _train(start, folder, as_json, quiet, before)
 
@@ -320,11 +323,13 @@ def resume(
     DIR is the output folder of the run. Of a run that was trained the reference models are made
     that are missing.
     """
+    from intarsia.callbacks import trackers
     from intarsia.experiment.config import changed_yardsticks
     from intarsia.training.run import resume as go_on
 
     wanted = changed_yardsticks(override or ()) if yardsticks is None else yardsticks
     how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
+    how["callbacks"] = trackers.of_run(folder)
 
     def start(show: Any, beside: Any) -> Result:
         return go_on(folder, progress=show, yardstick_progress=beside, **how)

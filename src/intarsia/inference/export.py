@@ -255,10 +255,10 @@ def _difference(model: Any, rows: _Rows, said: Mapping[str, Array]) -> float:
         )
         if name in said and own is not None
     ]
-    scores = np.atleast_2d(model.decision_function(rows.block).T)
-    top = np.sort(
-        np.vstack([np.zeros(scores.shape[1]), *scores] if len(scores) == 1 else scores), 0
-    )
+    scores: Array = np.atleast_2d(model.decision_function(rows.block).T)
+    if len(scores) == 1:  # of the second class, against 0
+        scores = np.concatenate([scores, 0 * scores])
+    top = np.sort(scores, axis=0)
     clear = np.abs(top[-1] - top[-2]) > max([*found, 0.0]) * 4
     labels = model.predict(rows.block).astype(str) == np.asarray(said["label"]).astype(str)
     return max(found) if labels[clear].all() else np.inf

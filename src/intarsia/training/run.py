@@ -6,7 +6,7 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ from intarsia.training import loop as training
 from intarsia.training import outcome as outcomes
 from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
-from intarsia.training.loop import Part, Progress
+from intarsia.training.loop import Listeners, Part, Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
 from intarsia.training.timing import Clock
@@ -57,6 +57,7 @@ def run(
     tables: Tables | None = None,
     progress: Watcher | None = None,
     yardstick_progress: yardsticks.Watcher | None = None,
+    callbacks: Sequence[Any] = (),
     out: str | Path | None = "",
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
@@ -64,6 +65,7 @@ def run(
     """Train what an experiment, or its file, describes; parameters and errors as `intarsia.run`.
 
     `tables`, or what a function makes, stand instead of the sources that the experiment names.
+    `callbacks` have methods of `Callback` in callbacks/callback.py.
     `secrets` are each client's own, such as those of sites whose run is to be followed to the bit;
     None: they come from the user's own, see `client_secrets`. BusyError: another process works on
     a run in the output folder.
@@ -76,7 +78,8 @@ def run(
     if folder is not None and not overwrite:
         run_folder.claim(folder)
     how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
-    return _run(description, tables, folder, (progress, yardstick_progress), **how)
+    listeners = Listeners(progress, yardstick_progress, callbacks)
+    return _run(description, tables, folder, listeners, **how)
 
 
 def resume(
@@ -85,6 +88,7 @@ def resume(
     tables: Tables | None = None,
     progress: Watcher | None = None,
     yardstick_progress: yardsticks.Watcher | None = None,
+    callbacks: Sequence[Any] = (),
     wanted: bool | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
@@ -130,8 +134,8 @@ def resume(
             found = replace(found, yardsticks_left=())
             found.write(folder)
             return found
-        watchers = progress, yardstick_progress
-        return _run(description, tables, folder, watchers, fresh=False, trained=found)
+        listeners = Listeners(progress, yardstick_progress, callbacks)
+        return _run(description, tables, folder, listeners, fresh=False, trained=found)
 
 
 def _is_done(folder: Path, wanted: bool | None) -> bool:
@@ -162,7 +166,7 @@ def _run(
     description: Experiment,
     tables: Tables | None,
     folder: Path | None,
-    watchers: tuple[Watcher | None, yardsticks.Watcher | None],
+    listeners: Listeners,
     *,
     trained: Result | None = None,
     **how: Any,
@@ -171,8 +175,8 @@ def _run(
     with timing.limited(description.threads), ExitStack() as held:
         place = InThisProcess(tables, folder, held, **how)
         if trained is not None:
-            return _compare(place, description, trained, watchers[1])
-        return run_at(place, description, folder, *watchers)
+            return _compare(place, description, trained, listeners)
+        return run_at(place, description, folder, listeners)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,11 +247,7 @@ class Place(Protocol):
 
 
 def run_at(
-    place: Place,
-    description: Experiment,
-    folder: Path | None,
-    progress: Watcher | None,
-    yardstick_progress: yardsticks.Watcher | None = None,
+    place: Place, description: Experiment, folder: Path | None, listeners: Listeners
 ) -> Result:
     """Build, check, set up, train, evaluate, write: the way of every run, wherever it is.
 
@@ -256,45 +256,48 @@ def run_at(
     clock, started = Clock(), datetime.now(UTC)
     plan, store, ready = prepare(place, description, clock)
     give_back()
-    options = plan.options
-    outcome, traffic = _train(plan, ready, store, clock, progress)
-    place.keep(plan, ready.engine)
-    books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
-    crossed = books.mode, books.crossings.summary()
-    notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
-    pooled = ready.engine if description.yardsticks and not place.sites else None
-    if isinstance(pooled, Simulation):
-        pooled.set_states(dict.fromkeys(schema.clients))  # reference models need the blocks alone
-    del ready, books
-    give_back()
-    # late, when the blocks are gone that no reference model needs: the libraries for models and
-    # pictures take 200 MB
-    with clock.part("model"):
-        model, lacking = place.model(plan, schema, outcome)
-    ended = outcome.conclusion
-    made = outcomes.result_of(
-        *(description, options, replace(outcome, notes=(*notes, *lacking))),
-        outcomes.Cost(started, clock.seconds, **traffic),
-        model=model,
-        privacy=plan.promise,
-        structure=Structures(
-            place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
-        ),
-        folder=folder,
-    )
-    if isinstance(pooled, Simulation):
-        left = yardsticks.left_of(made, description, plan.algorithm)
-        made = replace(made, yardsticks_left=left)
-    declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
-    made = outcomes.finish_run(
-        made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
-    )
-    if not made.yardsticks_left:
-        return made
-    assert isinstance(pooled, Simulation)
-    give_back()
-    trained = pooled, plan.algorithm, options, part, clock
-    return yardsticks.complete(made, *trained, yardstick_progress)
+    listeners.start(description, folder)
+    with listeners.until_end() as end:
+        options = plan.options
+        outcome, traffic = _train(plan, ready, store, clock, listeners)
+        place.keep(plan, ready.engine)
+        books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
+        crossed = books.mode, books.crossings.summary()
+        notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+        pooled = ready.engine if description.yardsticks and not place.sites else None
+        if isinstance(pooled, Simulation):
+            # reference models need the blocks alone
+            pooled.set_states(dict.fromkeys(schema.clients))
+        del ready, books
+        give_back()
+        # late, when the blocks are gone that no reference model needs: the libraries for models and
+        # pictures take 200 MB
+        with clock.part("model"):
+            model, lacking = place.model(plan, schema, outcome)
+        ended = outcome.conclusion
+        made = outcomes.result_of(
+            *(description, options, replace(outcome, notes=(*notes, *lacking))),
+            outcomes.Cost(started, clock.seconds, **traffic),
+            model=model,
+            privacy=plan.promise,
+            structure=Structures(
+                place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
+            ),
+            folder=folder,
+        )
+        if isinstance(pooled, Simulation):
+            left = yardsticks.left_of(made, description, plan.algorithm)
+            made = replace(made, yardsticks_left=left)
+        declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
+        made = outcomes.finish_run(
+            made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
+        )
+        if not made.yardsticks_left:
+            return end(made)
+        assert isinstance(pooled, Simulation)
+        give_back()
+        trained = pooled, plan.algorithm, options, part, clock
+        return end(yardsticks.complete(made, *trained, listeners.yardsticks))
 
 
 def prepare(
@@ -313,7 +316,7 @@ def prepare(
 
 
 def _compare(
-    place: InThisProcess, description: Experiment, found: Result, watch: yardsticks.Watcher | None
+    place: InThisProcess, description: Experiment, found: Result, listeners: Listeners
 ) -> Result:
     """Train the reference models that a finished run lacks; nothing else of it changes."""
     spent = {name: seconds for name, seconds in found.seconds.items() if name != "total"}
@@ -327,9 +330,10 @@ def _compare(
     found = replace(found, yardsticks_left=left, privacy=plan.promise, notes=tuple(notes))
     assert found.folder is not None
     found.write(found.folder)
-    return yardsticks.complete(
-        found, ready.engine, plan.algorithm, plan.options, ready.part, clock, watch
-    )
+    trained = ready.engine, plan.algorithm, plan.options, ready.part, clock
+    listeners.start(description, found.folder)
+    with listeners.until_end() as end:
+        return end(yardsticks.complete(found, *trained, listeners.yardsticks))
 
 
 def _with_noise(plan: Plan) -> Plan:
@@ -359,7 +363,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
 
 
 def _train(
-    plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, progress: Watcher | None
+    plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, listeners: Listeners
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train and evaluate; return the bytes and exchanges too."""
     description, algorithm, options = plan.description, plan.algorithm, plan.options
@@ -371,7 +375,8 @@ def _train(
             outcome = algorithm.train(engine, description, options, part)
     else:
         task = training.Task(
-            *(description, algorithm, options, engine, part, store, clock, progress, plan.release)
+            *(description, algorithm, options, engine, part, store, clock),
+            *(listeners.round, plan.release),
         )
         outcome = train_to_end(task)
         counted = engine.books.traffic
