@@ -12,8 +12,10 @@ Outputs of a classifier are `label`, where there are log-odds `probabilities` (r
 from __future__ import annotations
 
 import json
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +113,20 @@ def _onnx() -> Any:
     return onnx
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let torch's writer say nothing: of its own future, and of libraries that are not there."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
 class _Graph:
     """Nodes and constants of a graph that grows from its inputs to its outputs."""
 
@@ -193,8 +209,7 @@ class _Graph:
         kind = next(iter(module.parameters())).dtype
         example = torch.zeros((3, network.n_features_in_), dtype=kind)
         try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # of the writer's own future
+            with _quietly(), torch.no_grad():
                 program = torch.onnx.export(
                     *(module, (example,)),
                     input_names=["x"],

@@ -119,7 +119,7 @@ def _run(
     server, state = loop.train(task, *loop.start(task))
     conclude(task, server, state)
     note = {
-        "stalled": "training stalled above the tolerance",
+        "stalled": "training stalled",
         "rounds": "training ended at the limit of rounds" if description.tolerance else "",
     }.get(state.finished or "", "")
     loss = grading_loss(plan.options.loss)

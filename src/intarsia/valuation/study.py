@@ -155,7 +155,8 @@ def contribution(
     chosen = _measure(measure, found, parties, described)
     # a coalition may have labels that would be taken for something else
     described = replace(described, labels=replace(described.labels, task=found.labels.task))
-    work = _Work(described, tables, parties, found.labels, found.secret, progress)
+    labelled = tuple(name for name in parties if _has_labels(found.train[name]))
+    work = _Work(described, tables, parties, labelled, found.labels, found.secret, progress)
     if folder is None:
         return _found(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
@@ -179,6 +180,7 @@ class _Work:
     described: Experiment
     tables: Mapping[ClientId, Any] | None
     parties: tuple[ClientId, ...]
+    labelled: tuple[ClientId, ...]  # those that have labels to train on
     labels: Labels
     secret: bytes | None
     progress: Callable[[Progress], None] | None = field(default=None, repr=False)
@@ -295,6 +297,8 @@ def _runs(work: _Work, folder: Path | None) -> dict[int, Coalition]:
 
 def _trained(work: _Work, number: int, at: str) -> Coalition:
     inside = coalitions.members(number, work.parties)
+    if not set(inside) & set(work.labelled):
+        return Coalition(number, False, note="no party has a label to train on")
     without = [name for name in work.parties if name not in inside]
     who = f"without {without[0]}" if len(without) == 1 else " + ".join(inside)
     named = f"{at} {who if without else 'all'}"
@@ -305,6 +309,10 @@ def _trained(work: _Work, number: int, at: str) -> Coalition:
 
     given = work.described, work.tables, number, work.parties, work.labels
     return coalitions.train(*given, secret=work.secret, progress=show)
+
+
+def _has_labels(block: Block) -> bool:
+    return block.y is not None and not np.isnan(block.y).all()
 
 
 def _truth(block: Block) -> tuple[NDArray[np.intp], Array]:
@@ -543,10 +551,12 @@ def _notes(
         )
     for name in none:
         notes.append(f"The labels of {name}'s test rows are all alike: it has no value here.")
+    alike: dict[tuple[bool, str], list[str]] = {}
     for run in runs.values():
-        who = " + ".join(coalitions.members(run.number, parties))
-        if not run.trained:
-            notes.append(f"{who} cannot be trained and counts as without a model: {run.note}")
-        elif run.note:
-            notes.append(f"{who}: {run.note}.")
+        if run.note:
+            who = " + ".join(coalitions.members(run.number, parties))
+            alike.setdefault((run.trained, run.note), []).append(who)
+    for (trained, note), some in alike.items():
+        untrained = "" if trained else "not trained, counts as without a model: "
+        notes.append(f"{', '.join(some)}: {untrained}{note.rstrip('.')}.")
     return tuple(notes)
