@@ -27,7 +27,7 @@ def contribution_parts(found: Contribution) -> list[Part]:
             number(found.baseline.get(name)),
             number(found.alone[name].value) if name in found.alone else "–",
             number(None if whole is None else whole.value),
-            _interval(whole),
+            "" if whole is None else f"{number(whole.low)} to {number(whole.high)}",
         )
     add_more(table, len(found.parties))
     parts: list[Part] = [table]
@@ -62,12 +62,10 @@ def _worths(
 
 
 def _cell(one: Worth | None) -> str:
-    return "–" if one is None else f"{_signed(one.value)}\n{_interval(one)}"
+    if one is None:
+        return "–"
+    return f"{_signed(one.value)}\n{_signed(one.low)} to {_signed(one.high)}"
 
 
 def _signed(value: float) -> str:
     return f"{value:+.4f}" if abs(value) < 1 else f"{value:+.4g}"
-
-
-def _interval(one: Worth | None) -> str:
-    return "" if one is None else f"{number(one.low)} to {number(one.high)}"
