@@ -219,8 +219,11 @@ class _Graph:
                     dynamo=True,
                     verbose=False,
                 )
-        except ModuleNotFoundError:
-            raise
+        except ModuleNotFoundError as problem:
+            raise ExperimentError(
+                f"torch {torch.__version__} needs another version of the library onnxscript "
+                f"({first_line(problem)}); run pip install --upgrade onnxscript."
+            ) from problem
         except Exception as problem:  # whatever torch makes of a module of the user's
             raise ExperimentError(
                 f"torch cannot write this network as ONNX ({first_line(problem)}); export its "
