@@ -5,8 +5,9 @@ QUICK := not slow and not gpu
 
 FLOWER := .venv-flower
 BROWSER := .venv-browser
+OUTPUTS := .venv-outputs
 
-.PHONY: help setup demo test test-slow test-flower test-browser test-installs bench gpu lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-outputs test-installs bench gpu lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +17,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
 	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
+	@echo "make test-outputs models as ONNX and scikit-learn, runs in trackers, with an environment in $(OUTPUTS)"
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make gpu        published settings on an accelerator, 40 minutes a call; a later call goes on"
@@ -73,6 +75,17 @@ $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(BROWSER)/constraints.txt
 	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e . hypothesis playwright==1.65.2 pytest
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
+	@touch $@
+
+test-outputs: $(OUTPUTS)/setup.stamp
+	$(OUTPUTS)/bin/python -m pytest -q tests/inference/test_export.py tests/callbacks
+
+# The newest versions, but for the build of torch.
+$(OUTPUTS)/setup.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(OUTPUTS) (once, a few minutes)"
+	@test -x $(OUTPUTS)/bin/python || $(PYTHON) -m venv $(OUTPUTS)
+	@grep '^torch==' constraints.txt > $(OUTPUTS)/constraints.txt
+	@PIP_CONSTRAINT=$(OUTPUTS)/constraints.txt $(OUTPUTS)/bin/python -m pip install -qq -e '.[export,mlflow,tensorboard,torch,wandb]' hypothesis pytest
 	@touch $@
 
 # What passed with the same files is not tried again: after a stop the same command goes on.

@@ -1,16 +1,40 @@
 """Train models across clients whose tables overlap only in part; no row leaves a client.
 
-    result = intarsia.run("mine.toml")
-    result = intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
+Begin with two tables that have some customers in common:
 
-The public names of the packages below stand in their `__init__.py`, as those of all of it do here.
-Each is imported when it is first used, so that the command line answers at once.
+    result = intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
+    print(result)                  # federated beside each alone and all data pooled
+    result.model.predict(shop)     # scikit-learn's conventions; a client's own columns will do
+
+or with an experiment file, which `intarsia init bank.csv shop.csv` writes:
+
+    intarsia.inspect("mine.toml")  # who holds what, and which algorithm fits
+    intarsia.run("mine.toml")      # writes runs/mine; seed=3 or loss="hinge" set keys of the file
+    intarsia.resume("runs/mine")   # goes on after a stop, to the same bits
+    intarsia.load("runs/mine")     # the result again, with its model
+
+More of one experiment, and of a finished run:
+
+    intarsia.tune("mine.toml")             # hyperparameters, on held-out samples
+    intarsia.contribution("mine.toml")     # what each party is worth to each other
+    intarsia.compare([result, other])      # mean and deviation over seeds
+    intarsia.predict("runs/mine", "shop.csv")
+    intarsia.join("runs/mine", "fifth.csv")  # a client that comes later
+    intarsia.export("runs/mine", "onnx")   # the model for use elsewhere
+
+Of the packages `callbacks` tells trackers how a run goes, and `plots` draws. help(intarsia.run) has
+all settings. Errors are `UserError` where you can mend it: one sentence says what was wrong, what
+was expected, and what to do. Messages go to the logger "intarsia" of Python's logging.
+
+Each name is imported when it is first used, so that the command line answers at once.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection as Inspection
+    from intarsia.api import contribution as contribution
     from intarsia.api import inspect as inspect
     from intarsia.api import join as join
     from intarsia.api import resume as resume
@@ -38,6 +62,7 @@ if TYPE_CHECKING:
     from intarsia.errors import TamperedError as TamperedError
     from intarsia.errors import UserError as UserError
     from intarsia.errors import VersionError as VersionError
+    from intarsia.inference.export import export as export
     from intarsia.inference.predict import Predictions as Predictions
     from intarsia.inference.predict import predict as predict
     from intarsia.models.linear import LinearClassifier as LinearClassifier
@@ -50,9 +75,13 @@ if TYPE_CHECKING:
     from intarsia.training.loop import Progress as Progress
     from intarsia.training.run import load as load
     from intarsia.tuning.study import Tuned as Tuned
+    from intarsia.valuation.study import Contribution as Contribution
 else:
     from intarsia.core.lazy_names import lazy_names
 
     __getattr__, __dir__, __all__ = lazy_names(__name__)
+
+# who asks for no messages gets none
+logging.getLogger("intarsia").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from intarsia.callbacks import trackers
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
@@ -37,6 +38,8 @@ from intarsia.training.loop import Progress
 from intarsia.training.yardsticks import YardstickProgress
 from intarsia.tuning import study
 from intarsia.tuning.study import Tuned
+from intarsia.valuation import study as valuation
+from intarsia.valuation.study import Contribution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +59,7 @@ _EXPERIMENT = (
     "state_megabytes",
     "stop_by",
     "tolerance",
+    "trackers",
     "yardsticks",
 )
 _WHOLE = ("alignment", "privacy")  # given as tables of their own
@@ -120,6 +124,7 @@ def run(
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
+    callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> Result:
     """Train across clients; then train two reference models beside the result.
@@ -161,6 +166,9 @@ def run(
         Called after every round.
     yardstick_progress
         Called as the reference models are trained, after the run's own result was written.
+    callbacks
+        Objects with methods of `intarsia.callbacks.Callback`, such as `intarsia.callbacks.MLflow`
+        makes. Their errors are told in warnings, and training goes on.
     settings
         Keys of the file's tables [experiment], [split], [preprocessing] and [labels] (seed, rounds,
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
@@ -190,6 +198,7 @@ def run(
     if out == "" and tables is not None:
         out = None
     watchers: dict[str, Any] = {"progress": progress, "yardstick_progress": yardstick_progress}
+    watchers["callbacks"] = [*trackers.named(described.trackers), *callbacks]
     return running.run(described, tables=read, out=out, overwrite=overwrite, **watchers)
 
 
@@ -201,6 +210,7 @@ def resume(
     algorithm: Algorithm | None = None,
     progress: Callable[[Progress], None] | None = None,
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
+    callbacks: Sequence[Any] = (),
     yardsticks: bool | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
@@ -221,6 +231,8 @@ def resume(
         Called after every round.
     yardstick_progress
         Called as the reference models are trained.
+    callbacks
+        As for `run`, beside the trackers that the experiment names.
     yardsticks
         Whether the run gets reference models from here on; None: as it was begun.
     allow_modules
@@ -235,6 +247,7 @@ def resume(
     how: dict[str, Any] = {
         "progress": progress,
         "yardstick_progress": yardstick_progress,
+        "callbacks": [*trackers.of_run(folder), *callbacks],
         "wanted": yardsticks,
         "algorithm": algorithm,
         "allow_modules": allow_modules,
@@ -303,6 +316,66 @@ def tune(
     if out is None and tables is not None:
         raise ExperimentError("A search over tables in memory has no output folder; give out.")
     return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
+
+
+def contribution(
+    experiment: Experiment | str | Path | None = None,
+    *,
+    tables: Mapping[ClientId, Any] | None = None,
+    id: str | None = None,
+    label: str | None = None,
+    weights: str | None = None,
+    id_type: Literal["integer", "text"] | None = None,
+    categorical: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    missing: Sequence[str] | None = None,
+    table_settings: Mapping[ClientId, Mapping[str, Any]] | None = None,
+    algorithm: str | Mapping[str, Any] | None = None,
+    measure: Literal["auc", "accuracy", "r2", "mae"] | None = None,
+    out: str | Path | None = "",
+    overwrite: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Contribution:
+    """Return what each party is worth to each other: leave one out, and Shapley values.
+
+    It trains without some of the parties, up to five of them in every combination. The same call
+    goes on with what was stopped.
+
+    Parameters
+    ----------
+    measure
+        On a party's own test rows; None: AUC of two classes, accuracy of more, R² of numbers.
+    out
+        The output folder; "" = that of the experiment with "-contribution" behind its name (with
+        `tables`: nothing is written), None = nothing is written.
+    progress
+        Called after every round of every run.
+    experiment, tables, id, label, weights, id_type, categorical, exclude, missing, \
+    table_settings, algorithm, overwrite, settings
+        As for `run`.
+
+    Raises
+    ------
+    UserError
+        If a setting or a table is wrong, a party's table is not here, or the folder holds something
+        else.
+    ConvergenceError
+        If training with all parties diverges.
+
+    Examples
+    --------
+    >>> found = intarsia.contribution("mine.toml")
+    >>> found.shapley["bank"]["shop"].value  # of the shop, to the bank
+    0.0135
+    """
+    names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
+    shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
+    described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
+    if out == "" and tables is not None:
+        out = None
+    how: dict[str, Any] = {"out": out, "overwrite": overwrite, "progress": progress}
+    return valuation.contribution(described, tables=read, measure=measure, **how)
 
 
 def inspect(

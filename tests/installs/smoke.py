@@ -54,6 +54,13 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["audit", "runs/heart"], 0, "server"),
         (["coefficients", "runs/heart"], 0, "age"),
         (["predict", "runs/heart", "heart/va.csv"], 0, "id,score,label"),
+        (["contribution", "mine.toml"], 0, "Shapley values"),
+        *[(["export", "runs/heart", "--format", kind],
+           *((0, "made-up rows") if "export" in extras else (2, 'pip install "intarsia[export]"')))
+          for kind in ("onnx", "skops")],
+        *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
+           *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
+          for one in ("mlflow", "tensorboard")],
         (["compare", "runs/heart"], 0, "heart"),
         (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
          *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),

@@ -99,11 +99,11 @@ def test_the_command_line_says_so_in_a_sentence_with_status_2(tmp_path, capfd):
 def test_a_run_that_another_process_made_meanwhile_is_not_replaced(tmp_path, monkeypatch):
     out, begun, build = tmp_path / "out", [], running.build
 
-    def slowly(*given):
+    def slowly(*given, **how):
         if not begun:
             begun.append(True)
             intarsia.run(tables=tables(), out=out, **SETTINGS)
-        return build(*given)
+        return build(*given, **how)
 
     monkeypatch.setattr(running, "build", slowly)
     with pytest.raises(CheckpointError, match="already holds a result"):

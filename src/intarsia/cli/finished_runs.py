@@ -7,7 +7,7 @@ import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -284,6 +284,39 @@ def coefficients(
         say(f"{len(found.rows):,} coefficients: {out}")
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@app.command()
+def export(
+    folder: Folder,
+    format: Annotated[
+        str, typer.Option("--format", "-f", metavar="NAME", help="onnx, skops or safetensors.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file; default: model.NAME in DIR."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="NAME", help="Whose model, where each has its own."),
+    ] = None,
+    allow_module: AllowedModules = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the model of a finished run for use elsewhere: ONNX, scikit-learn, or plain arrays.
+
+    DIR is the output folder of the run. What is written takes a table's columns as they are. It is
+    run at once, and compared with the model.
+    """
+    from intarsia.inference.export import export as write
+
+    how: dict[str, Any] = {"out": out, "client": client, "allow_modules": allow_module or ()}
+    found = write(folder, format, **how)  # type: ignore[arg-type]  # it refuses others
+    say(f"{found.format}: {found.path}")
+    say(found.sentence)
+    if as_json:
+        told = {name: one for name, one in asdict(found).items() if one is not None}
+        put(json.dumps(told, default=str, ensure_ascii=False))
 
 
 @app.command()

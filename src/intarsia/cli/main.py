@@ -283,6 +283,7 @@ def run(
     FILE is the experiment file (TOML). The model and its result are written before the reference
     models begin, which may be stopped.
     """
+    from intarsia.callbacks import trackers
     from intarsia.training.run import run as train
 
     experiment = _load(file, override)
@@ -292,9 +293,11 @@ def run(
         experiment = replace(experiment, yardsticks=yardsticks)
     folder = Path(experiment.out)
     before = _written(folder)
+    how: dict[str, Any] = {"overwrite": overwrite}
+    how["callbacks"] = trackers.named(experiment.trackers)
 
     def start(show: Any, beside: Any) -> Result:
-        return train(experiment, progress=show, yardstick_progress=beside, overwrite=overwrite)
+        return train(experiment, progress=show, yardstick_progress=beside, **how)
 
     _train(start, folder, as_json, quiet, before)
 
@@ -320,11 +323,13 @@ def resume(
     DIR is the output folder of the run. Of a run that was trained the reference models are made
     that are missing.
     """
+    from intarsia.callbacks import trackers
     from intarsia.experiment.config import changed_yardsticks
     from intarsia.training.run import resume as go_on
 
     wanted = changed_yardsticks(override or ()) if yardsticks is None else yardsticks
     how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
+    how["callbacks"] = trackers.of_run(folder)
 
     def start(show: Any, beside: Any) -> Result:
         return go_on(folder, progress=show, yardstick_progress=beside, **how)
@@ -392,6 +397,57 @@ def tune(
         display.show_tuned(screen, found)
     say(f"picture: {found.folder / 'tuning.png'}")
     say(f"run the best: intarsia run {shlex.quote(str(found.folder / 'best.toml'))}")
+    if as_json:
+        put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+@app.command()
+def contribution(
+    file: File,
+    override: Overrides = None,
+    measure: Annotated[
+        str | None,
+        typer.Option("--measure", metavar="NAME", help="auc, accuracy, r2 or mae, on test rows."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Output folder; default: that of a run, -contribution.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is in the output folder.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Tell what each party is worth to each other: leave one out, and Shapley values.
+
+    FILE is the experiment file (TOML). It trains without some of the parties, up to five of them in
+    every combination, and judges the models by each party's own test rows. The same command goes on
+    with what was stopped.
+    """
+    from intarsia.cli import tables as display
+    from intarsia.core.text_tables import show as show_parts
+    from intarsia.valuation.study import contribution as find
+
+    experiment, screen = _load(file, override), console()
+    how: dict[str, Any] = {"measure": measure, "overwrite": overwrite}
+    shown = contextlib.nullcontext() if quiet else display.Watch(screen)
+    try:
+        _handle({signal.SIGTERM: signal.default_int_handler})
+        with shown as show:
+            found = find(experiment, out="" if out is None else out, progress=show, **how)
+    except KeyboardInterrupt:
+        _end_undisturbed()
+        raise _StoppedError("stopped; the same command, without --overwrite, goes on") from None
+    if not quiet:
+        show_parts(screen, *found.parts())
+    if found.folder is not None:
+        say(f"picture: {found.folder / 'contribution.png'}")
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
 

@@ -20,7 +20,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     Its public names are those that its `__init__.py` imports below TYPE_CHECKING, so that they
     stand in one place for type checkers and for the interpreter.
     """
-    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
+    folder = Path(str(sys.modules[package].__file__)).parent
+    source = (folder / "__init__.py").read_text(encoding="utf-8")
     homes = {
         name.name: str(one.module)
         for one in ast.walk(ast.parse(source))
@@ -31,6 +32,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
     def get_attribute(name: str) -> Any:
         if name not in homes:
+            if (folder / name / "__init__.py").is_file():
+                return import_module(f"{package}.{name}")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(homes[name]), name)
 

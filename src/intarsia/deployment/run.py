@@ -62,7 +62,7 @@ from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
 from intarsia.training import privacy_guarantee, timing
 from intarsia.training.checks import check_stopping, check_task, check_weights
-from intarsia.training.loop import Progress
+from intarsia.training.loop import Listeners, Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
 from intarsia.training.run import Plan, Ready, Watcher, run_at
@@ -178,7 +178,7 @@ def _go_on(
     try:
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
-            return run_at(AtSites(caller, folder), description, folder, watcher)
+            return run_at(AtSites(caller, folder), description, folder, Listeners(watcher))
     finally:
         journal.close()
 

@@ -15,9 +15,9 @@ A data set is split by its own ids before `partition` deals it to clients, which
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
 
+T = TypeVar("T")
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
 
@@ -104,13 +105,18 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
 
 
 def build(
-    experiment: Experiment, tables: Tables | None = None, secret: bytes | None = None
+    experiment: Experiment,
+    tables: Tables | None = None,
+    secret: bytes | None = None,
+    *,
+    only: Collection[ClientId] | None = None,
 ) -> Federation:
     """Return the clients that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
     is called here, so that nobody else keeps them in memory. `secret` is that of the federation
-    before, where a run goes on.
+    before, where a run goes on. Of the clients `only` these take part, and of them those who have a
+    training sample with a label at one of them; None: all.
 
     Raises
     ------
@@ -121,11 +127,12 @@ def build(
     secret = (secret or drawn_key()) if hidden else b""
     if experiment.dataset is not None and tables is None:
         train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
+        train, test = _among(train, only), _among(test, only)
         train, test, names = _renamed(experiment, train, test, secret)
         for name, block in (*train.items(), *test.items()):
             checks.check_label_values(experiment, labels, name, block, rows=False)
     else:
-        train, test, labels, names = _own(experiment, tables, secret)
+        train, test, labels, names = _own(experiment, tables, secret, only)
         notes, structure = [], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
@@ -134,6 +141,9 @@ def build(
             f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
             "validation; the test part was not used."
         )
+    if only is not None:
+        train = _among(train, _with_labels(train))
+        test = _among(test, train)
     validation = _for_stopping(train, experiment.split)
     labels = with_weights(labels, experiment.labels, weighted=labels.weighted)
     checks.check_features(train)
@@ -164,6 +174,15 @@ def parties(
     return blocks, labels
 
 
+def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
+    """Return the tables of the clients' sources, as they are there."""
+    shared = feature_dictionary.load(experiment.alignment.dictionary)
+    return {
+        source.name: read(feature_dictionary.with_categories(source, shared))
+        for source in experiment.clients
+    }
+
+
 def aligned(
     experiment: Experiment, tables: Tables | None, *, some: bool = False
 ) -> dict[ClientId, Table]:
@@ -178,12 +197,9 @@ def aligned(
         own = {name: columns for name, columns in shared.columns.items() if name in sources}
         shared = replace(shared, columns=own)
     if tables is None:
-        found: Mapping[ClientId, Table] = {
-            name: read(feature_dictionary.with_categories(source, shared))
-            for name, source in sources.items()
-        }
+        found = read_tables(experiment)
     else:
-        found = tables() if callable(tables) else tables
+        found = dict(tables() if callable(tables) else tables)
     checks.check_forgotten_ids(
         {
             name: (table.columns, sources[name].id if name in sources else None, table.generated)
@@ -201,10 +217,18 @@ def aligned(
 
 
 def _own(
-    experiment: Experiment, tables: Tables | None, secret: bytes
+    experiment: Experiment,
+    tables: Tables | None,
+    secret: bytes,
+    only: Collection[ClientId] | None,
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the clients' own tables."""
-    found = aligned(experiment, tables)  # steps 1 to 4
+    if only is not None:
+        sources = tuple(one for one in experiment.clients if one.name in only)
+        experiment = replace(experiment, clients=sources)
+        if tables is not None:
+            tables = _among(tables() if callable(tables) else tables, only)
+    found = aligned(experiment, tables, some=only is not None)  # steps 1 to 4
     found, names = _named_publicly(experiment.alignment, found, secret)
     blocks, labels = assemble(found, experiment.labels)  # step 5
     del found
@@ -368,6 +392,21 @@ def _held_out(
     if not chosen.any():
         return dataset, None
     return replace(dataset, test=chosen).split()
+
+
+def _among(held: Mapping[ClientId, T], only: Collection[ClientId] | None) -> dict[ClientId, T]:
+    """Return what some clients hold; None: all."""
+    return {name: own for name, own in held.items() if only is None or name in only}
+
+
+def _with_labels(blocks: Mapping[ClientId, Block]) -> list[ClientId]:
+    """Return the clients that have a sample with a label at any of them; all without any label."""
+    labelled: set[object] = set()
+    for block in blocks.values():
+        if block.y is not None:
+            labelled.update(block.samples[~np.isnan(block.y)].tolist())
+    known = [name for name in blocks if not labelled.isdisjoint(blocks[name].samples.tolist())]
+    return known or list(blocks)
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:

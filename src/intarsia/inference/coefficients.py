@@ -12,7 +12,7 @@ from intarsia.experiment import feature_dictionary
 from intarsia.models.coefficients import NO_ERRORS, Scorecard, Summary, summarise
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
-from intarsia.results.run_folder import describe
+from intarsia.results.run_folder import described
 
 _WITHHELD: Final = "No standard errors (algorithm.errors)"  # how such a note of a run begins
 
@@ -52,8 +52,13 @@ def _of_errors(folder: Path) -> list[str]:
 
 
 def _units(folder: Path) -> dict[str, str]:
-    """Return the units of features: of the dictionary, where its file is there, else of clients."""
-    description = describe(folder)
+    """Return the units of features: of the dictionary, where its file is there, else of clients.
+
+    A folder without an experiment says none.
+    """
+    description = described(folder)
+    if description is None:
+        return {}
     path = description.alignment.dictionary
     dictionary = feature_dictionary.load(path if path and Path(path).is_file() else None)
     found: dict[str, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -152,3 +153,35 @@ def known_columns_of(
     }
     known = [name for name in names if name in numeric or name in levels]
     return known, {name: tuple(levels[name]) for name in known if name not in numeric}
+
+
+@dataclass(frozen=True)
+class RawColumns:
+    """The columns of a table from which a model's features come, in the order of the features."""
+
+    numbers: tuple[str, ...]
+    categories: Mapping[str, tuple[str, ...]]  # column → its levels
+
+    @classmethod
+    def of(cls, features: Sequence[str]) -> RawColumns:
+        """Return those of features, of which "city=oslo" is the level oslo of the column city."""
+        numbers: list[str] = []
+        levels: dict[str, list[str]] = {}
+        for feature in features:
+            name, equals, level = feature.partition("=")
+            if equals and name and name not in features:
+                levels.setdefault(name, []).append(level)
+            else:
+                numbers.append(feature)
+        return cls(tuple(numbers), {name: tuple(own) for name, own in levels.items()})
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return the features: first the numbers, then the levels of each category."""
+        own = [f"{name}={level}" for name in self.categories for level in self.categories[name]]
+        return (*self.numbers, *own)
+
+    def order(self, features: Sequence[str]) -> NDArray[np.intp]:
+        """Return where each of `self.features` stands among a model's features."""
+        place = {name: at for at, name in enumerate(features)}
+        return np.array([place[name] for name in self.features], np.intp)

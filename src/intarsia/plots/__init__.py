@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from intarsia.plots.client_clusters import structure_picture as structure_picture
     from intarsia.plots.comparison import curves_figure as curves_figure
     from intarsia.plots.comparison import curves_picture as curves_picture
+    from intarsia.plots.contribution import contribution_picture as contribution_picture
     from intarsia.plots.latent_space import latent_picture as latent_picture
     from intarsia.plots.learning_curves import rounds_figure as rounds_figure
     from intarsia.plots.learning_curves import rounds_picture as rounds_picture

@@ -37,6 +37,7 @@ SET_UP: Final = "set-up.state"  # what its set-up came to
 JOURNAL: Final = "journal"  # what its sites answered
 AWAY: Final = "away.json"  # sites that it goes on without, while there are some
 PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say
+TRACKED: Final = "trackers.json"  # under which ids trackers know the run
 CONCLUSION: Final = "conclusion.state"  # the weights that its server has
 
 
@@ -146,6 +147,8 @@ _FILES = (  # first those without which nobody goes on with the run
     "structure.png",
     "figures.png",
     "report.html",
+    TRACKED,
+    *("model.onnx", "model.skops", "model.safetensors", "model.json"),  # of `intarsia export`
     "audit.json",
     "transcript.bin",
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from intarsia.core import algorithm as fl
@@ -18,16 +21,17 @@ from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import AbsentError, ConvergenceError
+from intarsia.errors import AbsentError, ConvergenceError, first_line
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.result import Finished
+from intarsia.results.result import Finished, Result
 from intarsia.training.timing import Clock
 
 Part = fl.Part
+_LOG = logging.getLogger("intarsia")
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
@@ -56,6 +60,64 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
+class Listeners:
+    """Who hears how a run goes: functions whose errors end it, and callbacks, whose do not."""
+
+    progress: Callable[[Progress], object] | None = None  # after each round
+    yardsticks: Callable[[Any], None] | None = None  # as the reference models are trained
+    callbacks: Sequence[Any] = ()  # with methods of `callbacks.Callback`
+
+    def start(self, description: Experiment, folder: Path | None) -> None:
+        """Tell that training begins, or goes on."""
+        number, name = len(description.clients), description.name
+        over = f" over {number} clients" if number else ""
+        _LOG.info(
+            "%s: %s%s, %d rounds at most", name, description.algorithm, over, description.rounds
+        )
+        self._tell("on_start", replace(description, out="" if folder is None else str(folder)))
+
+    def round(self, now: Progress) -> None:
+        """Tell how far the run is."""
+        _LOG.debug(
+            "round %d of %d: loss %s, gap %s", now.round, now.rounds, now.loss, now.gap_relative
+        )
+        self._tell("on_round", now)
+        if self.progress is not None:
+            self.progress(now)
+
+    @contextmanager
+    def until_end(self) -> Iterator[Callable[[Result], Result]]:
+        """Tell of an error that ends the run; what is given tells the result, and returns it."""
+        try:
+            yield self._end
+        except BaseException as error:
+            _LOG.info("stopped: %s", type(error).__name__)
+            self._tell("on_stop", error)
+            raise
+
+    def _end(self, result: Result) -> Result:
+        _LOG.info("%s: %d rounds, ended by %s", result.experiment, result.rounds, result.finished)
+        self._tell("on_end", result)
+        return result
+
+    def _tell(self, method: str, given: Any) -> None:
+        for one in self.callbacks:
+            heard = getattr(one, method, None)
+            if heard is None:
+                continue
+            try:
+                heard(given)
+            except Exception as problem:  # weeks of training must not die of a tracker
+                said = first_line(problem)
+                warnings.warn(
+                    f"The callback {type(one).__name__} failed in {method} "
+                    f"({type(problem).__name__}: {said}); training goes on.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     """What a run trains, and with what."""
 
@@ -66,7 +128,7 @@ class Task:
     part: Part  # what the model is evaluated on
     store: Checkpoints | None
     clock: Clock
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[Progress], object] | None = None
     release: fl.Release | None = None  # with how much noise; None: without
 
 

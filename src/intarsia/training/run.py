@@ -6,7 +6,7 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from intarsia.core.algorithm import Algorithm, Release, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult, Release, SecretKey
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.freed_memory import give_back
@@ -39,7 +39,7 @@ from intarsia.training import loop as training
 from intarsia.training import outcome as outcomes
 from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
-from intarsia.training.loop import Part, Progress
+from intarsia.training.loop import Listeners, Part, Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import checked_algorithm, choose
 from intarsia.training.timing import Clock
@@ -57,6 +57,7 @@ def run(
     tables: Tables | None = None,
     progress: Watcher | None = None,
     yardstick_progress: yardsticks.Watcher | None = None,
+    callbacks: Sequence[Any] = (),
     out: str | Path | None = "",
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
@@ -64,6 +65,7 @@ def run(
     """Train what an experiment, or its file, describes; parameters and errors as `intarsia.run`.
 
     `tables`, or what a function makes, stand instead of the sources that the experiment names.
+    `callbacks` have methods of `Callback` in callbacks/callback.py.
     `secrets` are each client's own, such as those of sites whose run is to be followed to the bit;
     None: they come from the user's own, see `client_secrets`. BusyError: another process works on
     a run in the output folder.
@@ -76,7 +78,8 @@ def run(
     if folder is not None and not overwrite:
         run_folder.claim(folder)
     how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
-    return _run(description, tables, folder, (progress, yardstick_progress), **how)
+    listeners = Listeners(progress, yardstick_progress, callbacks)
+    return _run(description, tables, folder, listeners, **how)
 
 
 def resume(
@@ -85,6 +88,7 @@ def resume(
     tables: Tables | None = None,
     progress: Watcher | None = None,
     yardstick_progress: yardsticks.Watcher | None = None,
+    callbacks: Sequence[Any] = (),
     wanted: bool | None = None,
     algorithm: Algorithm | None = None,
     allow_modules: Collection[str] = (),
@@ -140,8 +144,8 @@ def resume(
             trained = replace(trained, yardsticks_left=())
             trained.write(folder)
             return trained
-        watchers = progress, yardstick_progress
-        return _run(description, tables, folder, watchers, fresh=False, trained=trained)
+        listeners = Listeners(progress, yardstick_progress, callbacks)
+        return _run(description, tables, folder, listeners, fresh=False, trained=trained)
 
 
 def _is_done(folder: Path, wanted: bool | None) -> bool:
@@ -172,7 +176,7 @@ def _run(
     description: Experiment,
     tables: Tables | None,
     folder: Path | None,
-    watchers: tuple[Watcher | None, yardsticks.Watcher | None],
+    listeners: Listeners,
     *,
     trained: Result | None = None,
     **how: Any,
@@ -181,8 +185,8 @@ def _run(
     with timing.limited(description.threads), ExitStack() as held:
         place = InThisProcess(tables, folder, held, **how)
         if trained is not None:
-            return _compare(place, description, trained, watchers[1])
-        return run_at(place, description, folder, *watchers)
+            return _compare(place, description, trained, listeners)
+        return run_at(place, description, folder, listeners)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,61 +257,60 @@ class Place(Protocol):
 
 
 def run_at(
-    place: Place,
-    description: Experiment,
-    folder: Path | None,
-    progress: Watcher | None,
-    yardstick_progress: yardsticks.Watcher | None = None,
+    place: Place, description: Experiment, folder: Path | None, listeners: Listeners
 ) -> Result:
     """Build, check, set up, train, evaluate, write: the way of every run, wherever it is.
 
     What it came to is written before the reference models beside it are trained.
     """
     clock, started = Clock(), datetime.now(UTC)
-    plan, store, ready = _prepare(place, description, clock)
+    plan, store, ready = prepare(place, description, clock)
     give_back()
-    options = plan.options
-    outcome, traffic = _train(plan, ready, store, clock, progress)
-    place.keep(plan, ready.engine)
-    books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
-    crossed = books.mode, books.crossings.summary()
-    notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
-    pooled = ready.engine if description.yardsticks and not place.sites else None
-    if isinstance(pooled, Simulation):
-        pooled.set_states(dict.fromkeys(schema.clients))  # reference models need the blocks alone
-    del ready, books
-    give_back()
-    # late, when the blocks are gone that no reference model needs: the libraries for models and
-    # pictures take 200 MB
-    with clock.part("model"):
-        model, lacking = place.model(plan, schema, outcome)
-    ended = outcome.conclusion
-    made = outcomes.result_of(
-        *(description, options, replace(outcome, notes=(*notes, *lacking))),
-        outcomes.Cost(started, clock.seconds, **traffic),
-        model=model,
-        privacy=plan.promise,
-        structure=Structures(
-            place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
-        ),
-        folder=folder,
-    )
-    if isinstance(pooled, Simulation):
-        left = yardsticks.left_of(made, description, plan.algorithm)
-        made = replace(made, yardsticks_left=left)
-    declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
-    made = outcomes.finish_run(
-        made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
-    )
-    if not made.yardsticks_left:
-        return made
-    assert isinstance(pooled, Simulation)
-    give_back()
-    trained = pooled, plan.algorithm, options, part, clock
-    return yardsticks.complete(made, *trained, yardstick_progress)
+    listeners.start(description, folder)
+    with listeners.until_end() as end:
+        options = plan.options
+        outcome, traffic = _train(plan, ready, store, clock, listeners)
+        place.keep(plan, ready.engine)
+        books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
+        crossed = books.mode, books.crossings.summary()
+        notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+        pooled = ready.engine if description.yardsticks and not place.sites else None
+        if isinstance(pooled, Simulation):
+            # reference models need the blocks alone
+            pooled.set_states(dict.fromkeys(schema.clients))
+        del ready, books
+        give_back()
+        # late, when the blocks are gone that no reference model needs: the libraries for models and
+        # pictures take 200 MB
+        with clock.part("model"):
+            model, lacking = place.model(plan, schema, outcome)
+        ended = outcome.conclusion
+        made = outcomes.result_of(
+            *(description, options, replace(outcome, notes=(*notes, *lacking))),
+            outcomes.Cost(started, clock.seconds, **traffic),
+            model=model,
+            privacy=plan.promise,
+            structure=Structures(
+                place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
+            ),
+            folder=folder,
+        )
+        if isinstance(pooled, Simulation):
+            left = yardsticks.left_of(made, description, plan.algorithm)
+            made = replace(made, yardsticks_left=left)
+        declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
+        made = outcomes.finish_run(
+            made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
+        )
+        if not made.yardsticks_left:
+            return end(made)
+        assert isinstance(pooled, Simulation)
+        give_back()
+        trained = pooled, plan.algorithm, options, part, clock
+        return end(yardsticks.complete(made, *trained, listeners.yardsticks))
 
 
-def _prepare(
+def prepare(
     place: Place, description: Experiment, clock: Clock
 ) -> tuple[Plan, Checkpoints | None, Ready]:
     """Build, check and set up."""
@@ -323,13 +326,13 @@ def _prepare(
 
 
 def _compare(
-    place: InThisProcess, description: Experiment, found: Result, watch: yardsticks.Watcher | None
+    place: InThisProcess, description: Experiment, found: Result, listeners: Listeners
 ) -> Result:
     """Train the reference models that a finished run lacks; nothing else of it changes."""
     spent = {name: seconds for name, seconds in found.seconds.items() if name != "total"}
     # what is done again to have the blocks is in the transcript and in the audit
     private = replace(description.privacy, transcript=False)
-    plan, _, ready = _prepare(place, replace(description, privacy=private), clock := Clock(spent))
+    plan, _, ready = prepare(place, replace(description, privacy=private), clock := Clock(spent))
     assert isinstance(ready.engine, Simulation)
     left = found.yardsticks_left or yardsticks.left_of(found, description, plan.algorithm)
     beside = caveats.unmeasured(description, plan.algorithm)
@@ -337,9 +340,10 @@ def _compare(
     found = replace(found, yardsticks_left=left, privacy=plan.promise, notes=tuple(notes))
     assert found.folder is not None
     found.write(found.folder)
-    return yardsticks.complete(
-        found, ready.engine, plan.algorithm, plan.options, ready.part, clock, watch
-    )
+    trained = ready.engine, plan.algorithm, plan.options, ready.part, clock
+    listeners.start(description, found.folder)
+    with listeners.until_end() as end:
+        return end(yardsticks.complete(found, *trained, listeners.yardsticks))
 
 
 def _with_noise(plan: Plan) -> Plan:
@@ -369,7 +373,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
 
 
 def _train(
-    plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, progress: Watcher | None
+    plan: Plan, ready: Ready, store: Checkpoints | None, clock: Clock, listeners: Listeners
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train and evaluate; return the bytes and exchanges too."""
     description, algorithm, options = plan.description, plan.algorithm, plan.options
@@ -381,7 +385,8 @@ def _train(
             outcome = algorithm.train(engine, description, options, part)
     else:
         task = training.Task(
-            *(description, algorithm, options, engine, part, store, clock, progress, plan.release)
+            *(description, algorithm, options, engine, part, store, clock),
+            *(listeners.round, plan.release),
         )
         outcome = train_to_end(task)
         counted = engine.books.traffic
@@ -389,17 +394,23 @@ def _train(
     return outcome, traffic
 
 
+def conclude(task: training.Task, server: Any, state: training.TrainingState) -> FinalResult:
+    """Return what the algorithm concludes after the last round, with all clients."""
+    engine = task.engine
+    with task.clock.part("training"):
+        engine.return_of(wait=True)
+        engine.begin_round(state.round + 1)
+        if task.description.early_stopping:
+            server = early_stopping.go_back(server, engine)
+        return task.algorithm.conclude(server, engine, engine.key("conclude"))
+
+
 def train_to_end(task: training.Task) -> Outcome:
     """Run the rounds that are left; return what they came to, with its scores."""
     engine, clock = task.engine, task.clock
     try:
         server, state = training.train(task, *training.start(task))
-        with clock.part("training"):
-            engine.return_of(wait=True)
-            engine.begin_round(state.round + 1)
-            if task.description.early_stopping:
-                server = early_stopping.go_back(server, engine)
-            conclusion = task.algorithm.conclude(server, engine, engine.key("conclude"))
+        conclusion = conclude(task, server, state)
         with clock.part("evaluation"):
             every, own = training.grade(task, figures=True)
     finally:
@@ -489,6 +500,8 @@ class InThisProcess:
     fresh: bool  # whether the run begins; else it goes on
     overwrite: bool = False  # what a run before left in the folder
     secrets: Mapping[ClientId, SecretKey] | None = None
+    secret: bytes | None = None  # what pseudonyms come from; None: drawn, or kept in the folder
+    only: Collection[ClientId] | None = None  # the clients that take part; None: all
 
     sites = False
     notes: tuple[str, ...] = ()
@@ -500,11 +513,11 @@ class InThisProcess:
 
     def build(self, description: Experiment) -> Schema:
         """Read the tables, and let the clients find out what they hold together."""
-        secret = None
+        secret = self.secret
         if self.folder is not None and not self.fresh:
             run_folder.check_fingerprints(self.folder, description)
             secret = run_folder.read_secret(self.folder)
-        found = build(description, self.tables, secret)
+        found = build(description, self.tables, secret, only=self.only)
         self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
         return found.schema

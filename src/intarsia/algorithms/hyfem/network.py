@@ -107,6 +107,10 @@ class Composition(TrainedArchitecture):
         rest = parts_of(self, numbered(self, parameters)).rest
         return odds(from_first_layer(rest, (*self.hidden, self.outputs), self.scale * total))
 
+    def as_module(self, parameters: Arrays, features: Sequence[str], outputs: int) -> nn.Module:
+        """Return a module of torch that gives the scores of rows, (rows, outputs)."""
+        return _Blocks(self, numbered(self, parameters), features)
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
         return {"composition": np.array(json.dumps(asdict(self)))}
@@ -164,6 +168,21 @@ class BlockNetwork(nn.Module):
             found = layer(found).relu()
         scores: Tensor = self.classifier[-1](found)
         return scores
+
+
+class _Blocks(nn.Module):
+    """A trained network that takes the columns of all its blocks as one table."""
+
+    def __init__(self, made_of: Composition, parameters: Arrays, features: Sequence[str]) -> None:
+        super().__init__()
+        self.network = BlockNetwork(made_of).eval()
+        self.network.load_state_dict(as_tensors(parameters))
+        self._places = [[list(features).index(one) for one in own] for own in made_of.columns]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of rows, (rows, outputs)."""
+        found: Tensor = self.network([x[:, places] for places in self._places])
+        return found
 
 
 @lru_cache(maxsize=256)

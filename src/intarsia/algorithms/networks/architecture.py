@@ -60,6 +60,13 @@ class TrainedArchitecture(Protocol):
         """Return the log-odds, (outputs, samples), from the sum over all blocks."""
         raise _no_blocks()
 
+    def as_module(self, parameters: Arrays, features: Sequence[str], outputs: int) -> nn.Module:
+        """Return a module of torch that gives the scores of rows, (rows, outputs).
+
+        It holds the parameters, and takes the rows standardised, (rows, features).
+        """
+        ...
+
     def grown(self, parameters: Arrays) -> Self:
         """Return what the network is made of after training."""
         return self
@@ -124,6 +131,13 @@ class Architecture(TrainedArchitecture):
     def embed(self, parameters: Arrays, block: Block) -> Array:
         """Return the points of the common latent space, (samples, k)."""
         return self.outputs(_weights(parameters), block)[0]
+
+    def as_module(self, parameters: Arrays, features: Sequence[str], outputs: int) -> nn.Module:
+        """Return a module of torch that gives the scores of rows, (rows, outputs)."""
+        parameters = _weights(parameters)
+        levels = list(levels_of(parameters).values()) if self.additive else [parameters]
+        common = {name: one for name, one in levels[0].items() if name.startswith("embedding.")}
+        return _Levels(self, [{**common, **own} for own in levels], tuple(features), outputs)
 
     def reordered(
         self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
@@ -199,6 +213,30 @@ class Network(nn.Module):
         return latent, self.scores(latent)
 
 
+class _Levels(nn.Module):
+    """A trained network, or those of all levels, with their parameters."""
+
+    def __init__(
+        self,
+        made_of: Architecture,
+        levels: Sequence[Arrays],
+        features: tuple[str, ...],
+        outputs: int,
+    ) -> None:
+        super().__init__()
+        made = [Network(len(features), outputs, made_of).eval() for _ in levels]
+        for network, own in zip(made, levels, strict=True):
+            network.load_state_dict(as_tensors(own))
+        self.networks = nn.ModuleList(made)
+        self._order = read_in_order(made[0], features)
+        self._mean = made_of.additive == "mean"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of rows, (rows, outputs)."""
+        found: Tensor = sum(network(x[:, self._order])[1] for network in self.networks)
+        return found / len(self.networks) if self._mean else found
+
+
 def _add_head(module: nn.Module, latent: int, outputs: int, made_of: Architecture) -> None:
     """Give a module β, and α if there is one."""
     module.classifier = StackedLinear(latent, outputs)
@@ -259,14 +297,19 @@ def pictures(network: nn.Module, x: Array, block: Block) -> Array:
 
     A user's embedding takes features in that order, too, and no constant.
     """
+    order = read_in_order(network, block.features)
     if isinstance(network.embedding, embeddings.Named):
-        order = columns(block.features)
         network.embedding.of_width(len(order))
         return x[:, order]
-    if not isinstance(network.embedding, embeddings.Convolutional | Residual):
-        return x
-    order = columns(block.features)
-    return x if np.array_equal(order, np.arange(len(order))) else x[:, order]
+    return x if np.array_equal(order, np.arange(x.shape[1])) else x[:, order]
+
+
+def read_in_order(network: nn.Module, features: tuple[str, ...]) -> NDArray[np.intp]:
+    """Return the columns in the order that a network reads them: of pictures by their names."""
+    by_name = embeddings.Convolutional | Residual | embeddings.Named
+    if isinstance(network.embedding, by_name):
+        return columns(features)
+    return np.arange(len(features))
 
 
 def without_constant(parameters: Arrays, constant: NDArray[np.bool_]) -> Arrays:

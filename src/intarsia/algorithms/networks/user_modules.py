@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ from intarsia.algorithms.networks.training_rows import columns, dense
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import applied, drawing_from
-from intarsia.maths.training.torch_import import nn, torch
+from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,29 @@ class Named(TrainedArchitecture):
             "space; build it and load parameters into it."
         )
 
+    def as_module(self, parameters: Arrays, features: Sequence[str], outputs: int) -> nn.Module:
+        """Return the module of torch that the user's function makes, with these parameters."""
+        order = columns(tuple(features))
+        found = copy.deepcopy(structure(self.module, len(order), outputs)).eval()
+        found.load_state_dict(as_tensors(parameters), strict=False)
+        return _Ordered(found, order)
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
         return {"module": np.array(self.module)}
+
+
+class _Ordered(nn.Module):
+    """A module that takes its features in the order of their names."""
+
+    def __init__(self, inner: nn.Module, order: NDArray[np.intp]) -> None:
+        super().__init__()
+        self.inner, self._order = inner, order
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scores of rows, (rows, outputs)."""
+        found: Tensor = self.inner(x[:, self._order])
+        return found
 
 
 def made(name: str, features: int, outputs: int, seed: int) -> nn.Module:

@@ -1,0 +1,123 @@
+"""A run in MLflow: settings as parameters, metrics by round, scores, and the files it leaves."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from intarsia.callbacks.contents import (
+    files_of,
+    folder_of,
+    keep_id,
+    kept_id,
+    metrics_of,
+    scores_of,
+    settings_of,
+)
+from intarsia.callbacks.trackers import library
+from intarsia.experiment.config import Experiment
+from intarsia.results.result import Result
+from intarsia.training.loop import Progress
+
+_LONGEST = 500  # letters of a parameter that all versions take
+_SECONDS = 1.0  # between what is sent
+_AT_ONCE = 100  # parameters, and fewer than the metrics that are taken
+
+
+class MLflow:
+    """Tell MLflow how a run goes; one that goes on is the same run there.
+
+    Parameters
+    ----------
+    tracking_uri
+        Where to; None: as MLflow's own settings say (MLFLOW_TRACKING_URI).
+    experiment
+        The name of MLflow's experiment; None: as MLFLOW_EXPERIMENT_NAME says, else "intarsia".
+    files
+        Whether report, result, figures and model are sent too.
+
+    Raises
+    ------
+    ExperimentError
+        If the library mlflow is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracking_uri: str | None = None,
+        experiment: str | None = None,
+        files: bool = True,
+    ) -> None:
+        # what the library would tell its makers is not the user's wish
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self._mlflow = library("mlflow", "mlflow")
+        self._uri, self._files = tracking_uri, files
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "intarsia"
+        self._client: Any = None
+        self._run = ""
+        self._waiting: list[Any] = []
+        self._sent = 0.0
+
+    def on_start(self, description: Experiment) -> None:
+        """Begin a run with the settings, or go on with that of the folder."""
+        self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
+        folder = folder_of(description)
+        before = kept_id(folder, "mlflow")
+        if before is not None and self._goes_on(before):
+            return
+        known = self._client.get_experiment_by_name(self._experiment)
+        home = known.experiment_id if known else self._client.create_experiment(self._experiment)
+        self._run = self._client.create_run(home, run_name=description.name).info.run_id
+        keep_id(folder, "mlflow", self._run)
+        param = self._mlflow.entities.Param
+        told = [param(key, str(one)[:_LONGEST]) for key, one in settings_of(description).items()]
+        for start in range(0, len(told), _AT_ONCE):
+            self._client.log_batch(self._run, params=told[start : start + _AT_ONCE])
+
+    def _goes_on(self, run: str) -> bool:
+        try:
+            self._client.update_run(run, status="RUNNING")
+        except self._mlflow.exceptions.MlflowException:
+            return False  # it is of another server, or was removed
+        self._run = run
+        return True
+
+    def on_round(self, now: Progress) -> None:
+        """Send a round's metrics, those of quick rounds together."""
+        self._add(metrics_of(now), now.round)
+        if time.monotonic() - self._sent >= _SECONDS or len(self._waiting) >= _AT_ONCE:
+            self._send()
+
+    def _add(self, metrics: dict[str, float], step: int) -> None:
+        at, metric = int(time.time() * 1000), self._mlflow.entities.Metric
+        self._waiting += [metric(_key(name), one, at, step) for name, one in metrics.items()]
+
+    def _send(self) -> None:
+        waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()
+        if waiting and self._run:
+            self._client.log_batch(self._run, metrics=waiting)
+
+    def on_end(self, result: Result) -> None:
+        """Send scores and files, and end the run."""
+        self._add(scores_of(result), result.rounds)
+        self._send()
+        if self._files:
+            with files_of(result) as folder:
+                self._client.log_artifacts(self._run, str(Path(folder)))
+        self._client.set_tag(self._run, "finished", result.finished)
+        self._client.set_terminated(self._run, "FINISHED")
+
+    def on_stop(self, error: BaseException) -> None:
+        """End the run as stopped or failed."""
+        self._send()
+        if self._run:
+            stopped = isinstance(error, KeyboardInterrupt)
+            self._client.set_terminated(self._run, "KILLED" if stopped else "FAILED")
+
+
+def _key(name: str) -> str:
+    """Return a name of letters that MLflow takes for a metric: names of clients may have others."""
+    return "".join(one if one.isalnum() or one in "_-. /" else "_" for one in name)
