@@ -53,6 +53,7 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
 )
 from intarsia.algorithms.hyfdca.newton_client import (
+    LIFT,
     SAMPLES,
     SHARED_SAMPLES,
     Gather,
@@ -110,6 +111,7 @@ _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
+_LOWER = 8.0  # what a raised regularisation is divided by, where the gap is below `_FAR`
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -121,7 +123,7 @@ class Newton:
     """
 
     loss: int
-    regularisation: float
+    regularisation: float  # λ of the model, of the elastic net κ
     samples: int  # N
     labelled: tuple[ClientId, ...]  # clients that read scores
     framed: bool  # solve exactly in a frame
@@ -148,7 +150,7 @@ class Newton:
     iterations: int = 0  # of conjugate gradients after the last renewal
     single: bool = True  # whether they may go in single precision
     alpha: Any = None  # sealed (outputs, samples)
-    dual_weights: Any = None  # sealed (outputs, features) w(α)
+    dual_weights: Any = None  # sealed (outputs, features) w(α) with the model's regularisation
     gradient: Any = None  # sealed, in the frame
     hessian: Any = None  # sealed, in the frame
     gram: Any = None  # sealed; None: the clients keep their preconditioner
@@ -156,10 +158,15 @@ class Newton:
     bounds: Any = None  # sealed, of its size at the last point
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
-    threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
+    threshold: float = 0.0  # τ of the elastic net
+    lift: float = 1.0  # the regularisation now over that of the model
+    lifted: bool = False  # whether it was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
+    # (outputs,) with the model's regularisation
+    model_primal: Array = field(default_factory=lambda: np.zeros(1))
+    model_dual: Array = field(default_factory=lambda: np.zeros(1))
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
     unit: Array = field(default_factory=lambda: np.ones(1))
 
@@ -240,8 +247,10 @@ def solves_exactly(frame: bool, features: int) -> bool:
 
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
+    if newton.lift > 1 and (newton.gap.max() < _FAR or newton.still > 3):
+        newton = _lift(newton, clients, max(newton.lift / _LOWER, 1.0))
     # step 1: direction
-    count, weight = newton.samples, newton.regularisation
+    count, weight = newton.samples, newton.regularisation * newton.lift
     if newton.dealer is not None:
         given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
         found = solve_shared(*given, _share(newton.dealer))
@@ -311,8 +320,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     if elastic:
         stiff = stiffness(newton.threshold, newton.weight)
-        allowed = allowed + newton.inner * newton.regularisation * newton.drift / (2 * stiff)
-    good = 0.5 * newton.regularisation * newton.error <= allowed
+        allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
+    good = 0.5 * weight * newton.error <= allowed
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
@@ -326,9 +335,9 @@ def _share(dealer: Dealer) -> Share:
 
 def info(newton: Newton) -> RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
-    primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
+    primal, dual = float(newton.model_primal.sum()), float(newton.model_dual.sum())
     return RoundMetrics(
-        finished=newton.still > 3 and newton.budget >= newton.samples,
+        finished=newton.lift == 1 and newton.still > 3 and newton.budget >= newton.samples,
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -365,6 +374,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         faded=newton.faded,
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
+        lift=newton.lift,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
@@ -375,12 +385,13 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
     norms = np.where(np.isneginf(norms), np.inf, norms)
-    ridge = 0.5 * newton.regularisation
+    ridge, least = 0.5 * newton.regularisation * newton.lift, 0.5 * newton.regularisation
     loss, drift = sums[:, 0], newton.drift
     if newton.threshold:
         graded = dict.fromkeys(newton.labelled, ModelScores(z=measured.z))
         # discloses for each output the losses of the model, whose weights have their zeros
         loss, drift = clients.reveal(clients.sum(grade_model, graded).sums), norms[:, 3]
+    implied = norms[:, 4] if newton.threshold else norms[:, 2] * newton.lift**2
     primal = ridge * norms[:, 1] + loss / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
     best = np.maximum(newton.best, dual)
@@ -406,6 +417,8 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,
+        model_primal=least * norms[:, 1] + loss / newton.samples,
+        model_dual=sums[:, 1] / newton.samples - least * implied,
     )
 
 
@@ -455,11 +468,12 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         before = np.inf if patient else min(newton.eighth, _HOPELESS)
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
         newton = evolve(newton, eighth=gap)
-    unsolved = newton.gap.max() > _SOLVED
-    if stuck and unsolved and newton.features and not newton.threshold:
+    if stuck and newton.gap.max() > _SOLVED and newton.features:
         # sums in fixed point and a shared system have no digits for the interior point method
-        stalled = newton.dealer is None and not clients.sealed
-        newton = evolve(newton, stalled=stalled, eases=not stalled)
+        stalled = newton.dealer is None and not clients.sealed and not newton.threshold
+        if not stalled and not newton.lifted and newton.loss in losses.BENT:
+            return _lift(evolve(newton, lifted=True), clients, LIFT)
+        newton = evolve(newton, stalled=stalled, eases=not stalled and not newton.threshold)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton
@@ -473,6 +487,21 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         inner=np.where(slow, np.maximum(newton.inner / 10, 0.1), newton.inner),
         eager=newton.eager & ~slow,
     )
+
+
+def _lift(newton: Newton, clients: Clients, lift: float) -> Newton:
+    """Go to so many times the model's regularisation, from the present point."""
+    zeros = np.zeros_like(newton.weight)
+    newton = evolve(
+        newton,
+        lift=lift,
+        best=zeros - np.inf,
+        still=0,
+        shorts=0,
+        refresh=True,
+        mark=np.stack([zeros + np.inf, zeros + newton.steps]),
+    )
+    return _at(newton, clients, zeros, zeros)
 
 
 def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
