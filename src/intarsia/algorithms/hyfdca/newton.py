@@ -109,6 +109,8 @@ _RETURN = 0.25  # step below which samples are looked for on the whole way, ther
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
+_ENDS = 1e-6  # one at which no more steps may be asked for
+_TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
 _LOWER = 8.0  # what a raised regularisation is divided by, where the gap is below `_FAR`
@@ -143,7 +145,9 @@ class Newton:
     stalled: bool = False  # whether the interior point method is to go on
     eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
+    tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
+    eighth_primal: float = np.inf  # and the primal objective
     features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
@@ -286,6 +290,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
         shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
+        tiny=newton.tiny + bool((_matters(newton) & (length < _TINY)).any()),
     )
     some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
     if some and (_matters(newton) & (bend > _MISSED)).any():
@@ -444,7 +449,7 @@ def _least(newton: Newton) -> Array:
 def _matters(newton: Newton) -> NDArray[np.bool_]:
     """Return the outputs that have more than a hundredth of the gap, (outputs,)."""
     left = newton.primal - newton.best
-    matters: NDArray[np.bool_] = left > 0.01 * left.sum()
+    matters: NDArray[np.bool_] = (left > 0.01 * left.sum()) | np.isinf(left)
     return matters
 
 
@@ -460,27 +465,29 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
 
     The inner problems of the hinge are then solved more strictly.
     """
+    # sums in fixed point and a shared system have no digits for the interior point method
+    inside = newton.dealer is None and not clients.sealed and not newton.threshold
+    gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
+    flat = newton.still > 3 and gap > _ENDS
     if newton.steps % _EIGHT == 0:
-        gap = float(newton.gap.max())
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT
         before = np.inf if patient else min(newton.eighth, _HOPELESS)
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
-        newton = evolve(newton, eighth=gap)
-    if stuck and newton.gap.max() > _SOLVED and newton.features:
-        # sums in fixed point and a shared system have no digits for the interior point method
-        stalled = newton.dealer is None and not clients.sealed and not newton.threshold
-        if not stalled and not newton.lifted and newton.loss in losses.BENT:
-            return _lift(evolve(newton, lifted=True), clients, LIFT)
-        newton = evolve(newton, stalled=stalled, eases=not stalled and not newton.threshold)
+        flat |= newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
+        newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0)
+    if flat and not inside and not newton.lifted and newton.loss in losses.BENT:
+        return _lift(evolve(newton, lifted=True), clients, LIFT)
+    if stuck and gap > _SOLVED and newton.features and not newton.threshold:
+        newton = evolve(newton, stalled=inside, eases=not inside)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton
     slow = due & (newton.gap > 0.5 * newton.mark[0])
     if (slow & _matters(newton)).any():
         newton = _grow(newton)
-    mark = np.where(due, np.stack([newton.gap, newton.steps + 0 * newton.gap]), newton.mark)
+    mark = np.where(due, np.stack([newton.gap, np.full_like(newton.gap, newton.steps)]), newton.mark)
     return evolve(
         newton,
         mark=mark,
