@@ -547,7 +547,7 @@ def gather_point(
     ------
     RefusedError
         If the Hessian is to be of so few samples that it would tell of each, or the regularisation
-        is not from the model's to what it is raised to.
+        is below the model's, or above what it is raised to.
     """
     least = min(SHARED_SAMPLES if point.shared else SAMPLES, point.samples)
     if message.budget < least:
@@ -668,7 +668,8 @@ def measure_point(
         if point.shared:
             bounds = _bounds(point)
             # where w(α) has too large a norm to be sealed, its dual point bounds nothing
-            norms = np.where(norms < _SEALABLE, norms, -np.inf)
+            found = norms[:, ::2]
+            norms[:, ::2] = np.where(found < _SEALABLE, found, -np.inf)
         return point, Measured(norms, None, None, bounds, z)
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
