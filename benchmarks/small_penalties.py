@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from problems import Problem, heavy_tailed, ill_conditioned
-from solvers import Run, federated, sealing
+from solvers import federated, sealing
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
