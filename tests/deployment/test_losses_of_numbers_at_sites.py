@@ -81,8 +81,8 @@ def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_pat
 def test_a_path_of_penalties_over_sites_has_the_bits_of_one_place(mode, monkeypatch, tmp_path):
     algorithm = {"loss": "huber", "regularisation": 1e-6, "system": "shares"}
     description, found = over_sites(tmp_path, algorithm, mode, 0.5, change=heavy_tails)
-    monkeypatch.setattr(newton, "_TINIES", 0)  # begin it at once, whatever bases the sites draw
-    monkeypatch.setattr(newton, "_FLAT", 0.0)
+    # begin it at once, whatever bases the sites draw
+    monkeypatch.setattr(newton, "_FLATS", 0)
     monkeypatch.setattr(newton, "LIFT", 64.0)
     lifts, lifted = [], newton._lift
     monkeypatch.setattr(newton, "_lift", lambda *given: lifts.append(given[2]) or lifted(*given))

@@ -117,6 +117,7 @@ _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
 _ENDS = 1e-6  # one at which no more steps may be asked for
 _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
+_FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
 _LOWER = 8.0  # what a raised regularisation is divided by, where the gap is below `_FAR`
@@ -154,6 +155,7 @@ class Newton:
     tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
     eighth_primal: float = np.inf  # and the primal objective
+    flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
@@ -475,15 +477,16 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     inside = newton.dealer is None and not clients.sealed and not newton.threshold
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
-    flat = newton.still > 3 and gap > _ENDS
     if newton.steps % _EIGHT == 0:
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT
         before = np.inf if patient else min(newton.eighth, _HOPELESS)
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
-        flat |= newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
-        newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0)
-    if flat and not inside and not newton.lifted and newton.loss in losses.BENT:
+        flat = newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
+        flats = newton.flat + 1 if flat else 0
+        newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0, flat=flats)
+    ends = newton.flat >= _FLATS or (newton.still > 3 and gap > _ENDS)
+    if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
     if stuck and gap > _SOLVED and newton.features and not newton.threshold:
         newton = evolve(newton, stalled=inside, eases=not inside)
