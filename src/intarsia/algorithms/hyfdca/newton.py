@@ -485,7 +485,8 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         flat = newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
         flats = newton.flat + 1 if flat else 0
         newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0, flat=flats)
-    ends = newton.flat >= _FLATS or (newton.still > 3 and gap > _ENDS)
+    ends = newton.flat >= _FLATS
+    ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
     if stuck and gap > _SOLVED and newton.features and not newton.threshold:
