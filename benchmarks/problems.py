@@ -34,6 +34,7 @@ __all__ = [
     "cached",
     "crossed_credit",
     "deal",
+    "heavy_tailed",
     "ill_conditioned",
     "one_hot",
     "problem",
@@ -246,13 +247,15 @@ def ill_conditioned(
     grid: tuple[int, int],
     seed: int,
     standardise: bool,
+    numbers: bool = False,
 ) -> Problem:
     """Return a dense problem whose columns are nearly dependent, with heavy tails and outliers.
 
     Columns are of a random walk, whose steps have Student's distribution of 2 degrees of freedom:
     the condition of XᵀX is about `features`² times that of its tails. A row in a hundred is 30
     times as large, and half of these have a random label. Where they are not standardised, the
-    columns' sizes differ by up to 10⁴.
+    columns' sizes differ by up to 10⁴. `numbers` has the score as its labels, and has it 10 times
+    as large in half of the large rows.
     """
     rng = np.random.default_rng([seed, samples, features])
     x = np.cumsum(rng.standard_t(2, (samples, features)), axis=1)
@@ -261,11 +264,44 @@ def ill_conditioned(
     y = np.where(score > np.quantile(score, 0.7), 1.0, -1.0)
     far = rng.random(samples) < 0.01
     x[far] *= 30.0
-    y[far] = np.where(rng.random(far.sum()) < 0.5, -y[far], y[far])
+    wrong = rng.random(far.sum()) < 0.5
+    y[far] = np.where(wrong, -y[far], y[far])
+    score[far] *= np.where(wrong, 10.0, 1.0)
     x = _scaled(x)
     if not standardise:
         x *= 10 ** rng.uniform(-2, 2, features)
-    return _dealt("ill-conditioned", x, y, loss, regularisation, grid, seed)
+    return _dealt("ill-conditioned", x, score if numbers else y, loss, regularisation, grid, seed)
+
+
+def heavy_tailed(
+    samples: int,
+    numeric: int,
+    *,
+    loss: str,
+    regularisation: float,
+    grid: tuple[int, int],
+    seed: int,
+    spread: float,
+    numbers: bool = False,
+) -> Problem:
+    """Return a dense problem of heavy-tailed columns and 40 levels written out, most of them rare.
+
+    Sizes of columns are 10 to the power of -`spread` to `spread`. `numbers` has labels that lie far
+    from 0, with heavy tails.
+    """
+    rng = np.random.default_rng([seed, samples, numeric])
+    chance = np.arange(1, 41) ** -1.3
+    columns = _written_out(rng.choice(40, samples, p=chance / chance.sum()))[1].toarray()
+    x = np.hstack([rng.standard_t(1.5, (samples, numeric)), columns])
+    score = x @ rng.standard_normal(x.shape[1])
+    score = score / np.abs(score).mean()
+    if numbers:
+        y = 20 + score + rng.standard_t(1.2, samples)
+    else:
+        score += rng.logistic(size=samples)
+        y = np.where(score > np.quantile(score, rng.uniform(0.3, 0.9)), 1.0, -1.0)
+    x = x * 10 ** rng.uniform(-spread, spread, x.shape[1])
+    return _dealt("heavy-tailed", x, y, loss, regularisation, grid, seed)
 
 
 def _written_out(level: Any) -> tuple[Any, csr_array]:
@@ -296,12 +332,15 @@ def _dealt(
     grid: tuple[int, int],
     seed: int,
 ) -> Problem:
-    """Return a table with two classes, -1 and 1, dealt to a grid of clients."""
+    """Return a table, with numbers or the two classes -1 and 1, dealt to a grid of clients."""
     samples = np.arange(len(y), dtype=np.int64)
+    labels = Labels("regression")
+    if losses.loss_code(loss) not in losses.NUMBERS:
+        labels = Labels("binary", ("-1", "1"))
     names = tuple(f"f{j:04d}" for j in range(x.shape[1]))
     dataset = Dataset(name, samples, names, x, y)
     blocks = partition("grid", dataset, rows=grid[0], columns=grid[1], seed=seed)
-    return _pooled(name, dataset, Labels("binary", ("-1", "1")), blocks, loss, rate, grid)
+    return _pooled(name, dataset, labels, blocks, loss, rate, grid)
 
 
 def _pooled(

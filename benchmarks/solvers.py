@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
-from intarsia.core.algorithm import RandomKey, RoundMetrics
+from intarsia.core.algorithm import RandomKey, RoundMetrics, SecretKey
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
@@ -69,15 +70,16 @@ def federated(
     limit: float = 60.0,
     rounds: int = 20_000,
     sealed: Sealing | None = None,
+    secrets: Mapping[str, SecretKey] | None = None,
 ) -> Run:
     """Run HyFDCA on the in-process engine until every level is reached.
 
     `best` is P*; without it, levels are those of the certified relative gap. `sealed` says how sums
-    are sealed; None = not at all.
+    are sealed; None = not at all. `secrets` are the clients' own; None = drawn anew.
     """
     algorithm = hyfdca.HYFDCA
     schema = one.schema()
-    engine = Simulation({"train": (schema, one.blocks)}, seed, sealed)
+    engine = Simulation({"train": (schema, one.blocks)}, seed, sealed, secrets=secrets)
     engine.count_once()
     order = _order(schema.features.ids, one.features)
     run, smallest, since = Run(), np.inf, 0

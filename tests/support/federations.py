@@ -45,6 +45,14 @@ def ill_conditioned(samples, features, *, seed):
     return (x - x.mean(axis=0)) / x.std(axis=0), y
 
 
+def heavy_tailed(samples=60, features=7, seed=3):
+    """Return heavy-tailed columns of sizes 0.01 to 100, and numbers far from 0 with outliers."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_t(1.5, (samples, features))
+    y = 20 + x @ rng.normal(size=features) + rng.standard_t(1.2, samples)
+    return x * 10 ** np.linspace(-2, 2, features), y
+
+
 def started(algorithm: Algorithm, options, blocks, labels=BINARY, seed=0):
     """Return an engine over the clients and the server's state after the set-up."""
     schema = Schema.of(blocks, labels)

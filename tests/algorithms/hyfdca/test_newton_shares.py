@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from federations import (
     BINARY,
     block,
+    heavy_tailed,
     ill_conditioned,
     in_order,
     rectangles,
@@ -28,6 +29,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, RangeError, RefusedError
 from intarsia.maths import encrypted_products
+from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 
@@ -183,6 +185,58 @@ def test_axes_that_rounding_made_up_are_not_followed():
     sure = newton_shares._direction(np.diag([1.0, 1e-3, 1e-7]), gradient, 1e-8)
     np.testing.assert_allclose(sure, [1.0, 1e3, 1e-2], rtol=1e-12)
     assert np.isfinite(newton_shares._direction(np.zeros((3, 3)), np.zeros(3), 0.0)).all()
+
+
+@pytest.mark.parametrize(("l1_ratio", "mode"), [(0.0, "masked"), (0.5, "plain"), (0.5, "masked")])
+def test_shared_systems_come_down_from_a_larger_penalty_where_they_stand_still(l1_ratio, mode):
+    """Each certificate on the way is that of the model."""
+    x, y = heavy_tailed()
+    blocks = rectangles(x, y, 2, 2, shared_rows=20)
+    engine = engine_over(blocks, mode, Labels("regression"))
+    options = HyFDCA(loss="huber", regularisation=1e-6, l1_ratio=l1_ratio, system="shares")
+    server, lifts, found = begun(engine, options), [], []
+    for number in range(1, 100):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        lifts.append(server.phase.lift)
+        found.append(info)
+        if info.gap_relative <= 1e-7:
+            break
+    assert info.gap_relative <= 1e-7
+    assert sorted({*lifts}) == [1, 8, 64, 512, 4096, 32768]
+    assert lifts[-1] == 1
+    assert all(one.dual <= info.primal and one.primal >= info.dual for one in found)
+    engine.begin_round(number + 1)
+    conclusion = HYFDCA.conclude(server, engine, engine.key("conclude"))
+    weights = in_order(engine.schema("train"), conclusion.weights)
+    loss = losses.value(losses.HUBER, weights @ x.T, y[None], shape=losses.shape_of(options))
+    penalty = 0.5 * (weights**2).sum() + options.threshold * np.abs(weights).sum()
+    assert loss.mean() + options.ridge * penalty == pytest.approx(info.primal, rel=1e-6)
+
+
+@pytest.mark.parametrize("lift", [0.5, 2 * newton_client.LIFT, np.nan])
+def test_a_client_refuses_a_penalty_that_the_algorithm_never_raises_to(monkeypatch, lift):
+    x, y = table(60, 4)
+    engine = engine_over(rectangles(x, y, 2, 1), "masked")
+    server, gather = begun(engine, HyFDCA(loss="squared_hinge")), newton.Gather
+    monkeypatch.setattr(newton, "Gather", lambda **given: gather(**{**given, "lift": lift}))
+    engine.begin_round(1)
+    with pytest.raises(RefusedError, match=r"times the model's was told, and .* 1 to 32768 times"):
+        HYFDCA.round(server, engine, engine.key())
+
+
+def test_errors_on_the_way_down_are_those_of_the_models_penalty():
+    x, y = table(200, 5)
+    found = []
+    for lift in (1.0, 64.0):
+        engine = engine_over(rectangles(x, y, 2, 1))
+        server = begun(engine, HyFDCA(loss="squared", regularisation=1e-2, errors=True))
+        for number in (1, 2):
+            engine.begin_round(number)
+            server, _ = HYFDCA.round(server, engine, engine.key())
+        server = dataclasses.replace(server, phase=newton._lift(server.phase, engine, lift))
+        found.append(HYFDCA.conclude(server, engine, engine.key("conclude")).errors)
+    np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 @pytest.mark.parametrize("l1_ratio", [0.0, 0.5])

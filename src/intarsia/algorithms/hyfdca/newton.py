@@ -34,6 +34,12 @@ round is one Newton step:
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
+Where the interior point method cannot go on (sealed sums, the elastic net), steps are tiny and P
+hardly falls, λ is raised by 8^5 once for Huber's loss and the squared hinge. It is divided by 8
+whenever the gap there is below 0.01: a path of easier problems leads to the small λ. The
+certificate is that of the model's λ throughout. w(α) is added up with the model's λ, and each
+client divides it: no total is scaled by the server.
+
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
 """
@@ -53,6 +59,7 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
 )
 from intarsia.algorithms.hyfdca.newton_client import (
+    LIFT,
     SAMPLES,
     SHARED_SAMPLES,
     Gather,
@@ -108,8 +115,12 @@ _RETURN = 0.25  # step below which samples are looked for on the whole way, ther
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
+_ENDS = 1e-6  # one at which no more steps may be asked for
+_TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
+_FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
+_LOWER = 8.0  # what a raised regularisation is divided by, where the gap is below `_FAR`
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -121,7 +132,7 @@ class Newton:
     """
 
     loss: int
-    regularisation: float
+    regularisation: float  # λ of the model, of the elastic net κ
     samples: int  # N
     labelled: tuple[ClientId, ...]  # clients that read scores
     framed: bool  # solve exactly in a frame
@@ -141,14 +152,17 @@ class Newton:
     stalled: bool = False  # whether the interior point method is to go on
     eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
+    tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
+    eighth_primal: float = np.inf  # and the primal objective
+    flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     iterations: int = 0  # of conjugate gradients after the last renewal
     single: bool = True  # whether they may go in single precision
     alpha: Any = None  # sealed (outputs, samples)
-    dual_weights: Any = None  # sealed (outputs, features) w(α)
+    dual_weights: Any = None  # sealed (outputs, features) w(α) with the model's regularisation
     gradient: Any = None  # sealed, in the frame
     hessian: Any = None  # sealed, in the frame
     gram: Any = None  # sealed; None: the clients keep their preconditioner
@@ -156,10 +170,15 @@ class Newton:
     bounds: Any = None  # sealed, of its size at the last point
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
-    threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
+    threshold: float = 0.0  # τ of the elastic net
+    lift: float = 1.0  # the regularisation now over that of the model
+    lifted: bool = False  # whether it was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
     primal: Array = field(default_factory=lambda: np.zeros(1))
     dual: Array = field(default_factory=lambda: np.zeros(1))
+    # (outputs,) with the model's regularisation
+    model_primal: Array = field(default_factory=lambda: np.zeros(1))
+    model_dual: Array = field(default_factory=lambda: np.zeros(1))
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
     unit: Array = field(default_factory=lambda: np.ones(1))
 
@@ -240,8 +259,10 @@ def solves_exactly(frame: bool, features: int) -> bool:
 
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
+    if newton.lift > 1 and (newton.gap.max() < _FAR or newton.still > 3):
+        newton = _lift(newton, clients, max(newton.lift / _LOWER, 1.0))
     # step 1: direction
-    count, weight = newton.samples, newton.regularisation
+    count, weight = newton.samples, newton.regularisation * newton.lift
     if newton.dealer is not None:
         given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
         found = solve_shared(*given, _share(newton.dealer))
@@ -277,6 +298,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
         shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
+        tiny=newton.tiny + bool((_matters(newton) & (length < _TINY)).any()),
     )
     some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
     if some and (_matters(newton) & (bend > _MISSED)).any():
@@ -311,8 +333,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     if elastic:
         stiff = stiffness(newton.threshold, newton.weight)
-        allowed = allowed + newton.inner * newton.regularisation * newton.drift / (2 * stiff)
-    good = 0.5 * newton.regularisation * newton.error <= allowed
+        allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
+    good = 0.5 * weight * newton.error <= allowed
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
@@ -326,9 +348,9 @@ def _share(dealer: Dealer) -> Share:
 
 def info(newton: Newton) -> RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
-    primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
+    primal, dual = float(newton.model_primal.sum()), float(newton.model_dual.sum())
     return RoundMetrics(
-        finished=newton.still > 3 and newton.budget >= newton.samples,
+        finished=newton.lift == 1 and newton.still > 3 and newton.budget >= newton.samples,
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
@@ -365,6 +387,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         faded=newton.faded,
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
+        lift=newton.lift,
     )
     gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
     dual_weights = newton.dual_weights + gathered.w
@@ -375,12 +398,13 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
     norms = np.where(np.isneginf(norms), np.inf, norms)
-    ridge = 0.5 * newton.regularisation
+    ridge, least = 0.5 * newton.regularisation * newton.lift, 0.5 * newton.regularisation
     loss, drift = sums[:, 0], newton.drift
     if newton.threshold:
         graded = dict.fromkeys(newton.labelled, ModelScores(z=measured.z))
         # discloses for each output the losses of the model, whose weights have their zeros
         loss, drift = clients.reveal(clients.sum(grade_model, graded).sums), norms[:, 3]
+    implied = norms[:, 4] if newton.threshold else norms[:, 2] * newton.lift**2
     primal = ridge * norms[:, 1] + loss / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]
     best = np.maximum(newton.best, dual)
@@ -406,6 +430,8 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         gram=gathered.gram if renew else None,
         primal=primal,
         dual=dual,
+        model_primal=least * norms[:, 1] + loss / newton.samples,
+        model_dual=sums[:, 1] / newton.samples - least * implied,
     )
 
 
@@ -431,7 +457,7 @@ def _least(newton: Newton) -> Array:
 def _matters(newton: Newton) -> NDArray[np.bool_]:
     """Return the outputs that have more than a hundredth of the gap, (outputs,)."""
     left = newton.primal - newton.best
-    matters: NDArray[np.bool_] = left > 0.01 * left.sum()
+    matters: NDArray[np.bool_] = (left > 0.01 * left.sum()) | np.isinf(left)
     return matters
 
 
@@ -447,32 +473,54 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
 
     The inner problems of the hinge are then solved more strictly.
     """
+    # sums in fixed point and a shared system have no digits for the interior point method
+    inside = newton.dealer is None and not clients.sealed and not newton.threshold
+    gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == 0:
-        gap = float(newton.gap.max())
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT
         before = np.inf if patient else min(newton.eighth, _HOPELESS)
         stuck |= newton.loss in losses.SMOOTHED and gap > _STUCK * before
-        newton = evolve(newton, eighth=gap)
-    unsolved = newton.gap.max() > _SOLVED
-    if stuck and unsolved and newton.features and not newton.threshold:
-        # sums in fixed point and a shared system have no digits for the interior point method
-        stalled = newton.dealer is None and not clients.sealed
-        newton = evolve(newton, stalled=stalled, eases=not stalled)
+        flat = newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
+        flats = newton.flat + 1 if flat else 0
+        newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0, flat=flats)
+    ends = newton.flat >= _FLATS
+    ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
+    if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
+        return _lift(evolve(newton, lifted=True), clients, LIFT)
+    if stuck and gap > _SOLVED and newton.features and not newton.threshold:
+        newton = evolve(newton, stalled=inside, eases=not inside)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
         return newton
     slow = due & (newton.gap > 0.5 * newton.mark[0])
     if (slow & _matters(newton)).any():
         newton = _grow(newton)
-    mark = np.where(due, np.stack([newton.gap, newton.steps + 0 * newton.gap]), newton.mark)
+    mark = np.where(
+        due, np.stack([newton.gap, np.full_like(newton.gap, newton.steps)]), newton.mark
+    )
     return evolve(
         newton,
         mark=mark,
         inner=np.where(slow, np.maximum(newton.inner / 10, 0.1), newton.inner),
         eager=newton.eager & ~slow,
     )
+
+
+def _lift(newton: Newton, clients: Clients, lift: float) -> Newton:
+    """Go to so many times the model's regularisation, from the present point."""
+    zeros = np.zeros_like(newton.weight)
+    newton = evolve(
+        newton,
+        lift=lift,
+        best=zeros - np.inf,
+        still=0,
+        shorts=0,
+        refresh=True,
+        mark=np.stack([zeros + np.inf, zeros + newton.steps]),
+    )
+    return _at(newton, clients, zeros, zeros)
 
 
 def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
@@ -485,8 +533,8 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
 
 
 def take_all(newton: Newton) -> Newton:
-    """Return the state that takes all samples into the Hessian, each with its curvature."""
-    return evolve(newton, budget=newton.samples, faded=False)
+    """Return the state that takes all samples into the Hessian, with the model's regularisation."""
+    return evolve(newton, budget=newton.samples, faded=False, lift=1.0)
 
 
 def reveal_errors(

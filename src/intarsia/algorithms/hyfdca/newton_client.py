@@ -37,6 +37,7 @@ from intarsia.protocols.differential_privacy import normal_numbers
 BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditioner
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
+LIFT = 8.0**5  # what the regularisation is multiplied by, at most, to come down from there
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
@@ -173,6 +174,7 @@ class Point:
     system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
+    lift: float = 1.0  # `regularisation` over the model's
     # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
     pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
     stiff: Array = field(default_factory=lambda: np.zeros(1))
@@ -282,6 +284,7 @@ class Gather:
     faded: bool = False  # whether samples count that had curvature some steps ago
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
+    lift: float = 1.0  # λ now, of the elastic net κ, over the model's
 
 
 @fl.describe(
@@ -302,7 +305,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class MeasurePoint:
-    """w(α), and the newly selected samples in the frame."""
+    """w(α) with the model's regularisation, and the newly selected samples in the frame."""
 
     w: fl.PerFeature
     rows: fl.PerSelected | None
@@ -319,8 +322,8 @@ class MeasurePoint:
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
-    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 4), see `_measure_l1`;
-    # where the system is shared -inf says that the first or the last is too large to be sealed
+    # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 5), see `_measure_l1`;
+    # where the system is shared -inf says that one with w(α) is too large to be sealed
     norms: Array
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
@@ -543,7 +546,8 @@ def gather_point(
     Raises
     ------
     RefusedError
-        If the Hessian is to be of so few samples that it would tell of each.
+        If the Hessian is to be of so few samples that it would tell of each, or the regularisation
+        is below the model's, or above what it is raised to.
     """
     least = min(SHARED_SAMPLES if point.shared else SAMPLES, point.samples)
     if message.budget < least:
@@ -551,7 +555,15 @@ def gather_point(
             f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
-    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
+    ridge = point.options.ridge
+    if not 1 <= message.lift <= LIFT:  # nor for nan
+        raise RefusedError(
+            f"A regularisation of {message.lift:g} times the model's was told, and the algorithm "
+            f"takes 1 to {LIFT:g} times it; run it as it is at the server."
+        )
+    if message.lift != point.lift:
+        point = fl.evolve(point, lift=message.lift, regularisation=message.lift * ridge)
+    change = gather(block.x, message.alpha - point.alpha) / (ridge * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
@@ -643,10 +655,11 @@ def measure_point(
         point, away, norms = _measure_l1(point, message.w)
         z = scores(block.x, point.model)
     else:
-        away = message.w - point.w
+        implied = message.w / point.lift
+        away = implied - point.w
         norms = np.zeros((len(away), 3))
         if (kept := point.kept_features).any():
-            for place, one in enumerate((away, point.w, message.w)):
+            for place, one in enumerate((away, point.w, implied)):
                 norms[:, place] = one**2 @ kept
     residual = point.regularisation * away
     point = fl.evolve(point, residual=residual, measured=point.measured + 1)
@@ -655,7 +668,8 @@ def measure_point(
         if point.shared:
             bounds = _bounds(point)
             # where w(α) has too large a norm to be sealed, its dual point bounds nothing
-            norms[:, [0, 2]] = np.where(norms[:, [0, 2]] < _SEALABLE, norms[:, [0, 2]], -np.inf)
+            found = norms[:, ::2]
+            norms[:, ::2] = np.where(found < _SEALABLE, found, -np.inf)
         return point, Measured(norms, None, None, bounds, z)
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
@@ -676,20 +690,24 @@ def hessian_in_frame(point: Point) -> Array:
     return hessian
 
 
-def _measure_l1(point: Point, v: Array) -> tuple[Point, Array, Array]:
-    """Return the state, minus the gradient over κ, and the norms, (outputs, 4).
+def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
+    """Return the state, minus the gradient over κ, and the norms, (outputs, 5).
 
     With u the model, w with its zeros, the norms are those of this gradient, of u with 2τ‖u‖₁ added
-    (so that κ/2 times it is the penalty of u), of w(α) = S(v), and of how far the slope of τ|w| is
-    from its centre.
+    (so that κ/2 times it is the penalty of u), of w(α) = S(v), of how far the slope of τ|w| is
+    from its centre, and of w(α) with the model's κ, of which the v is that comes in.
     """
+    v = total / point.lift
     if not point.pull.size:
         point = fl.evolve(point, pull=np.clip(v, -point.threshold, point.threshold))
     limit, kept, model = point.threshold, point.kept_features, point.model
     slope = np.clip(point.pull + point.stiff[:, None] * point.w, -limit, limit)
     away = v - point.w - slope
     penalty = model**2 + 2 * limit * np.abs(model)
-    squares = (away**2, penalty, soft_threshold(v, limit) ** 2, (slope - point.pull) ** 2)
+    squares = (
+        *(away**2, penalty, soft_threshold(v, limit) ** 2, (slope - point.pull) ** 2),
+        soft_threshold(total, limit) ** 2,
+    )
     return point, away, np.stack([one @ kept for one in squares], axis=1)
 
 
