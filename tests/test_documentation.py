@@ -72,16 +72,16 @@ def test_every_file_that_a_document_links_to_exists(document):
 
 
 def test_the_document_on_privacy_names_tests_and_is_linked_to():
-    text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
-    pages = [*(ROOT / "docs/privacy").glob("*.md")]
+    text = (ROOT / "docs/explanations/privacy.md").read_text(encoding="utf-8")
+    pages = [*(ROOT / "docs/explanations/privacy").glob("*.md")]
     assert all(f"](privacy/{page.name})" in text for page in pages)
     assert sum(page.read_text(encoding="utf-8").count("::test_") for page in pages) > 20
     assert len(text.splitlines()) < 110, "two screens: details go behind a link"
-    assert "docs/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "docs/explanations/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_architecture_has_every_package():
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/explanations/architecture.md").read_text(encoding="utf-8")
     source = ROOT / "src/intarsia"
     packages = {
         ".".join(path.parent.relative_to(source).parts) for path in source.glob("*/**/__init__.py")
@@ -98,7 +98,7 @@ def test_run_and_join_name_every_algorithm_that_they_take():
 
 # heading → what holds the keys of the table below it, and those that have tables of their own
 KEYS = {
-    "experiment-file.md": {
+    "reference/experiment-file.md": {
         "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "clients", "dataset",
                                         "partition", "published", "split", "preprocessing",
                                         "labels", "alignment", "privacy", "tune"}),
@@ -111,8 +111,8 @@ KEYS = {
         "`[tune]`": (Search, {"ranges"}),
         "`[[published]]`": (Published, set()),
     },
-    "owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},
-    "hyfdca.md": {"Keys": (HyFDCA, set())},
+    "how-to/owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},
+    "explanations/hyfdca.md": {"Keys": (HyFDCA, set())},
 }  # fmt: skip
 
 
@@ -143,4 +143,4 @@ def _default(one: dataclasses.Field) -> str:
 
 
 def test_the_experiment_file_is_linked_to():
-    assert "docs/experiment-file.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "docs/reference/experiment-file.md" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Write docs/hyperparameters.md: each algorithm's keys, from its code, and when to change them.
+"""Write reference/hyperparameters.md: each algorithm's keys, from its code, and when to change them.
 
-python docs/hyperparameters.py          # print the page
-python docs/hyperparameters.py --write  # write it
+python docs/scripts/hyperparameters.py          # print the page
+python docs/scripts/hyperparameters.py --write  # write it
 
 Keys, defaults and ranges are those of the dataclass that an algorithm makes of `[algorithm]`. What
 a key means and when to change it stands in `intarsia.training.key_meanings`.
@@ -20,14 +20,17 @@ from intarsia.core import settings
 from intarsia.training.key_meanings import SAID
 from intarsia.training.registry import algorithm_named, algorithm_names
 
-PAGE = Path(__file__).parent / "hyperparameters.md"
+PAGE = Path(__file__).parents[1] / "reference" / "hyperparameters.md"
 _HEAD = """# Hyperparameters
 
 All keys of `[algorithm]` by algorithm: default, what is allowed, what it means, and when to change
-it. The table is made from the code by `python docs/hyperparameters.py --write`. What an algorithm
-does with its keys stands on its own page: [hyfdca](hyfdca.md), [flic](flic.md), [femam](femam.md),
-[hyfem](hyfem.md), [own-networks](cohort.md). `intarsia tune` looks for values
-([tuning.md](tuning.md)).
+it. The tables are made from the code by `python docs/scripts/hyperparameters.py --write`.
+
+What an algorithm does with its keys stands on its own page:
+[hyfdca](../explanations/hyfdca.md), [flic](../explanations/flic.md),
+[femam](../explanations/femam.md), [hyfem](../explanations/hyfem.md),
+[own-networks](../how-to/cohort.md). `intarsia tune` looks for values
+([tuning.md](../how-to/tuning.md)).
 """
 
 

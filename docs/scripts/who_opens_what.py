@@ -1,7 +1,7 @@
 """Write the table "Who opens what" of privacy/who-opens-what.md from what the algorithms declare.
 
-python docs/who_opens_what.py          # print it
-python docs/who_opens_what.py --write  # put it into the page
+python docs/scripts/who_opens_what.py          # print it
+python docs/scripts/who_opens_what.py --write  # put it into the page
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intarsia.maths.linear import losses
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.training.registry import _PERSONAL, ALGORITHMS, algorithm_named
 
-PAGE = Path(__file__).parent / "privacy" / "who-opens-what.md"
+PAGE = Path(__file__).parents[1] / "explanations" / "privacy" / "who-opens-what.md"
 BEGIN, END = "<!-- who opens what: begin -->\n", "<!-- who opens what: end -->\n"
 SHARED = "every run"
 PREDICT = "`predict` over clients"
