@@ -111,7 +111,10 @@ KEYS = {
         "`[tune]`": (Search, {"ranges"}),
         "`[[published]]`": (Published, set()),
     },
-    "how-to/owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},
+    "how-to/owner.md": {
+        "`[policy]`": (Policy, set()),
+        "`[site]`": (SiteSettings, {"table", "policy"}),
+    },
     "explanations/hyfdca.md": {"Keys": (HyFDCA, set())},
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Write reference/hyperparameters.md: each algorithm's keys, from its code, and when to change them.
+"""Write reference/hyperparameters.md: each algorithm's keys, and when to change them.
 
 python docs/scripts/hyperparameters.py          # print the page
 python docs/scripts/hyperparameters.py --write  # write it
