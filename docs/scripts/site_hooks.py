@@ -15,7 +15,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 sys.path.insert(0, str(Path(__file__).parent))
-import api_pages  # noqa: E402  beside this file, where mkdocs does not look
+import api_pages  # beside this file, where mkdocs does not look
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = "repository"
@@ -69,7 +69,7 @@ def on_files(files: Files, config: Any) -> None:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links to files of the repository into links to where they lie in the site."""
     path = repository_path(page.file.src_uri)
-    home = os.path.dirname(page.file.src_uri) or "."
+    home = Path(page.file.src_uri).parent
 
     def moved(link: re.Match[str]) -> str:
         if "://" in link[2]:
