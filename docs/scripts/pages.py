@@ -5,6 +5,7 @@ folder. Beside the fence stands what is special:
 
 - ```` ```toml title="mine.toml" ````: a file of this content, which the blocks after it find.
 - `<!-- run first: ... -->`: commands that a page needs and does not show.
+- `<!-- tables of PAGE -->`: the first block of Python of another page, which makes its tables.
 - `<!-- not run: reason -->`, in the line before the fence: what needs more than one machine.
 """
 
@@ -13,9 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 _PIECE = re.compile(
     r"^<!-- run first:\s(?P<first>.*?)-->$"
+    r"|^<!-- tables of (?P<page>\S+) -->$"
     r"|^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
     r"(?P<indent> *)```(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]+)\")?\n"
     r"(?P<text>.*?)^(?P=indent)```$",
@@ -50,6 +55,11 @@ def pieces(page: str) -> Iterator[str | Block]:
         line = page.count("\n", 0, found.start()) + 1
         if found["first"] is not None:
             yield Block(found["first"], "sh", line, shown=False)
+            continue
+        if found["page"] is not None:
+            other = blocks((ROOT / found["page"]).read_text(encoding="utf-8"))
+            text = next(one.text for one in other if one.language == "python")
+            yield Block(text, "python", line, shown=False)
             continue
         text = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
         title, reason = found["title"] or "", found["reason"] or ""
