@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs/scripts"))
 api_pages = importlib.import_module("api_pages")
 pages = importlib.import_module("pages")
+plots = importlib.import_module("plots")
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): pages.blocks(path.read_text(encoding="utf-8"))
@@ -57,7 +58,7 @@ def _parameters(words: list[str]) -> set[str] | None:
         if below is None:
             break
         if word not in below:
-            return known if word.startswith("-") else None
+            return known if word.startswith("-") or word == "COMMAND" else None
         command = below[word]
     return known | {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
 
@@ -131,3 +132,36 @@ def test_the_reference_of_the_api_has_every_public_name():
         assert sorted(a or b for a, b in there) == sorted(names), package
     assert set(found) == {"index.md", *(f"{one}.md" for one, names in public.items() if names)}
     assert "intarsia.run" in found["intarsia.md"]
+
+
+def test_the_reference_of_commands_has_every_command():
+    text = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+
+    def paths(command, path):
+        for name, below in getattr(command, "commands", {}).items():
+            if not below.hidden:
+                yield from (
+                    paths(below, f"{path} {name}")
+                    if hasattr(below, "commands")
+                    else [f"{path} {name}"]
+                )
+
+    every = set(paths(typer.main.get_command(app), "intarsia"))
+    assert len(every) > 30
+    assert {one for one in every if not re.search(rf"`{one}\b", text)} == set()
+
+
+def test_the_navigation_of_the_site_has_every_page():
+    listed = re.findall(r"[-:] ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    there = [path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")]
+    assert sorted(listed) == sorted(there)
+
+
+def test_the_page_of_results_has_the_numbers_of_the_benchmarks():
+    text = plots.PAGE.read_text(encoding="utf-8")
+    assert text == plots.filled(text), "python docs/scripts/plots.py --write"
+    for plot in plots.PLOTS:
+        drawn = (plots.IMAGES / f"results-{plot.name}.svg").read_text(encoding="utf-8")
+        numbers = [f"{value:.1f}" for row in plots.numbers(plot).values() for value in row]
+        assert len(plots.numbers(plot)) == len(plot.rows)
+        assert set(numbers) - set(re.findall(r">(\d+\.\d)<", drawn)) == set()

@@ -1,7 +1,8 @@
 """What mkdocs does beside its own work when it builds the site of the documents.
 
 A document may link to any file of the repository. The site has a copy of each such file outside of
-docs, in its folder `repository`. The pages of the API are made here, too.
+docs, in its folder `repository`. The pages of the API are made here, too. A tutorial that was made
+into a notebook links to it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import api_pages  # beside this file, where mkdocs does not look
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = "repository"
 API = "reference/api"
+NOTEBOOKS = ROOT / ".venv-docs" / "notebooks"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
@@ -49,8 +51,10 @@ def on_config(config: Any) -> None:
 
 
 def on_files(files: Files, config: Any) -> None:
-    """Add the pages of the API, and the files outside of docs that pages link to."""
+    """Add the pages of the API, the notebooks, and the files outside of docs that pages link to."""
     left = [repository_path(one.src_uri) for one in files.documentation_pages()]
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        files.append(File.generated(config, f"tutorials/{path.name}", abs_src_path=str(path)))
     for name, text in api_pages.pages().items():
         files.append(File.generated(config, f"{API}/{name}", content=text))
     while left:
@@ -77,5 +81,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = os.path.normpath(Path(path).parent / link[2])
         return f"{link[1]}{os.path.relpath(address(target), home)}{link[3]}"
 
+    executed = NOTEBOOKS / f"{Path(path).stem}.ipynb"
+    if path.startswith("docs/tutorials/") and executed.is_file():
+        markdown += (
+            f"\nThis page as a notebook that was executed: [{executed.name}]({executed.name}).\n"
+        )
     parts = _FENCE.split(markdown)
     return "".join(one if n % 2 else _LINK.sub(moved, one) for n, one in enumerate(parts))
