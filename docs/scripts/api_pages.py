@@ -35,7 +35,7 @@ def pages() -> Mapping[str, str]:
         sentence = (ast.get_docstring(tree) or "").partition("\n")[0]
         contents.append(f"| [{package}]({package}.md) | {sentence} |\n")
         parts = [f"# {package}\n\n{sentence}\n"]
-        for name, home in sorted(names.items()):
+        for name, home in sorted(names.items(), key=_place):
             page = described.setdefault(home, package)
             if page == package:
                 parts.append(f"\n::: {package}.{name}\n")
@@ -43,6 +43,11 @@ def pages() -> Mapping[str, str]:
                 parts.append(f"\n- `{name}`: see [`{page}.{name}`]({page}.md#{page}.{name})\n")
         found[f"{package}.md"] = "".join(parts)
     return {**found, "index.md": "".join(contents)}
+
+
+def _place(named: tuple[str, str]) -> tuple[bool, bool, str]:
+    """Return where a name and its home stand: functions first, errors last."""
+    return named[0].endswith("Error"), named[0][0].isupper(), named[0]
 
 
 def _public(tree: ast.Module, package: str) -> Mapping[str, str]:

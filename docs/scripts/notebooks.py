@@ -19,6 +19,7 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 sys.path.insert(0, str(Path(__file__).parent))
 import pages
@@ -26,6 +27,10 @@ import pages
 TUTORIALS = pages.ROOT / "docs" / "tutorials"
 _PICTURE = re.compile(r"!\[([^\]]*)\]\([^)]+\)")
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
+# a kernel asks commands for colours and progress bars, which a notebook would keep one by one
+_PLAIN = (
+    'import os; os.environ.pop("FORCE_COLOR", 0); os.environ |= {"TERM": "dumb", "NO_COLOR": "1"}'
+)
 
 
 def notebook(page: str) -> Any:
@@ -46,10 +51,10 @@ def _cells(page: str) -> Iterator[Any]:
         elif piece.title:
             folder = Path(piece.title).parent
             if folder != Path():
-                yield nbformat.v4.new_code_cell(f"%%bash\nmkdir -p {folder}")
+                yield nbformat.v4.new_code_cell(f"%%bash -e\nmkdir -p {folder}")
             yield nbformat.v4.new_code_cell(f"%%writefile {piece.title}\n{piece.text.rstrip()}")
         elif piece.runs:
-            start = "%%bash\n" if piece.language == "sh" else ""
+            start = "%%bash -e\n" if piece.language == "sh" else ""
             yield nbformat.v4.new_code_cell(start + piece.text.strip())
         elif piece.language != "text":
             yield nbformat.v4.new_markdown_cell(f"```{piece.language}\n{piece.text}```")
@@ -62,9 +67,17 @@ def sources(made: Any) -> list[str]:
 
 def execute(made: Any) -> None:
     """Execute a notebook in a folder of its own."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as sockets:
+        inside = {"transport": "ipc", "ip": f"{sockets}/kernel"}  # no port that others reach
+        client = NotebookClient(
+            made,
+            config=Config(KernelManager=inside),
+            timeout=600,
+            resources={"metadata": {"path": folder}},
+            extra_arguments=[f"--IPKernelApp.exec_lines={_PLAIN}"],
+        )
         try:
-            NotebookClient(made, timeout=600, resources={"metadata": {"path": folder}}).execute()
+            client.execute()
         finally:
             for kit in Path(folder).glob("kits/*"):  # what the page started
                 subprocess.run(["intarsia", "federation", "stop", str(kit)], capture_output=True)
