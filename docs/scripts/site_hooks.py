@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,6 +24,7 @@ ELSEWHERE = "repository"
 API = "reference/api"
 NOTEBOOKS = ROOT / ".venv-docs" / "notebooks"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
+_LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="https?:|<link[^>]*\shref="https?:')
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
@@ -88,3 +90,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         )
     parts = _FENCE.split(markdown)
     return "".join(one if n % 2 else _LINK.sub(moved, one) for n, one in enumerate(parts))
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> None:
+    """Refuse a page that loads something from elsewhere when it is read."""
+    if found := _LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} loads from elsewhere: {found[0]}")
