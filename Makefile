@@ -83,7 +83,7 @@ test-installs: $(STAMP)
 # The notebooks of the tutorials, then the site; a link or a name that leads nowhere is an error.
 docs: $(DOCS)/setup.stamp
 	@PATH="$(CURDIR)/$(BIN):$$PATH" MPLBACKEND=Agg $(DOCS)/bin/python docs/scripts/notebooks.py $(DOCS)/notebooks
-	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict
 	@echo "open site/index.html"
 
 # What draws the site, and behind it what .venv has, for the blocks of the tutorials.
