@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import intarsia
 from intarsia import api
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.settings import toml_text
@@ -69,6 +70,18 @@ def test_every_file_that_a_document_links_to_exists(document):
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         assert "://" in target or (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_sentence_of_a_document_has_more_than_45_words(document):
+    """Outside of tables, blocks and comments; a line of a list is a sentence of its own."""
+    if document.name == "CHANGELOG.md":
+        return
+    text = document.read_text(encoding="utf-8")
+    prose = re.sub(r"^ *```.*?^ *```|<!--.*?-->|^\|.*?$|\]\([^)]*\)", "", text, flags=re.M | re.S)
+    for paragraph in re.split(r"\n\s*\n|\n *(?:-|\d+\.) ", prose):
+        for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph):
+            assert len(sentence.split()) <= 45, sentence
 
 
 def test_the_document_on_privacy_names_tests_and_is_linked_to():
@@ -143,6 +156,13 @@ def _default(one: dataclasses.Field) -> str:
     if value is None:
         return "–"
     return "`{}`" if isinstance(value, Mapping) else f"`{toml_text(value)}`"
+
+
+def test_who_cites_names_this_version_and_every_paper():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {intarsia.__version__}\n" in text
+    named = re.findall(r"the algorithm (\w+)", text)
+    assert sorted(named) == ["femam", "flic", "hyfdca", "hyfem"]
 
 
 def test_the_experiment_file_is_linked_to():
