@@ -161,7 +161,7 @@ def _default(one: dataclasses.Field) -> str:
 def test_who_cites_names_this_version_and_every_paper():
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {intarsia.__version__}\n" in text
-    named = re.findall(r"the algorithm (\w+)", text)
+    named = re.findall(r"the algorithm (\w+)\"", text)
     assert sorted(named) == ["femam", "flic", "hyfdca", "hyfem"]
 
 
