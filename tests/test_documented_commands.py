@@ -29,6 +29,7 @@ PAGES = {
 }
 WITH_BLOCKS = [page for page, found in PAGES.items() if any(one.runs for one in found)]
 QUICK = {"docs/tutorials/own-tables.md"}
+SHOWN = {*QUICK, "docs/tutorials/different-columns.md"}  # linear models: the same everywhere
 LANGUAGES = {"", "csv", "python", "sh", "text", "toml"}
 REASONS = {
     "development": "what a checkout makes of itself, tests among it",
@@ -82,7 +83,7 @@ def test_every_command_in_a_page_is_one_and_has_its_options(page):
     "page",
     [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in WITH_BLOCKS],
 )
-def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch, capfd):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -90,7 +91,7 @@ def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
     for folder in ("experiments", "examples"):  # as in a checkout; what runs write stays here
         shutil.copytree(ROOT / folder, folder, ignore=shutil.ignore_patterns("runs"))
     monkeypatch.syspath_prepend(str(tmp_path))
-    names = {"__name__": "page"}
+    names, said = {"__name__": "page"}, []
     try:
         for block in PAGES[page]:
             if block.title:
@@ -100,9 +101,21 @@ def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
                 exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
             elif block.runs:
                 _commands(block, page)
+            elif block.language == "text" and page in SHOWN:
+                said += [_words(line) for line in "".join(capfd.readouterr()).splitlines()]
+                for line in filter(_words, block.text.splitlines()):
+                    shown = _words(line)
+                    assert any(one[: len(shown)] == shown for one in said), line
     finally:
         for kit in Path("kits").glob("*"):  # what a page started and, where it failed, did not stop
             main(["federation", "stop", str(kit)])
+
+
+def _words(line):
+    """Return the words of a line of output, and two digits of each number that is not tiny."""
+    found = re.findall(r"[A-Za-z][\w-]*|-?\d+(?:\.\d+)?(?:e-\d+)?", line)
+    numbers = (one if one[0].isalpha() else f"{float(one):.2g}" for one in found)
+    return [one for one in numbers if "e-" not in one or one[0].isalpha()]
 
 
 def _commands(block, page):
