@@ -7,7 +7,7 @@ FLOWER := .venv-flower
 BROWSER := .venv-browser
 DOCS := .venv-docs
 
-.PHONY: help setup demo test test-slow test-flower test-browser test-installs docs bench lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-installs docs bench gpu lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make docs       the documents as a site in site/, the tutorials executed, with $(DOCS)"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
+	@echo "make gpu        published settings on an accelerator, 40 minutes a call; a later call goes on"
 	@echo "make lint       ruff, mypy --strict, import-linter"
 	@echo "make format     let ruff rewrite what it can"
 
@@ -96,6 +97,11 @@ $(DOCS)/setup.stamp: $(STAMP) docs/requirements.txt
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write
+
+# constraints.txt pins a build of torch for processors: put one for the accelerator into .venv first.
+gpu: $(STAMP)
+	$(BIN)/python -m pytest -q -m gpu
+	$(BIN)/python benchmarks/accelerator.py --minutes 40 --write
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

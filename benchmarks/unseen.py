@@ -21,7 +21,8 @@ was killed goes on where it was. The line says by which settings: where defaults
 they are of is run again. Remove lines where the library has changed otherwise.
 
 To be cheap, networks are small perceptrons (`NETWORK`), and rounds are few. All methods have as
-many of them, and those with Adam a rate five times their default (`RATE`), to come as far with
+many of them, where trainings after the last round count too, but for one. Those with Adam have a
+rate five times their default (`RATE`), to come as far with
 them. Everything else is each method's default. Rows for testing are drawn as a client's training
 rows are, from others.
 """
@@ -314,6 +315,8 @@ def _trained(
     server = algorithm.init_server(options, engine.schema("train"), key)
     engine.begin(algorithm, options)
     server = algorithm.setup(server, engine, key)
+    # what trains after the last round counts as rounds, but for one, which other methods have too
+    rounds -= max(getattr(options, "final_rounds", 1) - 1, 0)
     number = 0
     while number < rounds:
         number += 1

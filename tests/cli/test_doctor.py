@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import re
 import socket
 import warnings
 from pathlib import Path
@@ -193,3 +194,15 @@ def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
 def test_a_folder_that_is_no_kit_is_refused(tmp_path, capfd):
     assert main(["doctor", str(tmp_path)]) == 2
     assert "is no kit" in one_error(said(capfd)[1])
+
+
+def test_status_says_which_certificates_end_soon(kit, capfd):
+    assert main(["federation", "status", str(kit)]) == 0
+    assert "certificate" not in said(capfd)[1]
+    certificate(kit / "startup/client.crt", NOW - datetime.timedelta(days=300), 310)
+    assert main(["federation", "status", str(kit)]) == 0
+    words = r"certificates: client\.crt ends on \d{4}-\d\d-\d\d, in 9 days"
+    assert re.search(words, said(capfd)[1])
+    assert main(["federation", "status", str(kit), "--json"]) == 0
+    (told,) = json.loads(said(capfd)[0])["certificates"]
+    assert told.startswith("client.crt ends on")

@@ -29,6 +29,7 @@ WRONG = {
     "no site": ('[federation]\nname = "a"\n', "needs one at least"),
     "a site twice": (GOOD + '[[site]]\nname = "bank"\n', "a name of its own"),
     "a path as a name": (GOOD + '[[site]]\nname = "../x"\n', "cannot be that of a folder"),
+    "an address of IPv6": (GOOD.replace("localhost", "::1"), "'::1', and certificates"),
     "the server's name": (GOOD + '[[site]]\nname = "server"\n', "cannot be that of a folder"),
     "a path at a site": (GOOD + '[[site]]\nname = "x"\npath = "y"\n', "a name and nothing else"),
     "no patience": (GOOD.replace("deadline = 600", "deadline = 0"), "above 0 seconds"),

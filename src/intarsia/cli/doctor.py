@@ -76,7 +76,7 @@ def of_kit(kit: Path) -> list[Finding]:
         lambda: _ok("kit", f"{kit.name}, {'the server' if server else 'a site'}"),
         *(() if server else (lambda: _settings(kit),)),
         lambda: _permissions(kit),
-        lambda: _certificates(kit),
+        lambda: certificates(kit),
         lambda: _clock(kit),
         lambda: _server_ports(kit) if server else _way_to_server(kit),
     )
@@ -267,7 +267,8 @@ def _permissions(kit: Path) -> Finding:
     return _ok("permissions", "private files are their owner's alone")
 
 
-def _certificates(kit: Path) -> list[Finding]:
+def certificates(kit: Path) -> list[Finding]:
+    """Return which certificates of a kit are not valid, or soon will not be."""
     try:
         from cryptography import x509
     except ImportError:

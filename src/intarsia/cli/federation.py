@@ -161,22 +161,31 @@ def status(
     ] = None,
 ) -> None:
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
+    from intarsia.cli.doctor import certificates
     from intarsia.deployment.federation_file import check_kit, is_of_server
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
 
     check_kit(kit)
+    signed = (kit / "startup").is_dir()
+    warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
     alive, is_server = is_running(kit), is_of_server(kit)
     found = list_statuses(kit / "local") if is_server else []
     asked = alive and is_server and (ask if ask is not None else not as_json)
     sites = _connected(kit) if asked else None
     if as_json:
-        content: dict[str, Any] = {"running": alive, "runs": [asdict(one) for one in found]}
+        content: dict[str, Any] = {
+            "running": alive,
+            "runs": [asdict(one) for one in found],
+            "certificates": [one.said for one in warnings],
+        }
         if sites is not None:
             content["sites"] = sites
         put(json.dumps(content))
         return
     say(f"{kit.name} is {'running' if alive else 'not running'}")
+    for warning in warnings:
+        say(f"  certificates: {warning.said}; {warning.remedy}")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in (sites or {}).items() if one is there]
         if names:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +40,9 @@ name = "telecom"
 [[site]]
 name = "retailer"
 """
+
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST: Final = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
 _SITE: Final = """\
 # What this site takes part with. The server names no path and reads nothing of this.
@@ -98,6 +102,12 @@ class FederationFile:
             raise ExperimentError(
                 f"The server is {self.server!r} and the sites are {list(self.sites)}; the server "
                 "needs a name, and those of the sites must differ in more than case."
+            )
+        if not _HOST.fullmatch(self.server):
+            raise ExperimentError(
+                f"The server is {self.server[:80]!r}, and certificates of NVIDIA FLARE are for a "
+                "name or an IPv4 address alone; give the server a name in DNS, or in the file of "
+                'hosts of each machine, such as "server.example.org".'
             )
         if self.patience.quorum > len(self.sites):
             raise ExperimentError(

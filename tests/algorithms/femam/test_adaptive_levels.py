@@ -6,20 +6,24 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
 import federations  # noqa: E402 - torch may be missing, and is asked for first
+from intarsia.algorithms.femam import client as at_client  # noqa: E402
 from intarsia.algorithms.femam.algorithm import FEMAM, gains_no_more  # noqa: E402
 from intarsia.algorithms.femam.clustering import separated, silhouette, towards  # noqa: E402
 from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
-from intarsia.algorithms.femam.validation import decided  # noqa: E402
+from intarsia.algorithms.femam.state import Closing  # noqa: E402
+from intarsia.algorithms.femam.validation import decided, worse_than  # noqa: E402
 from intarsia.algorithms.networks import client_network as networks  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.maths import shrinkage  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
 OPTIONS = FeMAM(
@@ -181,6 +185,65 @@ def test_a_personal_level_that_no_round_came_to_is_trained_at_the_end():
     assert not np.allclose(own["classifier.weight"], before["classifier.weight"])
 
 
+def test_a_personal_level_that_has_only_begun_is_trained_at_the_end():
+    levels = ("global", "personal")
+    options = dataclasses.replace(OPTIONS, levels=levels, final_rounds=0)
+    for rounds in range(4, 30):
+        engine, server, _ = trained(clients(), options, rounds)
+        if len(server.levels) == 2:
+            break
+    assert server.levels[1].rounds == 0
+    for state in engine.get_states().values():
+        common, own = (levels_of(state.kept)[number] for number in (1, 2))
+        assert not np.allclose(own["classifier.weight"], common["classifier.weight"])
+
+
+def closing(before, latest, wrong_of_all):
+    """Return which levels a client of 20 rows keeps after level 2, which is worth nothing to all.
+
+    `before` and `latest`: which class the network that it keeps, and the one of level 2, name for
+    each of its rows, all of class 0; `wrong_of_all`: errors of level 2 in all clients' 100 rows.
+    """
+    names = np.eye(3)
+    client = at_client.Client(
+        options=OPTIONS, outputs=3, start={}, latest={"classifier.bias": np.zeros(3)},
+        held_out=np.arange(20) < 2, base=names[before], kept={}, count=1, chosen=(1,), level=2,
+    )  # fmt: skip
+    none = shrinkage.summary(np.repeat([1.0, -1.0, -1.0], 20))  # worse by a third of its rows
+    none[1] = 100.0
+    summary = np.array([*none, *none, wrong_of_all])
+    message = Closing(None, summary)
+    return at_client._chosen(client, names[latest], np.zeros(20), message).chosen
+
+
+@pytest.mark.parametrize(
+    ("before", "latest", "wrong_of_all", "kept"),
+    [
+        # all of its rows named wrongly by what was trained on them: a group that it is not of
+        ([1] * 20, [0] * 20, 10.0, (2,)),
+        ([1] * 20, [2] * 20, 10.0, (1,)),  # and by level 2 as well
+        ([1] * 20, [0] * 20, 99.0, (1,)),  # others' new rows are no better off
+        ([0] * 20, [0] * 20, 10.0, (1,)),
+        ([0] * 18 + [1] * 2, [0] * 20, 10.0, (1,)),  # two errors of 18 may be chance
+    ],
+)
+def test_who_is_in_a_wrong_group_goes_on_alone(before, latest, wrong_of_all, kept):
+    assert closing(before, latest, wrong_of_all) == kept
+
+
+@pytest.mark.parametrize(
+    ("share", "expected", "rows", "said"),
+    [
+        (1.0, 0.1, 20, True),
+        (0.2, 0.1, 20, False),  # expected 3 of 22, with an error of 0.077
+        (0.35, 0.1, 20, True),  # 0.136 + 2.5 · 0.077 = 0.328
+        (1.0, 0.0, 1, False),  # of one row
+    ],
+)
+def test_errors_are_too_many_where_chance_does_not_explain_them(share, expected, rows, said):
+    assert worse_than(share, expected, rows) is said
+
+
 def test_levels_that_are_kept_train_at_the_end_with_the_rows_for_validation(monkeypatch):
     counts = []
     train = networks.train_learners
@@ -248,9 +311,9 @@ def test_what_a_client_keeps_is_what_it_predicts_with():
             if number in state.chosen
         ]
         odds = FEMAM.model.predict(state, blocks[name])
-        p = np.exp(np.mean(scores, axis=0))
-        p /= p.sum(1, keepdims=True)
-        np.testing.assert_allclose(odds.T, np.log(p / (1 - p)), rtol=1e-3)
+        mean = np.mean(scores, axis=0)
+        others = [logsumexp(np.delete(mean, label, axis=1), axis=1) for label in range(3)]
+        np.testing.assert_allclose(odds.T, mean - np.stack(others, axis=1), rtol=1e-3)
 
 
 def test_a_number_of_groups_may_be_given():

@@ -297,3 +297,11 @@ def test_missing_values_are_named_or_filled(name):
     algorithm, options = made(name, engine="loop")
     with pytest.raises(TableError, match=r"standardise = true"):
         federations.started(algorithm, options, blocks, Labels("multiclass", ("a", "b", "c")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_may_be_in_bfloat16(name):
+    single = after(*made(name, precision="single"), rounds=1)
+    half = after(*made(name, precision="bf16"), rounds=1)
+    assert 0 < far(single, half) < 0.1
+    assert {own.dtype.name for held in half.values() for own in held.values()} == {"float32"}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 
 from intarsia.deployment import client_folder, client_setup, server
 from intarsia.engines.transports import nvflare
+from intarsia.errors import ExperimentError
 
 # as the version before the packages wrote it into local/resources.json
 OLD = (
@@ -45,6 +48,35 @@ def class_paths(value: Any) -> Iterator[str]:
 def kits(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kits")
     return dict(nvflare.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
+
+
+def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
+    folder = kits["server"].parent
+    authority = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
+    known, before = authority.read_bytes(), sorted(folder.rglob("*"))
+    authority.unlink()
+    with pytest.raises(ExperimentError, match=r"server, bank.*put the folder \.provisioning back"):
+        nvflare.provisioned("two", "localhost", (18002, 18003), ["bank", "shop"], folder)
+    assert not (folder / "shop").exists()
+    authority.write_bytes(known)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(ExperimentError, match=r"wrote no kits: .*a b is ill-formatted"):
+        nvflare.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
+
+
+def test_what_the_framework_prints_is_not_on_standard_output(tmp_path, monkeypatch, capfd):
+    def session(*given, **more):
+        sys.stdout.write("a line of the framework\n")
+        found = SimpleNamespace(client_info=[SimpleNamespace(name="bank")])
+        return SimpleNamespace(get_system_info=lambda: found, close=lambda: None)
+
+    monkeypatch.setattr(nvflare, "new_secure_session", session)
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    assert nvflare.Jobs(tmp_path).clients() == ("bank",)
+    assert capfd.readouterr().out == ""
 
 
 def test_every_class_that_a_kit_of_an_older_version_allows_is_there(kits):

@@ -39,7 +39,8 @@ All of this is `level_schedule` = "paper". With "adaptive", the default, each le
 network that starts from level 1's, or a client's own from its best: it ends when the rows for
 validation are named no better (`gains_no_more`), groups are found by how clients' networks change
 (`clustering.separated`), a client takes the level alone, in the mean with others or not at all
-(`validation.decided`), and levels that are kept train once more on all rows (`train_again`).
+(`validation.decided`), and levels that are kept train on for `final_rounds` on all rows
+(`train_again`).
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
@@ -441,22 +442,24 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
 def _ended(server: Server, clients: fl.Clients) -> Server:
     """Return the server at the last level.
 
-    Of levels that the rounds did not come to, a personal one is trained once, as each client trains
-    after the last round of federated averaging; clusters are none.
+    Of levels that the rounds did not come to, or only began, a personal one is trained once, as
+    each client trains after the last round of federated averaging; clusters are none.
     """
-    while len(server.levels) < len(server.options.levels):
-        server = with_level(server)
-        number = len(server.levels)
-        server = _caught_up(server, clients, number)
-        if server.levels[-1].kind == "personal":
+    wanted = len(server.options.levels)
+    reached = len(server.levels)
+    for number in range(reached, wanted + 1):
+        if number > reached:
+            server = _caught_up(with_level(server), clients, number)
+        level = server.levels[-1]
+        if level.kind == "personal" and not level.rounds:
             clients.sum(at_client.open_level, _latest(server, number, clients.ids))
             clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
     return server
 
 
 def _train_again(server: Server, clients: fl.Clients) -> None:
-    """Let the levels that somebody keeps train once more, with the rows for validation too."""
-    for number, level in enumerate(server.levels, 1):
+    """Let the levels that somebody keeps train on, with the rows for validation too."""
+    for number, level in [*enumerate(server.levels, 1)] * server.options.final_rounds:
         if not level.kept:
             continue
         clients.ask(at_client.train_again, dict.fromkeys(clients.ids, state.Again(number)))
@@ -534,7 +537,7 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     fl.asks(at_client.send_model, tells=lambda options: options.read_of_clients),
                     needed=lambda options: bool(options.read_of_clients),
-                    repeats=True,  # for each level that trains once more
+                    repeats=True,  # for each level that trains on
                 ),
                 *fl.each(
                     fl.sums(
@@ -573,7 +576,7 @@ FEMAM = fl.Algorithm(
                 ),
                 *fl.each(
                     fl.asks(at_client.train_again, at_client.keep_again),
-                    needed=lambda options: options.adaptive,
+                    needed=lambda options: options.adaptive and options.final_rounds > 0,
                     repeats=True,  # for each level
                 ),
             )

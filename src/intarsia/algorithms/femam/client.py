@@ -291,7 +291,7 @@ def _trained(
 
 @fl.vectorised_function
 def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Client, fl.Ready]]:
-    """Train a level that was closed once more, with the rows for validation too."""
+    """Train a level that was closed for another round, with the rows for validation too."""
     opened = []
     for client, block, message, rng in calls:
         own = dict(levels_of(client.kept)[message.level])
@@ -357,7 +357,9 @@ def weigh_level(
     latest = _latest_scores(client, own)
     if client.options.adaptive:
         both = [shrinkage.summary(one) for one in _falls_of_both(client, latest, y)]
-        return client, state.Weight(np.concatenate(both))
+        rows = client.held_out
+        wrong = validation.errors(latest[rows], y[rows]).sum()
+        return client, state.Weight(np.array([*both[0], *both[1], wrong]))
     return client, state.Weight(shrinkage.summary(_falls(client, client.base + latest, y)))
 
 
@@ -389,11 +391,13 @@ def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> 
     kept: Arrays = {**client.kept, **as_level(level, client.latest)}
     decision: validation.Decision = "alone" if level == 1 else "neither"
     if level > 1 and summary is not None:
-        both = zip(_falls_of_both(client, latest, y), np.split(summary, 2), strict=True)
+        both = zip(_falls_of_both(client, latest, y), np.split(summary[:12], 2), strict=True)
         worth = [shrinkage.worth_of(one, shrinkage.pooled(part)) for one, part in both]
-        if worth[0][0] > 0:
-            client = fl.evolve(client, parent=level)
         decision = validation.decided(worth[0][0], *worth[1], client.options.evidence)
+        if decision != "alone" and _left_out(client, latest, y, summary):
+            decision = "alone"
+        if worth[0][0] > 0 or decision == "alone":
+            client = fl.evolve(client, parent=level)
     latest = latest.astype(client.base.dtype)
     if decision == "alone":
         client = fl.evolve(client, chosen=(level,), base=latest, count=1)
@@ -401,6 +405,23 @@ def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> 
         chosen = (*client.chosen, level)
         client = fl.evolve(client, chosen=chosen, base=client.base + latest, count=len(chosen))
     return fl.evolve(client, kept=kept, latest={})
+
+
+def _left_out(client: Client, latest: Array, y: Array, summary: Array) -> bool:
+    """Return whether what a client keeps fails on rows that it was trained on.
+
+    It names more of the client's own rows wrongly than the latest level does of all clients' rows
+    for validation, though trained on the former and the latter are new: a group that the client
+    does not belong to. Its own few rows for validation would not say so.
+    """
+    rows = ~client.held_out
+    if not summary[1] or not rows.any():
+        return False
+    before = combined(client, client.base[rows], client.count)
+    wrong = float(validation.errors(before, y[rows]).mean())
+    return validation.worse_than(wrong, float(summary[12] / summary[1]), int(rows.sum())) and (
+        float(validation.errors(latest[rows], y[rows]).mean()) < wrong
+    )
 
 
 def _lineage(client: Client) -> tuple[int, ...]:

@@ -90,6 +90,8 @@ class FeMAM(NetworkOptions):
     # networks; with the paper's schedule 2 of "sgd" with 0.01 in batches of 32
     local_epochs: Count = _OF_SCHEDULE
     final_epochs: CountOrZero = 0  # of the last level, each client for itself, after the last round
+    # "adaptive": rounds after the last one, on all rows, of the levels that are kept
+    final_rounds: CountOrZero = 3
     optimiser: Literal["sgd", "adam"] = _OF_SCHEDULE
     rate: Positive = _OF_SCHEDULE
     batch: Count = _OF_SCHEDULE

@@ -114,7 +114,8 @@ class Compared:
 class Weight:
     """A client's part of what a level is worth (see `maths.shrinkage`)."""
 
-    at: Array  # (6,), or (12,): of the level alone, and of its mean with those that are kept
+    # (6,), or (13,): of the level alone, of its mean with those that are kept, and its errors
+    at: Array
 
 
 @fl.describe("counts and summed losses of validation rows")
@@ -174,7 +175,7 @@ class Closing:
     """Closes the latest level, with the model that a client has there; None: the one it has."""
 
     model: Array | None  # (parameters,)
-    # of all clients' falls, where `prune` asks for it: (6,), or (12,) with the adaptive schedule
+    # of all clients' falls, where `prune` asks for it: (6,), or (13,) with the adaptive schedule
     summary: Array | None = None
 
 

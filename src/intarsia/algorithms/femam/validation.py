@@ -69,6 +69,16 @@ def helps(options: FeMAM, fallen: Array, level: Pooled | None) -> bool:
     return bool(fallen.mean() > _ONE_SIDED * deviation and fallen.mean() > 0)
 
 
+def worse_than(share: float, expected: float, rows: int) -> bool:
+    """Return whether a share of errors is above what is expected, by more than is chance.
+
+    Chance: two and a half standard errors of a share of so many rows, with one error and one hit
+    added, so that no expected share is certain.
+    """
+    expected = (expected * rows + 1) / (rows + 2)
+    return share > expected + 2.5 * math.sqrt(expected * (1 - expected) / rows)
+
+
 Decision = Literal["alone", "joined", "neither"]
 
 

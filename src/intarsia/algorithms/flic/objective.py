@@ -131,7 +131,9 @@ def _rows(batch: Batch, anchors: Anchors, meta: Meta) -> Classed:
     y = batch["y"]
     if meta:
         y = torch.tensor(meta, device=y.device)[y]
-    return distances.classed(y, batch["weight"], anchors.means.shape[-2])
+    weight = batch["weight"]
+    with torch.autocast(weight.device.type, enabled=False):
+        return distances.classed(y, weight, anchors.means.shape[-2])
 
 
 def _meta_entropy(scores: Tensor, y: Tensor, meta: Meta) -> Tensor:
@@ -147,7 +149,7 @@ def distance(
     options: Flic, latent: Tensor, rows: Classed, anchors: Anchors, batch: Batch
 ) -> Tensor:
     """Return the second term: the distance to the anchors, over the classes in a batch."""
-    kind = rows.own.dtype
+    kind = batch["weight"].dtype
     with torch.autocast(latent.device.type, enabled=False):  # moments want more than bfloat16
         latent = latent.to(kind)
         if options.alignment == "gaussian":

@@ -101,8 +101,7 @@ def init_server(options: HyFEM, schema: Schema, rng: fl.RandomKey) -> Server:
 
 def _sent(options: HyFEM, extractors: Any, columns: Any = None, rest: Any = None) -> Whole:
     """Return a network in the precision that clients have: more digits would say nothing."""
-    kind = np.float64 if options.precision == "double" else np.float32
-    parts = (extractors, columns, rest)
+    parts, kind = (extractors, columns, rest), options.number_type
     return Whole(*(None if one is None else network.rounded(one, kind) for one in parts))
 
 
@@ -273,9 +272,8 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     assert columns is not None
     parts = Parts(extractors, columns, rest)
     like = network.drawn(server.made_of, np.float64, fl.RandomKey(()))
-    kind = np.float64 if server.options.precision == "double" else np.float32
     found = {
-        name: values.astype(kind)
+        name: values.astype(server.options.number_type)
         for name, values in network.assembled(server.made_of, parts, like).items()
     }
     return fl.FinalResult(info, network=network.named_by_block(server.made_of, found))

@@ -108,11 +108,11 @@ def _training(
     steps: int,
     batch: int,
     dropout: float,
-    how: tuple[float, float, float, str],
+    how: tuple[float, float, float, str, bool],
 ) -> LocalTraining:
     """Return how clients train whose networks have one structure; it keeps compiled functions."""
     module = nets.structure(made_of)
-    momentum, clip, smoothing, class_weights = how
+    momentum, clip, smoothing, class_weights, bf16 = how
     names = [name for name, _ in module.named_parameters()]
     proximal = {
         f"{part}.*": pull
@@ -126,6 +126,7 @@ def _training(
         gradient_clip=clip,
         steps=steps,
         batch_size=batch,
+        bf16=bf16,
         proximal=proximal,
         ragged=made_of.ragged,
         stacked=made_of.stacked,
@@ -191,7 +192,10 @@ def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], number: int) -
     for client, _, _ in tasks:
         options, made_of = client.options, client.made_of.structure
         dropout = options.block_dropout if len(made_of.blocks) > 1 else 0.0
-        how = (options.momentum, options.clip, options.label_smoothing, options.class_weights)
+        how = (
+            *(options.momentum, options.clip, options.label_smoothing, options.class_weights),
+            options.precision == "bf16",
+        )
         given = (options.pulls, options.steps, options.batch, dropout, how)
         trainings.append(_training(made_of, *given))
     learners = [_learner(*task) for task in tasks]
@@ -205,10 +209,9 @@ def init_client(
     """Return a client's state: a network that is drawn from the client's own key."""
     made_of = composition(options, schema, client)
     nets.values_of(made_of, block)  # a missing value is said before anything trains
-    kind = np.float64 if options.precision == "double" else np.float32
     classes, blocks = held_classes(block, made_of.outputs), used_blocks(options, schema)
     return Client(
-        *(options, made_of, nets.drawn(made_of, kind, rng), classes),
+        *(options, made_of, nets.drawn(made_of, options.number_type, rng), classes),
         *(client, share_of(options, schema)),
         {name: one.owners for name, one in blocks.items() if client in one.owners},
     )

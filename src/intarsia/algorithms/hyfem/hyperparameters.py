@@ -74,7 +74,6 @@ class HyFEM(TrainingOptions):
     most_hidden: tuple[int, ...] = ()  # units of the server's hidden layers; (): any number
     shares: Literal["all", "extractors", "nothing"] = "all"
     blocks: Literal["all", "common"] = "all"  # those that anybody holds, or those that all hold
-    precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:

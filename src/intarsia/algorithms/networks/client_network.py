@@ -39,9 +39,9 @@ def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) 
     """Return the parameters of a new network, as torch draws them from this key's stream."""
     with drawing_from(rng.integer()):
         network = Network(features, outputs, options.architecture)
-    kind = np.float64 if options.precision == "double" else np.float32
     return {
-        name: values.numpy().astype(kind) for name, values in initial_parameters(network).items()
+        name: values.numpy().astype(options.number_type)
+        for name, values in initial_parameters(network).items()
     }
 
 
@@ -133,6 +133,7 @@ def training_of(
         epochs=max(1, epochs),
         steps=1 if epochs == 0 else None,
         batch_size=options.batch if batch is None else batch,
+        bf16=options.precision == "bf16",
         train=parts,
         decay=dict.fromkeys(heads, options.weight_decay),
         proximal=dict.fromkeys(parts, proximal),

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from intarsia.algorithms.networks import embeddings
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.core.block import ClientId
@@ -36,6 +38,8 @@ class TrainingOptions:
 
     # "auto": an accelerator where torch has one; or as torch names it: "cuda", "cuda:1", "mps"
     device: str = "cpu"
+    # "bf16": products in bfloat16; parameters, moments and sums over rows in single precision
+    precision: Literal["single", "double", "bf16"] = "single"
     momentum: FractionBelowOne = 0.0  # µ of the optimiser "sgd"
     gradient_clip: NotNegative = 0.0  # largest norm of a step's gradient; 0: no limit
     label_smoothing: FractionBelowOne = 0.0  # share of a label that all classes have alike
@@ -48,6 +52,11 @@ class TrainingOptions:
     def clip(self) -> float:
         """Return the largest norm of a step's gradient, inf: any."""
         return self.gradient_clip or math.inf
+
+    @property
+    def number_type(self) -> Any:
+        """Return the numpy type of a network's parameters."""
+        return np.float64 if self.precision == "double" else np.float32
 
     def rate_factor(self, number: int) -> float:
         """Return what the rate is multiplied by in a round, counted from 1."""
@@ -75,7 +84,6 @@ class NetworkOptions(TrainingOptions):
     embedding: str = "perceptron"
     hidden: Count = 64  # units of a perceptron's two hidden layers
     latent: Count = 64  # k, the width of the latent space
-    precision: Literal["single", "double"] = "single"
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
@@ -127,8 +135,7 @@ def check_training(options: TrainingOptions, optimiser: str) -> None:
             'moments of its own; set optimiser = "sgd" where the algorithm has it, or momentum = 0.'
         )
     check_device(options.device)
-    single = getattr(options, "precision", "single") != "double"
-    if options.device.partition(":")[0] == "mps" and not single:
+    if options.device.partition(":")[0] == "mps" and options.precision == "double":
         raise ExperimentError(
             'algorithm.device is "mps", which has no double precision; set precision = "single".'
         )

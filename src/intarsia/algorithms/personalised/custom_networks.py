@@ -27,8 +27,6 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from intarsia.algorithms.networks import named_modules, targets, user_modules
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
@@ -90,7 +88,6 @@ class OwnNetworks(TrainingOptions):
     rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0
     batch: Count = 100
-    precision: Literal["single", "double", "bf16"] = "single"  # bf16: products only
     engine: Literal["auto", "loop", "vmap", "compiled"] = "auto"
 
     def __post_init__(self) -> None:
@@ -116,8 +113,8 @@ class OwnNetworks(TrainingOptions):
 
 def _drawn(options: OwnNetworks, features: int, outputs: int, rng: fl.RandomKey) -> Arrays:
     module = user_modules.made(options.model, features, outputs, rng.integer())
-    kind = np.float64 if options.precision == "double" else np.float32
     arrays = {name: values.numpy() for name, values in initial_parameters(module).items()}
+    kind = options.number_type
     return {n: v.astype(kind) if v.dtype.kind == "f" else v for n, v in arrays.items()}
 
 
@@ -201,8 +198,7 @@ def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharin
         alike = fl.evolve(options, shared=())  # names that may differ within a group
         trainings.append(_training(alike, features, client.outputs, epochs, frozen))
         x, y = labelled_rows(block)
-        kind = torch.float64 if options.precision == "double" else torch.float32
-        x_rows = torch.from_numpy(x[:, own]).to(kind)
+        x_rows = torch.from_numpy(x[:, own].astype(options.number_type))
         labels = targets.label_tensor(y, x_rows, client.outputs)
         weights = targets.importance(labels, x_rows, client.outputs, options.class_weights)
         rows = {"x": x_rows, "y": labels, **weights}

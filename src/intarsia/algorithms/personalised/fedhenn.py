@@ -95,10 +95,12 @@ class Similar:
 
 def _unlikeness(model: nn.Module, batch: Batch) -> Tensor:
     """Return 1 - CKA of the client's kernel with the mean one, which has mean 0 and norm 1."""
-    latent = model.embedding(batch["points"])
+    kernel = batch["kernel"]
+    latent = model.embedding(batch["points"]).to(kernel.dtype)
     centred = latent - latent.mean(-2, keepdim=True)
-    inner = ((batch["kernel"] @ centred) * centred).sum((-2, -1))  # <HKH, HLH> with HLH given
-    squares = (centred.mT @ centred).square().sum((-2, -1))  # of HKH: the same eigenvalues
+    with torch.autocast(kernel.device.type, enabled=False):  # a small difference from 1
+        inner = ((kernel @ centred) * centred).sum((-2, -1))  # <HKH, HLH> with HLH given
+        squares = (centred.mT @ centred).square().sum((-2, -1))  # of HKH: the same eigenvalues
     # points that all have one embedding are like no others, and the root has no slope at 0
     found: Tensor = 1 - inner / torch.where(squares > 0, squares, 1.0).sqrt()
     return found

@@ -224,10 +224,12 @@ class Jobs:
 
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
         try:
-            if self._session is None:
-                self._knock()  # a session that found nobody would go on calling for ever
-                self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
-            return ask(self._session)
+            # what a session prints is not what our commands say
+            with contextlib.redirect_stdout(sys.stderr):
+                if self._session is None:
+                    self._knock()  # a session that found nobody would go on calling for ever
+                    self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
+                return ask(self._session)
         except JobNotFound:
             raise
         except Exception as problem:
@@ -289,10 +291,25 @@ def provisioned(
 
     They hold keys and certificates. Kits that are there already stay as they are: their keys are
     the same afterwards.
+
+    Raises
+    ------
+    ExperimentError
+        If there are kits, and the certificate authority that signed them is not there; or if
+        NVIDIA FLARE refuses to write kits.
     """
     import yaml
 
     work = folder / ".provisioning"
+    signed = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
+    authority = work / "kits" / name / "state" / "cert.json"
+    if signed and not authority.is_file():
+        raise ExperimentError(
+            f"{folder} has kits ({', '.join(signed)}), and the certificate authority of the "
+            f"federation {name!r} that signs new ones is not there ({authority}); put the folder "
+            ".provisioning back from its backup, or write all kits anew with --out into a folder "
+            "that is empty."
+        )
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     participants: list[dict[str, Any]] = [
         {"name": host, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
@@ -316,7 +333,12 @@ def provisioned(
     }
     (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
     command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
-    subprocess.run([*command, "--force"], cwd=work, check=True, capture_output=True)
+    done = subprocess.run([*command, "--force"], cwd=work, check=False, capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise ExperimentError(
+            f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
+        )
     newest = max((work / "kits" / name).glob("prod_*"), key=lambda path: path.stat().st_mtime)
     kits = {"server": folder / "server", **{site: folder / site for site in sites}}
     given = {"server": host, **dict(zip(sites, sites, strict=True))}
