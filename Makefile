@@ -6,8 +6,9 @@ QUICK := not slow and not gpu
 FLOWER := .venv-flower
 BROWSER := .venv-browser
 OUTPUTS := .venv-outputs
+DOCS := .venv-docs
 
-.PHONY: help setup demo test test-slow test-flower test-browser test-outputs test-installs bench gpu lint format
+.PHONY: help setup demo test test-slow test-flower test-browser test-outputs test-installs docs bench gpu lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +20,7 @@ help:
 	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
 	@echo "make test-outputs models as ONNX and scikit-learn, runs in trackers, with an environment in $(OUTPUTS)"
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
+	@echo "make docs       the documents as a site in site/, the tutorials executed, with $(DOCS)"
 	@echo "make bench      benchmarks/hyfdca.py; the tables go into benchmarks/RESULTS.md"
 	@echo "make gpu        published settings on an accelerator, 40 minutes a call; a later call goes on"
 	@echo "make lint       ruff, mypy --strict, import-linter"
@@ -91,6 +93,20 @@ $(OUTPUTS)/setup.stamp: pyproject.toml constraints.txt
 # What passed with the same files is not tried again: after a stop the same command goes on.
 test-installs: $(STAMP)
 	$(BIN)/python tests/installs/environments.py
+
+# The notebooks of the tutorials, then the site; a link or a name that leads nowhere is an error.
+docs: $(DOCS)/setup.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" MPLBACKEND=Agg $(DOCS)/bin/python docs/scripts/notebooks.py $(DOCS)/notebooks
+	NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict
+	@echo "open site/index.html"
+
+# What draws the site, and behind it what .venv has, for the blocks of the tutorials.
+$(DOCS)/setup.stamp: $(STAMP) docs/requirements.txt
+	@echo "Setting up $(DOCS) (once, a minute)"
+	@test -x $(DOCS)/bin/python || $(BIN)/python -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install -qq -r docs/requirements.txt
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > `$(DOCS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'`/development.pth
+	@touch $@
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/hyfdca.py --write

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import intarsia
 from intarsia import api
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.settings import toml_text
@@ -71,17 +72,29 @@ def test_every_file_that_a_document_links_to_exists(document):
         assert "://" in target or (document.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_sentence_of_a_document_has_more_than_45_words(document):
+    """Outside of tables, blocks and comments; a line of a list is a sentence of its own."""
+    if document.name == "CHANGELOG.md":
+        return
+    text = document.read_text(encoding="utf-8")
+    prose = re.sub(r"^ *```.*?^ *```|<!--.*?-->|^\|.*?$|\]\([^)]*\)", "", text, flags=re.M | re.S)
+    for paragraph in re.split(r"\n\s*\n|\n *(?:-|\d+\.) ", prose):
+        for sentence in re.split(r"(?<=[.!?:;])\s+", paragraph):
+            assert len(sentence.split()) <= 45, sentence
+
+
 def test_the_document_on_privacy_names_tests_and_is_linked_to():
-    text = (ROOT / "docs/privacy.md").read_text(encoding="utf-8")
-    pages = [*(ROOT / "docs/privacy").glob("*.md")]
+    text = (ROOT / "docs/explanations/privacy.md").read_text(encoding="utf-8")
+    pages = [*(ROOT / "docs/explanations/privacy").glob("*.md")]
     assert all(f"](privacy/{page.name})" in text for page in pages)
     assert sum(page.read_text(encoding="utf-8").count("::test_") for page in pages) > 20
     assert len(text.splitlines()) < 110, "two screens: details go behind a link"
-    assert "docs/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "docs/explanations/privacy.md" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_architecture_has_every_package():
-    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/explanations/architecture.md").read_text(encoding="utf-8")
     source = ROOT / "src/intarsia"
     packages = {
         ".".join(path.parent.relative_to(source).parts) for path in source.glob("*/**/__init__.py")
@@ -98,7 +111,7 @@ def test_run_and_join_name_every_algorithm_that_they_take():
 
 # heading → what holds the keys of the table below it, and those that have tables of their own
 KEYS = {
-    "experiment-file.md": {
+    "reference/experiment-file.md": {
         "`[experiment]`": (Experiment, {"algorithm", "hyperparameters", "own_algorithm",
                                         "clients", "dataset",
                                         "partition", "published", "split", "preprocessing",
@@ -112,8 +125,11 @@ KEYS = {
         "`[tune]`": (Search, {"ranges"}),
         "`[[published]]`": (Published, set()),
     },
-    "owner.md": {"`[policy]`": (Policy, set()), "`[site]`": (SiteSettings, {"table", "policy"})},
-    "hyfdca.md": {"Keys": (HyFDCA, set())},
+    "how-to/owner.md": {
+        "`[policy]`": (Policy, set()),
+        "`[site]`": (SiteSettings, {"table", "policy"}),
+    },
+    "explanations/hyfdca.md": {"Keys": (HyFDCA, set())},
 }  # fmt: skip
 
 
@@ -143,5 +159,12 @@ def _default(one: dataclasses.Field) -> str:
     return "`{}`" if isinstance(value, Mapping) else f"`{toml_text(value)}`"
 
 
+def test_who_cites_names_this_version_and_every_paper():
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {intarsia.__version__}\n" in text
+    named = re.findall(r"the algorithm (\w+)\"", text)
+    assert sorted(named) == ["femam", "flic", "hyfdca", "hyfem"]
+
+
 def test_the_experiment_file_is_linked_to():
-    assert "docs/experiment-file.md" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "docs/reference/experiment-file.md" in (ROOT / "README.md").read_text(encoding="utf-8")

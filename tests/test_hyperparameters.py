@@ -1,4 +1,4 @@
-"""docs/hyperparameters.md, against the code: each key of each algorithm, and nothing else."""
+"""reference/hyperparameters.md, against the code: each key of each algorithm, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from intarsia.training.registry import algorithm_named, algorithm_names
 
 pytest.importorskip("torch")
-SCRIPT = Path(__file__).parents[1] / "docs" / "hyperparameters.py"
+SCRIPT = Path(__file__).parents[1] / "docs" / "scripts" / "hyperparameters.py"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def script():
 
 def test_the_page_is_what_the_code_says(script):
     assert script.PAGE.read_text(encoding="utf-8") == script.page(), (
-        "python docs/hyperparameters.py --write"
+        "python docs/scripts/hyperparameters.py --write"
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/privacy/who-opens-what.md, against declarations and transcripts."""
+"""The table of privacy/who-opens-what.md, against declarations and transcripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytest.importorskip("torch")
 @cache
 def page():
     """Return the script that writes the table, and what the page has."""
-    path = ROOT / "docs" / "who_opens_what.py"
+    path = ROOT / "docs" / "scripts" / "who_opens_what.py"
     spec = importlib.util.spec_from_file_location("who_opens_what", path)
     module = sys.modules["who_opens_what"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -36,7 +36,7 @@ def page():
 
 def test_the_page_has_the_table_of_the_declarations():
     module, section = page()
-    assert section == module.table(), "python docs/who_opens_what.py --write"
+    assert section == module.table(), "python docs/scripts/who_opens_what.py --write"
     assert module.read(section) == module.by_algorithm()
 
 

@@ -2,7 +2,7 @@
 
 So whoever guesses the name learns whether, and how often, the client has it: another client that
 has it in five rows, or a server that says that one sent it.
-docs/privacy/site-refusals.md says so. An owner who lists the column in `exclude` tells nothing. A
+privacy/site-refusals.md says so. An owner who lists the column in `exclude` tells nothing. A
 name that nobody guesses stays hidden.
 """
 

@@ -3,7 +3,7 @@
 A client without labels that has some columns of a test sample opens its score, as all owners do.
 The loss has full precision: of a few samples one set of labels comes to it. And ranges of a curve
 may have one class only. Either needs what the server has, so that a client alone does not: what
-docs/privacy.md says of clients and server together. These tests show how far that goes.
+docs/explanations/privacy.md says of clients and server together. These tests show how far it goes.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_the_solver_cannot_compute_the_gram_matrix_of_columns_that_it_has_not(wo
 
 
 def test_of_two_owners_of_the_same_columns_the_solver_has_the_gram_matrix_of_the_other():
-    """What docs/privacy/newton.md says of them: both know the frame, whatever it is drawn from."""
+    """What privacy/newton.md says of them: both know the frame, whatever it is drawn from."""
     x, y = table(90, 5)
     parties = {"a": block(x, y, range(40), range(5)), "b": block(x, y, range(40, 90), range(5))}
     engine = trained(parties, secrets_of(parties))  # a frame whose inverse is known to 1e-8

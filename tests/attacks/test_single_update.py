@@ -2,7 +2,7 @@
 
 Where what is added up is over the owners of columns, least_clients does not count, and a server
 used to be free to ask whom it liked. Where all clients take part in each round, the default, a site
-now refuses a sum that is not asked of all. Where they do not, the limit stands in docs/privacy.
+now refuses a sum that is not asked of all. Where they do not, docs/explanations/privacy says so.
 """
 
 from __future__ import annotations

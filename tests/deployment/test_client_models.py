@@ -148,7 +148,7 @@ def test_each_name_has_a_model_of_its_own_at_a_site(tmp_path):
     for name in (*plain, *others):
         place = client_models.keep(model, dataclasses.replace(description, name=name), tmp_path)
         assert place.parent == tmp_path / "models"
-        assert place.name == name or name not in plain  # as docs/deployment.md says
+        assert place.name == name or name not in plain  # as docs/how-to/deployment.md says
     kept = [path for path in (tmp_path / "models").iterdir() if (path / "model").is_dir()]
     assert len(kept) == len(plain) + len(others)
 

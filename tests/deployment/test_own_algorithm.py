@@ -1,4 +1,4 @@
-"""The package of docs/own-algorithm.md: built, installed, and run by the name of its algorithm."""
+"""The package of the tutorial on an own algorithm: built, installed, and run by name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def installed(target, monkeypatch):
 
 
 def test_the_tutorial_shows_the_example_as_it_is_and_each_rule():
-    text = (EXAMPLE.parents[1] / "docs" / "own-algorithm.md").read_text(encoding="utf-8")
+    page = EXAMPLE.parents[1] / "docs" / "tutorials" / "own-algorithm.md"
+    text = page.read_text(encoding="utf-8")
     shown = [one for one in re.findall(r"```python\n(.+?)```", text, re.DOTALL) if "fl." in one]
     source = (EXAMPLE / "intarsia_ridge.py").read_text(encoding="utf-8")
     assert len(shown) == 5

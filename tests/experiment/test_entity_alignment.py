@@ -291,7 +291,8 @@ def test_the_settings_survive_being_written_down(tmp_path):
 
 
 def test_the_example_in_the_documentation_runs(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "alignment.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs/explanations/alignment.md"
+    text = page.read_text(encoding="utf-8")
     experiment, shared = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "study.toml").write_text(experiment, encoding="utf-8")
     (tmp_path / "features.toml").write_text(shared, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""docs/privacy/randomness.md lists every file that draws random numbers, and no other."""
+"""privacy/randomness.md lists every file that draws random numbers, and no other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/intarsia"
+PAGE = ROOT / "docs/explanations/privacy/randomness.md"
 HEADING = "### What is drawn, and from which key"
 
 # names that are called where random numbers are drawn, or where what they are drawn from is made
@@ -57,7 +58,7 @@ def listed_files(text):
 
 
 def test_every_file_that_draws_random_numbers_is_in_the_table():
-    listed = listed_files((ROOT / "docs/privacy/randomness.md").read_text(encoding="utf-8"))
+    listed = listed_files(PAGE.read_text(encoding="utf-8"))
     assert len(listed) == len(set(listed))
     assert drawing_files() - set(listed) == set(), "draws and is not in the table"
     assert set(listed) - drawing_files() == set(), "is in the table and draws nothing"

@@ -262,7 +262,7 @@ class Experiment:
     # rounds without a better one after which training stops, with the best; 0: it does not
     early_stopping: settings.CountOrZero = 0
     stop_by: Literal["loss", "accuracy"] = "loss"  # which round is best; of numbers R²
-    # who is told how a run in this process goes, see docs/trackers.md
+    # who is told how a run in this process goes, see docs/how-to/trackers.md
     trackers: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = ()
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only

@@ -35,7 +35,8 @@ def experiment_text(
     parts = [
         *_comment(
             f"Written by intarsia init from the tables of {', '.join(names)}. It runs as it is; "
-            "read what was taken for what, and correct it. All keys: docs/experiment-file.md."
+            "read what was taken for what, and correct it. All keys: "
+            "docs/reference/experiment-file.md."
         ),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",

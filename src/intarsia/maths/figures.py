@@ -92,7 +92,7 @@ Curve = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Figures:
-    """How good a model's scores of some samples are (docs/figures.md).
+    """How good a model's scores of some samples are (docs/reference/figures.md).
 
     None: it is a figure of another task, or is not told.
     """

@@ -120,7 +120,7 @@ def _figures_of(rows: Sequence[FigureRow]) -> Table:
         "centralised\nall samples": [_number(row.centralised) for row in rows],
     }
     columns = {name: some for name, some in columns.items() if any(some)}
-    table = new_table("figures (docs/figures.md)", "", *columns)
+    table = new_table("figures (docs/reference/figures.md)", "", *columns)
     for place, row in enumerate(rows):
         table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
     return table
@@ -239,7 +239,7 @@ def _compared_figures(groups: Sequence[Group]) -> Table:
     """Return the figures of groups with their intervals; a column without any is left out."""
     there = {key for group in groups for key in group.figures}
     columns = {key: title for key, title in _COMPARED.items() if key in there}
-    title = "figures over all samples, with 95 % intervals (docs/figures.md)"
+    title = "figures over all samples, with 95 % intervals (docs/reference/figures.md)"
     table = new_table(title, "experiment", "algorithm", *columns.values())
     for group in groups:
         cells = []

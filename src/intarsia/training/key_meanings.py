@@ -1,6 +1,7 @@
 """What the keys of `[algorithm]` mean and when to change them, once for all that have a key.
 
-A name with a dot is of one algorithm alone. docs/hyperparameters.md and the schema are made of it.
+A name with a dot is of one algorithm alone. docs/reference/hyperparameters.md and the schema are
+made of it.
 """
 
 from __future__ import annotations

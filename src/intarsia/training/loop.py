@@ -463,7 +463,8 @@ def grade(
 
     Scores of a sample are added up where the algorithm says that they are. Of clients' own models
     each says its client's samples by itself, and all samples are said by the server's network, if
-    the algorithm has one. `part` None: that of the task; `figures`: with those of docs/figures.md.
+    the algorithm has one. `part` None: that of the task; `figures`: with those of
+    docs/reference/figures.md.
     """
     engine, algorithm = task.engine, task.algorithm
     engine.begin_round(engine.books.round)

@@ -432,7 +432,7 @@ def test_models_refuse_a_loss_that_is_not_for_them():
 
 
 def test_a_co_owner_without_labels_reads_counts_from_duals_and_curvatures():
-    # docs/privacy/newton.md says so: rows are shared with those only who may know the label
+    # privacy/newton.md says so: rows are shared with those only who may know the label
     x, y = table("poisson", seed=10)
     blocks = rectangles(x, y, 1, 2, labels="first")
     assert blocks["r0c1"].y is None

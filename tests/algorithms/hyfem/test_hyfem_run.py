@@ -27,6 +27,7 @@ from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
 from intarsia.training import run as running  # noqa: E402
 
+DOCUMENT = Path(__file__).parents[3] / "docs/explanations/hyfem.md"
 HELD = {"north": ("left", "middle"), "south": ("middle", "right"), "east": ("left", "right")}
 SETTINGS = {
     "features": 4,
@@ -252,7 +253,7 @@ def test_a_module_of_the_users_own_that_is_elsewhere_is_named(tmp_path, monkeypa
 
 
 def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
-    document = (Path(__file__).parents[3] / "docs" / "hyfem.md").read_text(encoding="utf-8")
+    document = DOCUMENT.read_text(encoding="utf-8")
     lines = document.split("## Which client has what")[1].split("```toml\n")[1].split("```")[0]
     assert 10 <= len(lines.splitlines()) <= 12
     rng = np.random.default_rng(0)
@@ -275,7 +276,7 @@ def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
 
 @pytest.mark.slow
 def test_rates_are_chosen_as_the_document_says(run, tmp_path, monkeypatch, capfd):
-    document = (Path(__file__).parents[3] / "docs" / "hyfem.md").read_text(encoding="utf-8")
+    document = DOCUMENT.read_text(encoding="utf-8")
     lines = [one.strip() for one in document.split("```sh\n")[1].split("```")[0].splitlines()]
     loop = re.fullmatch(r"for rate in (.+); do", lines[0])
     assert lines[2] == "done"

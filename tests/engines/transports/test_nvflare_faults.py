@@ -1,4 +1,4 @@
-"""Faults one by one, in a federation over NVIDIA FLARE that is up: docs/faults.md lists them."""
+"""Faults one by one, in a federation over NVIDIA FLARE that is up: faults.md lists them."""
 
 from __future__ import annotations
 

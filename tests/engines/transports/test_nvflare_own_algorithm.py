@@ -1,4 +1,4 @@
-"""The tutorial docs/own-algorithm.md over NVIDIA FLARE: a server and four sites, each a process."""
+"""The tutorial on an own algorithm over NVIDIA FLARE: a server and four sites, each a process."""
 
 from __future__ import annotations
 

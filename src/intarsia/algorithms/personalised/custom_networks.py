@@ -16,7 +16,7 @@ At the end all clients may train w_i once more, with the last s.
 Modules and objectives are named, "package.module:name", so that a file can name them and a run that
 goes on finds them again. Clients whose module has one name are a group and train at once, if their
 modules' shapes agree apart from axes that are named `ragged`; what does not batch is named in a
-warning, and its clients train one after the other. See docs/cohort.md.
+warning, and its clients train one after the other. See docs/how-to/cohort.md.
 """
 
 from __future__ import annotations
