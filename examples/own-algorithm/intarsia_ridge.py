@@ -174,6 +174,13 @@ def predict(client: Client, block: fl.Block) -> fl.Array:
     return np.atleast_2d(block.x @ client.w)
 
 
+DISCLOSURE = fl.Disclosure(
+    sends=fl.opening(
+        # the server has vectors in the clear; scores it forwards as they are
+        {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
+        fl.sums(score) + fl.sums(slope, reveals=("g", "square")),
+    )
+)
 RIDGE = fl.Algorithm(
     name="ridge",
     hyperparameters=Ridge,
@@ -185,11 +192,5 @@ RIDGE = fl.Algorithm(
     conclude=conclude,
     states=(Server, Client, Ridge),
     model=fl.Model(predict=predict, additive=True, kind="linear"),
-    disclosure=fl.Disclosure(
-        sends=fl.opening(
-            # the server has vectors in the clear; scores it forwards as they are
-            {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
-            fl.sums(score) + fl.sums(slope, reveals=("g", "square")),
-        )
-    ),
+    disclosure=DISCLOSURE,
 )

@@ -160,7 +160,7 @@ def test_of_a_kit_each_thing_is_looked_at(kit, capfd, monkeypatch):
     assert "cannot be reached (Connection refused); start the server" in line("ports", found)
     assert "valid for 298 days" in line("certificates", found)
     assert main(["doctor", str(kit)]) == 1
-    assert len(said(capfd)[1].splitlines()) == 13
+    assert len(said(capfd)[1].splitlines()) == 14
     with socket.socket() as server:
         target = json.loads((kit / "startup/fed_client.json").read_bytes())["servers"][0]
         server.bind(("127.0.0.1", target["admin_port"]))
