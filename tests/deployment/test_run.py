@@ -389,7 +389,7 @@ def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):
             sites.Lines(found, line),
             NAMES,
             tmp_path / "sites",
-            patience=RetryPolicy(deadline=0.5),
+            patience=RetryPolicy(deadline=3.0),
         )
 
 
