@@ -55,6 +55,16 @@ def test_nothing_is_said_where_names_say_what_is_the_same():
     assert not said("flic", names={"a": ("u", "v"), "b": ("w",)})
 
 
+def test_trackers_of_a_run_over_sites_are_told_nothing_and_a_note_says_so():
+    tables = [{"name": name, "path": f"{name}.csv"} for name in NAMES]
+    tree = {"algorithm": {"name": "hyfdca"}, "client": tables}
+    tracked = from_dict({**tree, "experiment": {"trackers": ["mlflow"]}})
+    [note] = caveats.untracked(tracked, sites=True)
+    assert "'mlflow'" in note
+    assert not caveats.untracked(tracked, sites=False)
+    assert not caveats.untracked(from_dict(tree), sites=True)
+
+
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
 def test_one_key_of_all_clients_is_said(mode):
     def notes(**privacy):

@@ -73,6 +73,16 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     )
 
 
+def untracked(description: Experiment, *, sites: bool) -> tuple[str, ...]:
+    """Return a note where trackers are named for a run over sites, which tells them nothing."""
+    if not sites or not description.trackers:
+        return ()
+    return (
+        f"experiment.trackers names {listed(description.trackers)}, which are told of runs in one "
+        "process alone; read history.jsonl and result.json of this one.",
+    )
+
+
 def named_alike(
     description: Experiment, algorithm: Algorithm | Baseline, schema: Schema
 ) -> tuple[str, ...]:
