@@ -597,6 +597,11 @@ def _changed(
     name = given.get("name")
     if name is not None:
         own = None
+    if name is not None and not isinstance(name, str | Algorithm):
+        raise ExperimentError(
+            f"The algorithm's name is {repr(name)[:80]}; give a name, such as 'hyfdca', or an "
+            "intarsia.core.Algorithm of your own."
+        )
     if name is not None and not isinstance(name, str):
         own = catalogue.checked_algorithm(name, "The algorithm")
         name = given["name"] = own.name
