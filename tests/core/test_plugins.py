@@ -239,7 +239,7 @@ def test_an_algorithm_with_a_name_of_this_package_is_refused():
     mine = replace(own_algorithm.ridge().RIDGE, name="fedavg")
     with pytest.raises(ExperimentError, match="has the name 'fedavg', which is that of one of"):
         intarsia.run(tables=tables(), algorithm=mine, **SETTINGS)
-    with pytest.raises(ExperimentError, match="is float; it must be an intarsia"):
+    with pytest.raises(ExperimentError, match=r"name is 3\.0; give a name"):
         intarsia.run(tables=tables(), algorithm=3.0, **SETTINGS)
 
 
