@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia.callbacks import trackers
+from intarsia.callbacks.callback import checked
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
@@ -198,7 +199,7 @@ def run(
     if out == "" and tables is not None:
         out = None
     watchers: dict[str, Any] = {"progress": progress, "yardstick_progress": yardstick_progress}
-    watchers["callbacks"] = [*trackers.named(described.trackers), *callbacks]
+    watchers["callbacks"] = [*trackers.named(described.trackers), *checked(callbacks)]
     return running.run(described, tables=read, out=out, overwrite=overwrite, **watchers)
 
 
@@ -247,7 +248,7 @@ def resume(
     how: dict[str, Any] = {
         "progress": progress,
         "yardstick_progress": yardstick_progress,
-        "callbacks": [*trackers.of_run(folder), *callbacks],
+        "callbacks": [*trackers.of_run(folder), *checked(callbacks)],
         "wanted": yardsticks,
         "algorithm": algorithm,
         "allow_modules": allow_modules,

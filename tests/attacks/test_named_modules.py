@@ -19,9 +19,10 @@ import pytest
 pytest.importorskip("torch")
 
 import intarsia
+from intarsia.algorithms.networks import named_modules
 from intarsia.cli.main import main
 from intarsia.core.plugins import functions_in
-from intarsia.errors import CheckpointError
+from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.models import serialization
 
 EVIL = """
@@ -215,3 +216,17 @@ def test_an_allowed_module_that_is_installed_predicts(folders, place, capfd, mon
 def test_names_are_found_wherever_they_stand():
     tree = {"a": "m:f", "b": {"c": ["n:g", ("o:h",)]}, "device": "cuda:1", "d": 3}
     assert list(functions_in(tree)) == ["m:f", "n:g", "o:h"]
+
+
+@pytest.mark.parametrize("value", ["evil:Network", "evil:0", ["evil:Network"], {"x": "evil:f"}])
+def test_what_is_called_a_device_is_a_name_unless_torch_has_such_a_device(value):
+    """A block or a client may be called so, and its module was imported at sites, unlisted."""
+    (name,) = functions_in({"name": "hyfem", "extractors": {"device": value}})
+    assert name.startswith("evil:")
+    assert list(functions_in({"flic": {"device": "mps:0"}})) == []
+
+
+def test_nothing_is_imported_for_what_names_nothing(place):
+    with pytest.raises(ExperimentError, match="'evil:0' names nothing"):
+        named_modules.named("evil:0")
+    assert not (place / "imported").exists()

@@ -70,6 +70,21 @@ def test_a_callback_hears_start_rounds_and_end(tmp_path, caplog):
     assert nothing.calls[0] == ("start", "tables", "")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["mlflow"], "has 'mlflow', which hears nothing"),
+        ([Heard], "which hears nothing"),
+        ([object()], "which hears nothing"),
+        ("mlflow", "callbacks is 'mlflow'; give a list"),
+        (None, "callbacks is None; give a list"),
+    ],
+)
+def test_what_hears_nothing_of_a_run_is_refused(given, said):
+    with pytest.raises(ExperimentError, match=said):
+        intarsia.run(tables=tables(), callbacks=given, **GIVEN)
+
+
 def test_an_error_in_a_callback_is_told_and_training_goes_on():
     class Broken:
         def on_start(self, description):
@@ -83,7 +98,7 @@ def test_an_error_in_a_callback_is_told_and_training_goes_on():
 
     given = {**GIVEN, "yardsticks": False}
     plain = intarsia.run(tables=tables(), **given)
-    with pytest.warns(RuntimeWarning, match="training goes on") as told:
+    with pytest.warns(RuntimeWarning, match="failed in") as told:
         found = intarsia.run(tables=tables(), callbacks=[Broken()], **given)
     assert str(told[0].message) == (
         "The callback Broken failed in on_start (OSError: no route there); training goes on."

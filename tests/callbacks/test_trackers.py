@@ -6,6 +6,7 @@ In an environment without a tracker its tests are skipped; `make test-outputs` h
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,5 +123,7 @@ def test_weights_and_biases_has_a_run_and_goes_on_with_it(tmp_path, monkeypatch)
     own = json.loads((out / "trackers.json").read_text())["wandb"]
     (written,) = (out / "wandb").glob(f"offline-run-*/run-{own}.wandb")
     data = written.read_bytes()
+    for private in (sys.argv[0], str(tmp_path), sys.executable):
+        assert private.encode() not in data, private
     assert b"gap_relative" in data
     assert b"federated.accuracy" in data

@@ -148,7 +148,7 @@ def test_arrays_and_their_names_are_those_of_the_model(trained, tmp_path):
     held, model = arrays.load_file(found.path), read_model(folder / "model")
     np.testing.assert_array_equal(held["coef"], model.coef_)
     np.testing.assert_array_equal(held["intercept"], model.intercept_)
-    told = json.loads((tmp_path / "own.json").read_text())
+    told = json.loads((tmp_path / "own.safetensors.json").read_text())
     assert told["features"] == model.feature_names_in_.tolist()
     assert told["classes"] == [0, 1, 2]
     assert told["loss"] == "logistic"

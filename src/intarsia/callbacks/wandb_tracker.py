@@ -55,6 +55,17 @@ class WeightsAndBiases:
             "config": settings_of(description),
             "id": kept_id(folder, "wandb"),
             "resume": "allow",
+            # not the command and its arguments, folders, the code's repository, what a terminal
+            # shows, nor how busy the machine is
+            "settings": self._wandb.Settings(
+                x_disable_meta=True,
+                x_disable_machine_info=True,
+                x_disable_stats=True,
+                disable_git=True,
+                disable_code=True,
+                save_code=False,
+                console="off",
+            ),
             **self._settings,
         }
         if folder is not None:

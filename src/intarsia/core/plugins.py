@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Plugin:
         """
         try:
             return importlib.metadata.EntryPoint(self.name, self.function, "").load()
-        except Exception as problem:  # whatever the package's own code raises
+        except (Exception, SystemExit) as problem:  # whatever the package's own code raises
             raise ExperimentError(
                 f"{self.said}, which cannot be imported from {self.function} "
                 f"({type(problem).__name__}: {first_line(problem)}); mend or uninstall the package."
@@ -112,8 +113,8 @@ def named(kind: Kind, name: str, own: Collection[str]) -> Plugin | None:
     found = [one for one in installed(kind) if one.name == name]
     if found and name in own:
         raise ExperimentError(
-            f"The installed package {found[0].package} has a {kind} {name!r}, which is the name of "
-            "one of intarsia; rename it in the package's entry points, or uninstall the package."
+            f"The installed package {found[0].package} adds the {kind} {name!r}, which is the name "
+            "of one of intarsia; rename it in the package's entry points, or uninstall the package."
         )
     if len(found) > 1:
         raise ExperimentError(
@@ -128,13 +129,21 @@ def package_of(kind: Kind, name: str) -> str:
     return next((one.package for one in installed(kind) if one.name == name), "")
 
 
+# as torch names one of several devices; a digit names no function
+_DEVICE = re.compile(r"(cpu|cuda|hip|mps|xpu):[0-9]+")
+
+
 def functions_in(value: Any) -> Iterator[str]:
-    """Yield what may name a function anywhere in an algorithm's keys; a device is none."""
+    """Yield what may name a function anywhere in an algorithm's keys; a device is none.
+
+    What lies below a key `device` is no device by that: `extractors` and `models` have keys that
+    whoever writes the experiment chooses.
+    """
     if isinstance(value, str) and ":" in value:
         yield value
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            if key != "device":  # such as "cuda:1", which torch reads
+            if not (key == "device" and isinstance(one, str) and _DEVICE.fullmatch(one)):
                 yield from functions_in(one)
     elif isinstance(value, list | tuple):
         for one in value:

@@ -293,7 +293,7 @@ def _write_arrays(model: Any, path: Path) -> Exported:
         told["classes"] = model.classes_.tolist()
     plain = {name: np.ascontiguousarray(one) for name, one in arrays.items()}
     told["arrays"] = {name: [str(one.dtype), list(one.shape)] for name, one in plain.items()}
-    names = path.with_name(f"{path.stem}.json")
+    names = path.with_name(f"{path.name}.json")
     write_atomically(path, save(plain))
     text = json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
     write_atomically(names, f"{text}\n".encode())

@@ -40,7 +40,14 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import AlgorithmError, IntarsiaError, UserError, first_line, listed
+from intarsia.errors import (
+    AlgorithmError,
+    ExperimentError,
+    IntarsiaError,
+    UserError,
+    first_line,
+    listed,
+)
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.results import audit
@@ -130,6 +137,10 @@ def find_faults(
     ExperimentError
         If a hyperparameter is wrong, or the extra is not installed.
     """
+    if not isinstance(algorithm, Algorithm):
+        raise ExperimentError(
+            f"What is to be checked is {repr(algorithm)[:80]}; give an intarsia.core.Algorithm."
+        )
     given = small_federations() if federations is None else federations
     given = [given] if isinstance(given, ToyFederation) else list(given)
     made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")

@@ -109,9 +109,10 @@ class Listeners:
                 heard(given)
             except Exception as problem:  # weeks of training must not die of a tracker
                 said = first_line(problem)
+                after = "" if method in ("on_end", "on_stop") else "; training goes on"
                 warnings.warn(
                     f"The callback {type(one).__name__} failed in {method} "
-                    f"({type(problem).__name__}: {said}); training goes on.",
+                    f"({type(problem).__name__}: {said}){after}.",
                     RuntimeWarning,
                     stacklevel=2,
                 )

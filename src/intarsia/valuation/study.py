@@ -160,7 +160,7 @@ def contribution(
     if folder is None:
         return _found(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
-    del tree["experiment"]["out"]
+    tree["experiment"].pop("out", None)
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."

@@ -34,6 +34,7 @@ from intarsia.algorithms.networks.training_rows import (
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import RefusedError
 from intarsia.maths import shrinkage
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
@@ -385,9 +386,23 @@ def _falls_of_both(client: Client, latest: Array, y: Array) -> tuple[Array, Arra
     )
 
 
+def _checked(summary: Array | None) -> Array | None:
+    """Return what a level is worth to all clients; RefusedError if it is none that sums come to."""
+    if summary is None:
+        return None
+    fits = np.shape(summary) == (13,) and np.asarray(summary).dtype.kind == "f"
+    counts = [0, 1, 2, 5, 6, 7, 8, 11, 12]
+    if not fits or not np.isfinite(summary).all() or (summary[counts] < 0).any():
+        raise RefusedError(
+            f"A summary of shape {np.shape(summary)} was told of what a level is worth; it must be "
+            "13 sums over clients' rows. Run the algorithm as it is at the server."
+        )
+    return summary
+
+
 def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> Client:
     """Return the client with the level alone, joined to those it keeps, or as it was."""
-    level, summary = client.level, message.summary
+    level, summary = client.level, _checked(message.summary)
     kept: Arrays = {**client.kept, **as_level(level, client.latest)}
     decision: validation.Decision = "alone" if level == 1 else "neither"
     if level > 1 and summary is not None:

@@ -60,6 +60,7 @@ from intarsia.algorithms.hyfdca import (
 )
 from intarsia.algorithms.hyfdca.newton_client import (
     LIFT,
+    LOWER,
     SAMPLES,
     SHARED_SAMPLES,
     Gather,
@@ -120,7 +121,6 @@ _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where 
 _FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _HOPELESS = 10.0  # relative gap that counts as that before at most
-_LOWER = 8.0  # what a raised regularisation is divided by, where the gap is below `_FAR`
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -260,7 +260,7 @@ def solves_exactly(frame: bool, features: int) -> bool:
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
     if newton.lift > 1 and (newton.gap.max() < _FAR or newton.still > 3):
-        newton = _lift(newton, clients, max(newton.lift / _LOWER, 1.0))
+        newton = _lift(newton, clients, max(newton.lift / LOWER, 1.0))
     # step 1: direction
     count, weight = newton.samples, newton.regularisation * newton.lift
     if newton.dealer is not None:

@@ -9,6 +9,7 @@ over clients.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -37,7 +38,8 @@ from intarsia.protocols.differential_privacy import normal_numbers
 BLOCK = 2048  # most features of a cell for a full Gram matrix in the preconditioner
 SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for each feature
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
-LIFT = 8.0**5  # what the regularisation is multiplied by, at most, to come down from there
+LIFT = 8.0**5  # what the regularisation is multiplied by, once, to come down from there
+LOWER = 8.0  # what it is divided by then, where the gap is small
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
@@ -175,6 +177,7 @@ class Point:
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
     lift: float = 1.0  # `regularisation` over the model's
+    lifted: bool = False  # whether it was raised in this phase
     # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
     pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
     stiff: Array = field(default_factory=lambda: np.zeros(1))
@@ -556,13 +559,18 @@ def gather_point(
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
     ridge = point.options.ridge
-    if not 1 <= message.lift <= LIFT:  # nor for nan
+    taken = {LIFT / LOWER**step for step in range(round(math.log(LIFT, LOWER)) + 1)}
+    # raised once, and then lowered: few values, each of which tells w(α) of another penalty
+    if message.lift not in taken or (message.lift > point.lift and point.lifted):
         raise RefusedError(
-            f"A regularisation of {message.lift:g} times the model's was told, and the algorithm "
-            f"takes 1 to {LIFT:g} times it; run it as it is at the server."
+            f"A regularisation of {message.lift:g} times the model's was told after one of "
+            f"{point.lift:g} times it, and the algorithm raises it once, to {LIFT:g} times, and "
+            f"divides it by {LOWER:g} from there; run it as it is at the server."
         )
     if message.lift != point.lift:
-        point = fl.evolve(point, lift=message.lift, regularisation=message.lift * ridge)
+        lifted = point.lifted or message.lift > point.lift
+        now = message.lift * ridge
+        point = fl.evolve(point, lift=message.lift, lifted=lifted, regularisation=now)
     change = gather(block.x, message.alpha - point.alpha) / (ridge * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)

@@ -24,7 +24,7 @@ def named(name: str) -> Any:
         If there is no such module, or no such name in it.
     """
     home, colon, last = name.partition(":")
-    if not (home and colon and last):
+    if not (home and colon and last.isidentifier()):  # nothing is imported for what is no name
         raise ExperimentError(
             f"{name!r} names nothing; write the module and the name in it, such as "
             '"networks:Network" for the class Network in networks.py.'
