@@ -2,7 +2,8 @@
 
 Begin with two tables that have some customers in common:
 
-    result = intarsia.run(tables={"bank": bank, "shop": shop}, id="customer", label="default")
+    tables = {"bank": bank, "shop": shop}
+    result = intarsia.run(tables=tables, id="customer", label="default", loss="logistic")
     print(result)                  # federated beside each alone and all data pooled
     result.model.predict(shop)     # scikit-learn's conventions; a client's own columns will do
 

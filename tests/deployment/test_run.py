@@ -31,6 +31,7 @@ from intarsia.errors import (
     ExperimentError,
     FederationError,
     PolicyError,
+    RefusedError,
     TamperedError,
 )
 from intarsia.experiment import config as experiment
@@ -311,6 +312,8 @@ def test_a_site_opens_no_file_that_the_run_names(tmp_path, place):
         {"name": "fedprox", "embedding": "networks:Small"},
         {"name": "femam-flic", "flic": {"embedding": "networks:Small"}},
         {"name": "own-networks", "model": "networks: Small"},
+        {"name": "own-networks", "model": "a:B", "models": {"device": "networks:Small"}},
+        {"name": "hyfem", "extractors": {"device": "networks:Small"}},
         {"name": "own-networks", "model": "networks:Small:x"},
         {"name": "own-networks", "model": ["a:B", "networks:Small"]},
     ],
@@ -322,6 +325,13 @@ def test_a_site_runs_no_function_that_it_does_not_name(tmp_path, algorithm):
         client_setup._check_allowed(tree, settings)
     named = ("a:B", *functions_in(algorithm))
     client_setup._check_allowed(tree, dataclasses.replace(settings, modules=named))
+
+
+@pytest.mark.parametrize("table", ["algorithm", "dataset", "partition"])
+def test_what_is_no_table_is_refused_before_anything_is_read_of_it(table):
+    tree = {"experiment": {"rounds": 1}, "algorithm": {"name": "hyfdca"}, table: "Ridge"}
+    with pytest.raises(RefusedError, match=f"experiment's {table} is 'Ridge'; expected a table"):
+        client_setup._check_allowed(tree, SiteSettings(name="bank", plain=True))
 
 
 @pytest.mark.parametrize(

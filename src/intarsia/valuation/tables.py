@@ -33,7 +33,7 @@ def contribution_parts(found: Contribution) -> list[Part]:
     parts: list[Part] = [table]
     gain = "less error" if found.measure == "mae" else "gain"
     if found.shapley is not None:
-        title = f"Shapley values: each party's share in the {gain} over alone"
+        title = f"Shapley values: each party's share in the {gain}, against each alone"
         parts += _worths(title, found.shapley, found.parties, found.sums)
     title = f"Left out: what is lost without a party ({gain} by it)"
     parts += _worths(title, found.left_out, found.parties, {})
