@@ -123,7 +123,7 @@ def test_a_name_of_this_package_is_refused_by_name(place, capfd):
         "intarsia.partitions": ["grid = a:A"],
     }
     own_algorithm.add_package(place, "clashing", lines, {})
-    said = "installed package clashing 1.0 has a"
+    said = "installed package clashing 1.0 adds the"
     with pytest.raises(ExperimentError, match=f"{said} algorithm 'hyfdca', which is the name"):
         algorithm_named("hyfdca")
     with pytest.raises(ExperimentError, match=f"{said} data set 'digits', which is the name"):
