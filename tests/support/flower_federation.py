@@ -52,6 +52,8 @@ LABELS = {"hyfem": test_hyfem.LABELS, "femam": test_femam.LABELS}
 
 
 class Named:
+    own_algorithm = None
+
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
 
