@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -20,10 +22,11 @@ from federations import (
 from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.algorithm import evolve
+from intarsia.core.algorithm import RandomKey, evolve
 from intarsia.core.block import Labels
 from intarsia.engines import codec
 from intarsia.maths.linear import losses
+from intarsia.maths.linear.minibatch_sdca import coupled_steps
 
 EVERY_LOSS = pytest.mark.parametrize("loss", ON_SIGNS)
 GRIDS = {
@@ -114,6 +117,54 @@ def test_chunks_never_lower_the_dual(loss):
             break
     if loss != "logistic":
         assert (np.diff(duals) > -1e-12).all()
+
+
+def test_a_client_steps_on_the_scores_of_the_rows_that_it_reads():
+    # another client reads the first two rows of the chunk; no row has anything of the mean row
+    everyone, z = np.arange(6), np.array([[0.3, -0.2, 0.9, 0.1]])
+    before = SimpleNamespace(
+        options=options(loss="squared"),
+        samples=6,
+        norms=0.5 + 0.1 * everyone,
+        score_order=everyone,
+        score_stops=np.array([2, 4, 6]),
+        sample_cells=((0, 2), (2, 6)),
+    )
+    x, y = text(samples=6)
+    walker = minibatch_ascent.Walker(
+        before=before,
+        alpha=np.zeros((1, 6)),
+        w=np.zeros((1, 150)),
+        along=np.zeros(6),
+        counted=everyone >= 2,
+        number=0,
+        chunks=(everyone,),
+        edges=np.array([[0, 2, 4, 6]]),
+    )
+    totals = minibatch_ascent.ChunkTotals(z=z, moved=None, taken=np.zeros(1))
+    _, found = minibatch_ascent.find_steps.call(
+        walker, block(x, y, range(6), range(150)), totals, RandomKey((0,))
+    )
+    # the maximum of D along each α_i: α_i = (y_i - z_i)/(1 + ‖x_i‖²/(λN))
+    expected = np.zeros(6)
+    expected[2:] = (y[2:] - z[0]) / (1 + before.norms[2:] / (WEIGHT * 6))
+    np.testing.assert_allclose(found.alpha[0], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_one_walk_passes_over_an_overlap_group_however_many_hold_its_labels(columns, monkeypatch):
+    walks = []
+
+    def spied(*given):
+        walks.append((len(given[6]), given[7].tolist(), given[8].tolist()))
+        return coupled_steps(*given)
+
+    monkeypatch.setattr(minibatch_ascent, "coupled_steps", spied)
+    x, y = text()
+    engine, server = started(HYFDCA, options(), rectangles(x, y, 2, columns))
+    infos(engine, server, 1)
+    # 45 rows a group in five chunks: two walks at the same time, and no other
+    assert walks == [(9, [0, 9], [2.0])] * 10
 
 
 def test_labels_at_some_owners_give_the_steps_of_labels_at_all():

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,7 +56,6 @@ class Walker:
     w: Array  # (outputs, features)
     along: Array  # (samples,) what x_i has of the mean row, where this client reads scores
     counted: NDArray[np.bool_]  # (samples,) whether this client reads its score, and steps on it
-    peers: Array  # (cells of scores that it reads,) walks taken at the same time
     number: int = -1  # of the present chunk
     chunks: tuple[NDArray[np.int64], ...] = ()  # samples by chunk, by cell of scores
     edges: NDArray[np.int64] | None = None  # (chunks, cells of scores + 1)
@@ -63,7 +63,7 @@ class Walker:
     rows: NDArray[np.int64] | None = None  # the last chunk
     steps: Array | None = None  # (outputs, rows) its steps
 
-    retired: ClassVar[frozenset[str]] = frozenset({"active"})
+    retired: ClassVar[frozenset[str]] = frozenset({"active", "peers"})
 
 
 def find_read(client: Any, there: Collection[ClientId] | None = None) -> NDArray[np.int64]:
@@ -189,7 +189,7 @@ class ChunkScores:
 class ChunkTotals:
     """The scores of a chunk, and the share of the last steps."""
 
-    z: fl.PerSelectedScore  # at w
+    z: fl.PerSelectedScore  # at w, of the samples of the chunk that the client reads
     moved: fl.PerSelectedScore | None  # of the last steps' change of w; None: there were none
     taken: Array  # (outputs,) γ
 
@@ -294,9 +294,6 @@ def score_direction(
     samples = block.shape[0]
     counted = np.zeros(samples, bool)
     counted[before.counted] = True
-    starts = [0, *before.score_stops[:-1]]
-    sizes = before.score_stops - starts
-    sizes = sizes[counted[before.score_order[starts]]]
     scale = 1 / (before.options.regularisation * before.samples)
     w = gather(block.x, message.alpha) * scale
     walker = Walker(
@@ -305,7 +302,6 @@ def score_direction(
         w=w,
         along=np.zeros(samples),
         counted=counted,
-        peers=before.samples / sizes,
     )
     square = span_products(message.total, message.total, before.feature_turn)
     return walker, DirectionScores(scores(block.x, message.total), w, square)
@@ -327,6 +323,22 @@ def keep_along(
 ) -> tuple[Walker, fl.Ready]:
     """Keep what each sample has of the mean row."""
     return fl.evolve(walker, along=message.z[0] * message.scale), fl.Ready()
+
+
+def _walk_sizes(walker: Walker, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many samples a client steps on in each overlap group that it reads something of.
+
+    `sizes` are those of its cells of scores, all of which are read by it, or none. They are parts
+    of the groups, in their order. One walk passes over all that is read of a group: shorter walks
+    at the same time would know less of each other's steps.
+    """
+    before = walker.before
+    first = before.score_order[np.concatenate([[0], before.score_stops[:-1]])]
+    group = np.searchsorted([cell[1] for cell in before.sample_cells], first, side="right")
+    read = walker.counted[first]
+    walks: NDArray[np.int64] = np.zeros(len(before.sample_cells), np.int64)
+    np.add.at(walks, group[read], sizes[read])
+    return walks[np.isin(np.arange(len(walks)), group[read])]
 
 
 def _draw_chunks(walker: Walker, draw: int) -> Walker:
@@ -397,20 +409,23 @@ def find_steps(
     if message.moved is not None:
         z = z + message.taken[:, None] * message.moved
     rows, sizes = walker.chunks[walker.number], np.diff(walker.edges[walker.number])
-    # of a cell of scores all samples are read here, or none is
-    starts = np.concatenate([[0], before.score_stops[:-1]])
-    read = walker.counted[before.score_order[starts]]
-    here = np.repeat(read, sizes)
+    edges = np.concatenate([[0], np.cumsum(_walk_sizes(walker, sizes))])
+    whole = _walk_sizes(walker, before.score_stops - [0, *before.score_stops[:-1]])
+    # cells follow the order of the samples, which may be that of their classes
+    drawn = rng.generator()
+    walks = [start + drawn.permutation(stop - start) for start, stop in pairwise(edges.tolist())]
+    order = np.concatenate([np.zeros(0, np.int64), *walks])
+    here = np.flatnonzero(walker.counted[rows])[order]
     found, sums = coupled_steps(
         losses.loss_code(before.options.loss),
         block.y,
         walker.alpha,
-        np.ascontiguousarray(z),
+        np.ascontiguousarray(z[:, order]),
         before.norms,
         walker.along,
         rows[here],
-        np.concatenate([[0], np.cumsum(sizes[read])]),
-        walker.peers,
+        edges,
+        before.samples / whole,  # walks like this one at the same time
         1 / (before.options.regularisation * before.samples),
         walker.counted,
         walker.counted,
@@ -420,7 +435,6 @@ def find_steps(
     steps = np.zeros((len(found), len(rows)))
     steps[:, here] = found
     stops = [cell[1] for cell in before.sample_cells]
-    # cells of scores are parts of cells of samples, in their order
     at = np.searchsorted(stops, rows, side="right")
     return walker, ChunkSteps(steps, np.bincount(at, minlength=len(stops)), sums)
 
