@@ -57,11 +57,10 @@ def read_system(made, phase):
         engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
     )
     ((system, _),) = found
-    basis = np.zeros((FEATURES, FEATURES))
-    tell(engine, phase, np.zeros(FEATURES))
-    before = newton.reveal_weights(engine)[0]
+    basis, before = np.zeros((FEATURES, FEATURES)), None
     for k in range(FEATURES):
         tell(engine, phase, np.eye(FEATURES)[k])
+        before = newton.reveal_weights(engine)[0] if before is None else before
         phase = newton._at(phase, engine, np.ones(1), np.zeros(1))
         after = newton.reveal_weights(engine)[0]
         basis[k], before = after - before, after
@@ -81,7 +80,7 @@ def test_without_that_rule_the_server_reads_the_products_of_columns(monkeypatch)
 
 def test_once_the_model_was_opened_no_site_trains_on():
     _, made, phase = departing()
-    with pytest.raises(RefusedError, match="multiply: The site refused"):
+    with pytest.raises(RefusedError, match="move_duals: The site refused"):
         read_system(made, phase)
 
 
