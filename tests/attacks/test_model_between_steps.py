@@ -40,7 +40,7 @@ def departing(*, errors=False):
 
 def forgetful(monkeypatch):
     """Take from sites that training ends with the model."""
-    monkeypatch.setattr(Declared, "check_ended", lambda self, one, body, sums: sums)
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums: sums)
 
 
 def tell(engine, phase, y):
@@ -85,10 +85,10 @@ def test_once_the_model_was_opened_no_site_trains_on():
 
 
 def test_what_a_site_knows_of_it_is_on_its_shelf_and_does_not_go_back_with_its_state():
-    sums = Sums({}, {}, True, {"own_variances": "ab"})
+    sums = Sums({}, {}, True, {"own_variances": ["ab", "bank"]})
     for one in (Sums.of(sums.to_text()), sums.back_to(0)):
         assert one.ended
-        assert one.once == {"own_variances": "ab"}
+        assert one.once == {"own_variances": ["ab", "bank"]}
     assert Sums.of("[{}, [], {}]") == Sums({}, {})  # of an earlier version
 
 

@@ -213,7 +213,7 @@ def _closed(
     # discloses to the server which clients keep the level: what the structure of levels is
     replies = clients.ask(
         at_client.close_level,
-        {one: state.Closing(said.model, worth) for one, said in messages.items()},
+        {one: state.Closing(said.model, number, worth) for one, said in messages.items()},
     )
     if options.adaptive:
         server = _without(server, {one: reply.levels for one, reply in replies.items()})
@@ -522,9 +522,9 @@ FEMAM = fl.Algorithm(
                     at_client.begin_level,
                     at_client.train_level,
                     at_client.fine_tune,
-                    at_client.close_level,
                     at_client.scale_levels,
                 ),
+                *fl.each(fl.asks(at_client.close_level), once_for="level"),
                 *fl.each(
                     fl.asks(at_client.train_level_on_schedule),
                     needed=lambda options: options.schedule != "constant",

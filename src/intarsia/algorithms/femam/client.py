@@ -61,6 +61,7 @@ class Client:
     parent: int = 1
     origin: int = 0  # the level that the personal one began as
     level: int = 0  # the latest, counted from 1
+    closed: int = 0  # the last that was closed
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
 
@@ -458,8 +459,20 @@ def _those_chosen(kept: Arrays, chosen: Sequence[int]) -> Arrays:
 def close_level(
     client: Client, block: Block, message: state.Closing, rng: fl.RandomKey
 ) -> tuple[Client, state.Kept]:
-    """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
-    client = _opened(client, message.model)
+    """Keep the level, frozen, if the rows for validation say that it helps, or drop it.
+
+    Raises
+    ------
+    RefusedError
+        If it is another level than the latest, or closed: each answer tells of these rows.
+    """
+    if message.level != client.level or client.closed >= client.level:
+        raise RefusedError(
+            f"Level {message.level} was to be closed by a client at level {client.level} that has "
+            f"closed {client.closed}, and each level is closed once; run the algorithm as it is at "
+            "the server."
+        )
+    client = fl.evolve(_opened(client, message.model), closed=client.level)
     own, y = labelled(block)
     if client.options.adaptive:
         client = _chosen(client, _latest_scores(client, own), y, message)

@@ -175,6 +175,7 @@ class Closing:
     """Closes the latest level, with the model that a client has there; None: the one it has."""
 
     model: Array | None  # (parameters,)
+    level: int
     # of all clients' falls, where `prune` asks for it: (6,), or (13,) with the adaptive schedule
     summary: Array | None = None
 
