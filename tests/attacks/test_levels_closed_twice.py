@@ -38,7 +38,9 @@ ROWS = 7  # for validation, of one client
 @pytest.fixture
 def goes_on(monkeypatch):
     """Let rounds go on without sites that do not answer: they begin again then."""
-    monkeypatch.setattr(sites, "HASTY", dataclasses.replace(sites.HASTY, absent="continue", quorum=3))
+    monkeypatch.setattr(
+        sites, "HASTY", dataclasses.replace(sites.HASTY, absent="continue", quorum=3)
+    )
 
 
 def at_the_second_close(folder):
