@@ -64,9 +64,10 @@ def test_clients_take_the_classes_shares_of_a_sealed_sum(works, tmp_path, monkey
     for function, kind in (("try_offsets", state.Prior), ("take_offset", state.Weighed)):
         weight = (1.0,) if kind is state.Weighed else ()
         asked = {"kind": "ask"} if weight else {}
-        wrong = kind(counts, np.array([90.0, 4.0, 30.0, 90.0]), *weight)
-        answers = made.ask_all(f"femam.{function}", wrong, **asked)
-        assert {one.error for one in answers.values()} == ({""} if works else {"RefusedError"})
+        for told in (counts, message.counts):
+            wrong = kind(told, np.array([90.0, 4.0, 30.0, 90.0]), *weight)
+            answers = made.ask_all(f"femam.{function}", wrong, **asked)
+            assert {one.error for one in answers.values()} == ({""} if works else {"RefusedError"})
 
 
 @pytest.mark.parametrize("works", [False, True])

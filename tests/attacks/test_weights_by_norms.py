@@ -89,12 +89,6 @@ def _told_whole(at):
     return told
 
 
-def test_a_sum_times_a_factor_is_refused():
-    made, server = departing()
-    with pytest.raises(RefusedError, match="measure_point: The site refused"):
-        norm_of(made.made.engine, server.phase.dual_weights * 3.0)
-
-
 def again(engine, phase, **given):
     """Count the duals of the present point once more."""
     still = newton_client.Move(np.zeros(1), phase.weight, np.zeros(1))
@@ -107,6 +101,17 @@ def again(engine, phase, **given):
         }
     )
     return engine.sum(newton_client.gather_point, dict.fromkeys(engine.ids, told)).w
+
+
+@pytest.mark.parametrize("wrong", ["a factor", "the whole sum"])
+def test_a_change_times_a_factor_and_the_whole_sum_are_refused(wrong):
+    made, server = departing()
+    engine, phase = made.made.engine, server.phase
+    change = again(engine, phase)
+    total = change * 3.0 if wrong == "a factor" else phase.dual_weights
+    with pytest.raises(RefusedError, match="measure_point: The site refused"):
+        norm_of(engine, total)
+    assert norm_of(engine, change) > 0
 
 
 def test_a_point_is_measured_once():
