@@ -1153,7 +1153,7 @@ def main() -> None:
     survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for name in ("src", "tests", "experiments"):
+        for name in ("src", "tests", "experiments", "examples", "docs"):
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, tree / name)
         shutil.copy(ROOT / "pyproject.toml", tree)
