@@ -62,6 +62,9 @@ EXCHANGE = "tests/privacy/keys/test_key_exchange.py"
 CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
+NORMS = "tests/attacks/test_weights_by_norms.py"
+CLOSED = "tests/attacks/test_levels_closed_twice.py"
+NUMBERS = "tests/attacks/test_numbers_of_the_servers.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
 STEPS = "tests/attacks/test_steps_told_apart.py"
 SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
@@ -95,6 +98,86 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
+    *_of(
+        "algorithms/hyfdca/newton_client.py",
+        ("points measured twice", "if not point.gathered:", "if False:", NORMS),
+        (
+            "the elastic net begun elsewhere than at zeros",
+            "if threshold and (message.warm or",
+            "if False and (message.warm or",
+            NORMS,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfdca/newton_direction.py",
+        ("two directions at a point", "point.directed == point.measured:", "False:", NORMS),
+        ("many steps along a direction", "steps.shape[1] > len(_STEPS) or ", "", NORMS),
+        ("steps along a direction again and again", " or before >= most + finer", "", NORMS),
+    ),
+    *_of(
+        "algorithms/hyfdca/algorithm.py",
+        (
+            "w(α) added up by the server",
+            '"MeasurePoint.w": "Gathered.w"',
+            '"MeasurePoint.w": _W',
+            NORMS,
+        ),
+        (
+            "duals times a factor",
+            '"Gather.alpha": "DualPoint.alpha"',
+            '"Gather.alpha": _ALPHA',
+            NORMS,
+        ),
+    ),
+    *_of(
+        "algorithms/femam/client.py",
+        ("a level closed again", " or client.closed >= client.level:", ":", CLOSED),
+        (
+            "factors that were not tried",
+            "message.factor not in validation.FACTORS or ",
+            "",
+            NUMBERS,
+        ),
+        ("scores multiplied again", " or client.scaled >= client.level:", ":", NUMBERS),
+    ),
+    *_of(
+        "algorithms/femam/algorithm.py",
+        ("a level closed by another message", ', once_for="level"', "", CLOSED),
+        (
+            "rows of each class of the server's own",
+            '"Weighed.counts"], "Counted.at")',
+            '"Weighed.counts"], ("Counted.at", fl.PUBLIC))',
+            NUMBERS,
+        ),
+        (
+            "differences of the server's own",
+            '"Weighed.compared"], "Differences.at")',
+            '"Weighed.compared"], ("Differences.at", fl.PUBLIC))',
+            NUMBERS,
+        ),
+    ),
+    *_of(
+        "algorithms/flic/own_network.py",
+        (
+            "what own networks are worth times a factor",
+            '{"OwnCompared.at": "OwnWorth.at"}',
+            '{"OwnCompared.at": ("OwnWorth.at",)}',
+            NUMBERS,
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "a forbidden algorithm by its name",
+            'check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))',
+            "pass",
+            PLUGINS,
+        ),
+    ),
+    *_of(
+        "cli/doctor.py",
+        ("code of others in a diagnosis", "if load:", "if True:", "tests/core/test_plugins.py"),
+    ),
     *_of(
         "algorithms/hyfdca/newton_shares.py",
         (
@@ -204,7 +287,7 @@ MUTATIONS = [
         ),
         (
             "a second message to what is asked for once",
-            "if sums.once.get(fn.name, digest) != digest:",
+            "if known != digest and not fewer:",
             "if False:",
             BETWEEN,
         ),
@@ -1070,7 +1153,7 @@ def main() -> None:
     survivors: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for name in ("src", "tests", "experiments"):
+        for name in ("src", "tests", "experiments", "examples", "docs"):
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, tree / name)
         shutil.copy(ROOT / "pyproject.toml", tree)

@@ -111,9 +111,21 @@ def test_the_schema_and_the_doctor_show_them(installed, capfd):
     assert keys["properties"]["regularisation"]["exclusiveMinimum"] == 0
     assert "alternating" in tree["partition"]["properties"]["kind"]["enum"]
     assert "waves" in json.dumps(tree["dataset"])
-    said = [str(one) for one in doctor._plugins()]
-    assert "the algorithm ridge of own-things 2.1" in said[0]
-    assert "the partition alternating of own-things 2.1" in said[0]
+    for used in (False, True):
+        said = [str(one) for one in doctor._plugins(load=used)]
+        assert "the algorithm ridge of own-things 2.1" in said[0]
+        assert "the partition alternating of own-things 2.1" in said[0]
+
+
+@pytest.mark.parametrize("option", [[], ["--load-plugins"]])
+def test_the_doctor_runs_the_code_of_a_package_only_if_it_is_told_to(place, capfd, option):
+    lines = {"intarsia.algorithms": ["theirs = own_broken:MINE"]}
+    text = f"open({str(place / 'imported')!r}, 'w').close()"
+    own_algorithm.add_package(place, "broken", lines, {"own_broken": text})
+    assert main(["doctor", *option]) == (1 if option else 0)
+    assert (place / "imported").exists() == bool(option)
+    said = "cannot be imported from own_broken:MINE" if option else "algorithm theirs of broken 1.0"
+    assert said in capfd.readouterr().err
 
 
 def test_a_name_of_this_package_is_refused_by_name(place, capfd):

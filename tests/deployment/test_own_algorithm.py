@@ -19,12 +19,13 @@ import intarsia
 import own_algorithm
 import sites
 from intarsia.cli.main import main
-from intarsia.deployment import client_setup
+from intarsia.deployment import client_folder, client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import SiteSettings
-from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.client_setup import READ, site_in
 from intarsia.engines import codec
-from intarsia.errors import AbsentError, PolicyError
+from intarsia.engines.remote.wire import PROTOCOL, Call
+from intarsia.errors import AbsentError, IntarsiaError, PolicyError
 from intarsia.experiment import config as experiment
 from intarsia.testing import rules
 from intarsia.training import run as running
@@ -174,6 +175,33 @@ def test_a_site_whose_owner_does_not_list_it_imports_nothing_of_it(installed, tm
         remote_running.run_over(
             *(description, sites.Lines(found), NAMES, tmp_path / "out"), patience=sites.HASTY
         )
+
+
+def test_a_forbidden_algorithm_is_refused_by_its_name_and_nothing_of_it_imported(
+    tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    lines = {"intarsia.algorithms": ["theirs = their_trap:TRAP"]}
+    own_algorithm.add_package(tmp_path, "their-things", lines, {"their_trap": "assert False"})
+    row = {"name": "bank", "path": str(EXAMPLE / "bank.csv"), "id": "customer", "label": "spend"}
+    for name, allowed in (("a", '["hyfdca"]'), ("b", '["hyfdca", "theirs"]')):
+        (tmp_path / name).mkdir()
+        text = site_toml(row, tmp_path, '"their_trap:TRAP"', more="plain = true\n")
+        policy = f"[policy]\nalgorithms = {allowed}\n"
+        (tmp_path / name / "site.toml").write_text(f"{text}\n{policy}")
+    call = Call("ab", 1, 0, 0, 0, 0, "stage", READ, "train", ("bank",), b"")
+    tree = {"protocol": PROTOCOL, "algorithm": {"name": "theirs", "loss": 1}}
+    said = {}
+    for name in "ab":
+        work = client_setup.Work(client_folder.read_settings(tmp_path / name), tmp_path / name)
+        work.enter(call)
+        with pytest.raises(IntarsiaError) as refusal:
+            work.stage(READ, None, json.dumps(tree).encode())
+        said[name] = str(refusal.value)
+    assert said["a"] == (
+        "the owner allows hyfdca, and the job is theirs ([policy] algorithms in site.toml)."
+    )
+    assert "cannot be imported from their_trap:TRAP (AssertionError" in said["b"]
 
 
 @pytest.mark.parametrize(

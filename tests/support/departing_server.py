@@ -66,10 +66,12 @@ class Departed:
         if sequence is None:
             self.sequence += 1
             sequence = self.sequence
+        # what is opened is of no round
+        round = max(call.round for name, call, _ in self.calls if name == client)
         # before the first round there is one beginning, that of the set-up's end
         anchor = last.sequence if last.round else last.anchor
         call = Call(
-            *(last.run, sequence, last.sequence, anchor, last.round, last.exchange + 1),
+            *(last.run, sequence, last.sequence, anchor, round, last.exchange + 1),
             *(kind, function, part, (client,) if asked is None else asked),
             body if isinstance(body, bytes) else codec.encode(body),
         )

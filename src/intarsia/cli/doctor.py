@@ -10,7 +10,7 @@ import socket
 import stat
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,10 +55,14 @@ def _refused(name: str, problem: UserError) -> Finding:
     return _problem(name, said, remedy)
 
 
-def of_installation() -> list[Finding]:
-    """Return what is to be said of this installation."""
+def of_installation(*, load_plugins: bool = False) -> list[Finding]:
+    """Return what is to be said of this installation.
+
+    `load_plugins` imports what other packages add, which runs their code.
+    """
     looks: tuple[Callable[[], Finding | list[Finding]], ...] = (
-        *(_python, _requirements, _extras, _plugins, _cache, _locks, _threads, _accelerator),
+        *(_python, _requirements, _extras, lambda: _plugins(load=load_plugins)),
+        *(_cache, _locks, _threads, _accelerator),
     )
     return _told(looks)
 
@@ -171,23 +175,25 @@ def _unmet(required: Requirement) -> str:
     return f"{required.name} is {found}, where {required.specifier} is needed"
 
 
-def _plugins() -> list[Finding]:
-    """Return what installed packages add, and whether it can be used."""
+def _plugins(*, load: bool = False) -> list[Finding]:
+    """Return what installed packages say that they add; to `load` it says if it can be used."""
     from intarsia.core import plugins
-    from intarsia.datasets.registry import maker_of
-    from intarsia.partition.registry import function_of
-    from intarsia.training.registry import algorithm_named
+    from intarsia.datasets.registry import BUILT_IN, maker_of
+    from intarsia.partition.registry import KINDS, function_of
+    from intarsia.training.registry import algorithm_named, built_in
 
-    look: dict[plugins.Kind, Callable[[str], Any]] = {
-        "algorithm": algorithm_named,
-        "data set": maker_of,
-        "partition": function_of,
+    look: dict[plugins.Kind, tuple[Collection[str], Callable[[str], Any]]] = {
+        "algorithm": (built_in(), algorithm_named),
+        "data set": (BUILT_IN, maker_of),
+        "partition": (KINDS, function_of),
     }
     there, findings = [], []
-    for kind, used in look.items():
+    for kind, (own, used) in look.items():
         for one in plugins.installed(kind):
             try:
-                used(one.name)
+                plugins.named(kind, one.name, own)
+                if load:
+                    used(one.name)
             except UserError as problem:
                 findings.append(_refused("plugins", problem))
             else:

@@ -219,15 +219,21 @@ def doctor(
         Path | None,
         typer.Argument(metavar="KIT", help="A kit of a federation, looked at too."),
     ] = None,
+    load_plugins: Annotated[
+        bool,
+        typer.Option("--load-plugins", help="Run the code of packages that add algorithms, too."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look whether this installation, and a KIT, are as they should be: a line for each thing.
 
-    The exit status is 1 where there is a problem; its line ends with what to do.
+    What other packages add is listed by their names, and none of their code is run. The exit
+    status is 1 where there is a problem; its line ends with what to do.
     """
     from intarsia.cli.doctor import of_installation, of_kit
 
-    findings = [*([] if kit is None else of_kit(kit.resolve())), *of_installation()]
+    own = of_installation(load_plugins=load_plugins)
+    findings = [*([] if kit is None else of_kit(kit.resolve())), *own]
     for one in findings:
         say(str(one))
     if as_json:

@@ -550,6 +550,8 @@ class Sends:
     # whether a run asks for it with one message alone: what the server reads by it is a function of
     # what it sends
     once: bool = False
+    # the field of the message for each of whose values it is asked for with one message alone
+    once_for: str = ""
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

@@ -31,7 +31,7 @@ from intarsia.errors import ExperimentError, nearest
 
 def dataset_names() -> tuple[str, ...]:
     """Return the names that `load` knows."""
-    return tuple(plugins.names("data set", _BUILT_IN))
+    return tuple(plugins.names("data set", BUILT_IN))
 
 
 def load(
@@ -95,10 +95,10 @@ def maker_of(name: str) -> tuple[Any, plugins.Plugin | None]:
 
     ExperimentError if there is none of that name, or a package's cannot be used.
     """
-    plugin = plugins.named("data set", name, _BUILT_IN)
+    plugin = plugins.named("data set", name, BUILT_IN)
     if plugin is not None:
         return plugin.load(), plugin
-    if name not in _BUILT_IN:
+    if name not in BUILT_IN:
         raise ExperimentError(f"There is no data set {name!r}; {nearest(name, dataset_names())}.")
     return _LOADERS.get(name, _DRAWN.get(name)), None
 
@@ -211,7 +211,7 @@ _LOADERS: Mapping[str, Callable[..., Dataset]] = {
     "usps": digits.usps,
 }
 _DRAWN = {"gaussians": synthetic.Gaussians}
-_BUILT_IN = frozenset({*_LOADERS, *_DRAWN})
+BUILT_IN = frozenset({*_LOADERS, *_DRAWN})
 _COMMON = frozenset({"groups", "only", "positive", "test_per_class", "train_per_class"})
 _DIGITS = frozenset({"digits", "mfeat", "mnist", "usps"})
 _IMAGES = frozenset(

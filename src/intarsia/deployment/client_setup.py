@@ -28,6 +28,7 @@ from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
     RoundCount,
+    check_algorithm,
     check_clients,
     check_job,
     check_rows,
@@ -523,6 +524,7 @@ def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
             raise RefusedError(
                 f"The experiment's {name} is {repr(tree[name])[:80]}; expected a table."
             )
+    check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))
     if settings.table is not None and "dataset" in tree:
         raise ExperimentError("The run is a simulation, and this site has a table of its own.")
     if {"path", "url"} & dict(tree.get("dataset") or {}).keys():

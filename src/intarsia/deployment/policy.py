@@ -127,10 +127,7 @@ def check_job(
         With the key.
     """
     asked = job.privacy
-    if policy.algorithms and job.algorithm not in policy.algorithms:
-        raise _forbidden(
-            "algorithms", f"allows {', '.join(policy.algorithms)}, and the job is {job.algorithm}"
-        )
+    check_algorithm(policy, job.algorithm)
     if asked.least_clients < policy.least_clients:
         raise _forbidden(
             "least_clients",
@@ -163,6 +160,14 @@ def check_job(
         raise _forbidden(
             "models_readable",
             f"lets the server read no model of this site, and it would read {what}",
+        )
+
+
+def check_algorithm(policy: Policy, name: str) -> None:
+    """Refuse a job by its algorithm's name, before anything of that algorithm is imported."""
+    if policy.algorithms and name not in policy.algorithms:
+        raise _forbidden(
+            "algorithms", f"allows {', '.join(policy.algorithms)}, and the job is {name[:80]}"
         )
 
 

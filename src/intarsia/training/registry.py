@@ -64,7 +64,7 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
     ExperimentError
         If there is none of that name, or a package's cannot be used.
     """
-    plugin = plugins.named("algorithm", name, _built_in())
+    plugin = plugins.named("algorithm", name, built_in())
     if plugin is not None:
         return checked_algorithm(plugin.load(), f"{plugin.said}, and", name)
     known: dict[str, Algorithm | Baseline] = {**ALGORITHMS, **BASELINES}
@@ -79,7 +79,7 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
 
 def algorithm_names() -> list[str]:
     """Return the names of all algorithms and baselines, those of installed packages too."""
-    return plugins.names("algorithm", _built_in())
+    return plugins.names("algorithm", built_in())
 
 
 def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
@@ -103,7 +103,7 @@ def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
         )
     if name and found.name != name:
         raise ExperimentError(f"{said} calls itself {found.name!r}; give both the same name.")
-    if found.name in _built_in():
+    if found.name in built_in():
         raise ExperimentError(
             f"{said} has the name {found.name!r}, which is that of one of intarsia; give it a name "
             "of its own."
@@ -124,7 +124,8 @@ def lacking_keys(algorithm: Algorithm) -> list[str]:
     return [key for key in needed if key not in keys and not hasattr(cls, key)]
 
 
-def _built_in() -> set[str]:
+def built_in() -> set[str]:
+    """Return the names of this package's own algorithms and baselines."""
     return {*ALGORITHMS, *BASELINES, *_PERSONAL}
 
 

@@ -212,7 +212,7 @@ def closing(before, latest, wrong_of_all):
     none = shrinkage.summary(np.repeat([1.0, -1.0, -1.0], 20))  # worse by a third of its rows
     none[1] = 100.0
     summary = np.array([*none, *none, wrong_of_all])
-    message = Closing(None, summary)
+    message = Closing(None, client.level, summary)
     return at_client._chosen(client, names[latest], np.zeros(20), message).chosen
 
 

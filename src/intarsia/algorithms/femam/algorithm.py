@@ -184,7 +184,7 @@ def _caught_up(server: Server, clients: fl.Clients, reached: int) -> Server:
             at_client.begin_level, {one: begins[state.group_of(level, one)] for one in late}
         )
         if level.offset is not None:
-            clients.ask(class_priors.take_offset, dict.fromkeys(late, level.offset))
+            class_priors.tell_offset(level.offset, clients, late)
         server = fl.evolve(server, begun={**server.begun, **dict.fromkeys(late, number)})
     return server
 
@@ -213,7 +213,7 @@ def _closed(
     # discloses to the server which clients keep the level: what the structure of levels is
     replies = clients.ask(
         at_client.close_level,
-        {one: state.Closing(said.model, worth) for one, said in messages.items()},
+        {one: state.Closing(said.model, number, worth) for one, said in messages.items()},
     )
     if options.adaptive:
         server = _without(server, {one: reply.levels for one, reply in replies.items()})
@@ -499,9 +499,16 @@ def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
 
 
 def opening_models(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
-    """Declare that messages hold the models of clusters: totals, or what these start from."""
-    places = ["Candidate.model", "Closing.model", "Latest.model", "Trained.model"]
-    return fl.opening(dict.fromkeys(places, ("Model.model", fl.PUBLIC)), sends)
+    """Declare that messages hold the models of clusters: totals, or what these start from.
+
+    What a level of shares tells are sums as they are: with numbers of its own in their place the
+    server would undo what is rounded.
+    """
+    models = ["Candidate.model", "Closing.model", "Latest.model", "Trained.model"]
+    takes: dict[str, fl.Origin] = dict.fromkeys(models, ("Model.model", fl.PUBLIC))
+    takes |= dict.fromkeys(["Common.counts", "Prior.counts", "Weighed.counts"], "Counted.at")
+    takes |= dict.fromkeys(["Prior.compared", "Weighed.compared"], "Differences.at")
+    return fl.opening(takes, sends)
 
 
 FEMAM = fl.Algorithm(
@@ -513,7 +520,7 @@ FEMAM = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
-    states=(Server, at_client.Client, FeMAM, Level, state.Offset),
+    states=(Server, at_client.Client, FeMAM, Level, state.Offset, state.Prior),
     model=fl.Model(predict=at_client.predict, network=at_client.network),
     disclosure=fl.Disclosure(
         sends=opening_models(
@@ -522,9 +529,9 @@ FEMAM = fl.Algorithm(
                     at_client.begin_level,
                     at_client.train_level,
                     at_client.fine_tune,
-                    at_client.close_level,
                     at_client.scale_levels,
                 ),
+                *fl.each(fl.asks(at_client.close_level), once_for="level"),
                 *fl.each(
                     fl.asks(at_client.train_level_on_schedule),
                     needed=lambda options: options.schedule != "constant",
@@ -565,11 +572,12 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     (
                         *fl.asks(class_priors.take_offset),
+                        *fl.sums(class_priors.try_offsets, reveals=("at",)),
                         *fl.sums(
                             class_priors.count_rows,
                             class_priors.compare_shares,
-                            class_priors.try_offsets,
                             reveals=("at",),
+                            opens=("at",),
                         ),
                     ),
                     needed=lambda options: "shares" in options.levels,

@@ -14,7 +14,7 @@ is the one of least loss on the rows for validation of all clients; at w = 0 the
 
 The round of such a level:
 
-1. `count_rows`: the shares of the classes over all clients
+1. `count_rows`: the rows of each class over all clients, and so the shares
 2. `compare_shares`: how much clients' own differ
 3. `try_offsets`: how much of them the rows for validation of all clients bear out
 4. `take_offset`: each client takes the bias that is its own
@@ -22,6 +22,7 @@ The round of such a level:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ from intarsia.algorithms.femam import state
 from intarsia.algorithms.femam.client import Client, combined, labelled
 from intarsia.algorithms.femam.validation import losses_with
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Array, Block
+from intarsia.core.block import Array, Block, ClientId
+from intarsia.errors import CheckpointError
 from intarsia.maths.shrinkage import CHANCE
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -118,7 +120,8 @@ def compare_shares(
     client: Client, block: Block, message: state.Common, rng: fl.RandomKey
 ) -> tuple[Client, state.Differences]:
     """Send how much the client's shares of the classes differ, for a sum over clients."""
-    return client, state.Differences(differences(_rows(client, block), message.shares))
+    shares = shares_of(message.counts)
+    return client, state.Differences(differences(_rows(client, block), shares))
 
 
 @fl.client_function
@@ -134,7 +137,7 @@ def try_offsets(
 
 @fl.client_function
 def take_offset(
-    client: Client, block: Block, message: state.Offset, rng: fl.RandomKey
+    client: Client, block: Block, message: state.Weighed, rng: fl.RandomKey
 ) -> tuple[Client, fl.Ready]:
     """Take for the latest level a network of which only the bias counts."""
     weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
@@ -155,22 +158,39 @@ def _rows(client: Client, block: Block) -> Array:
 
 def _offsets(client: Client, block: Block, prior: state.Prior) -> Array:
     """Return what the client's scores get at a weight of 1, (outputs,)."""
-    return offsets(_rows(client, block), prior.shares, prior.correlation)
+    shares = shares_of(prior.counts)
+    return offsets(_rows(client, block), shares, correlation(prior.compared, shares))
 
 
 def with_offset(level: state.Level, clients: fl.Clients) -> state.Level:
     """Return the level of shares, which the clients that are there have found and taken."""
 
-    def reveal(part: fl.ClientFunction, message: Any) -> Array:
-        total: Array = clients.reveal(clients.sum(part, dict.fromkeys(clients.ids, message)).at)
-        return total
+    def total_of(part: fl.ClientFunction, message: Any) -> Any:
+        return clients.sum(part, dict.fromkeys(clients.ids, message)).at
 
+    counts = total_of(count_rows, state.Ask())
+    compared = total_of(compare_shares, state.Common(counts))
+    prior = state.Prior(counts, compared)
     # discloses how many rows of each class all clients together train on
-    shares = shares_of(reveal(count_rows, state.Ask()))
+    shares = shares_of(clients.reveal(counts))
     # discloses how much clients' shares differ, in two whole numbers over all classes and clients
-    alike = correlation(reveal(compare_shares, state.Common(shares)), shares)
+    alike = correlation(clients.reveal(compared), shares)
     # discloses the losses of all rows for validation with each weight
-    weight = best_weight(reveal(try_offsets, state.Prior(shares, alike)))
-    offset = state.Offset(shares, alike, weight)
-    clients.ask(take_offset, dict.fromkeys(clients.ids, offset))
+    weight = best_weight(clients.reveal(total_of(try_offsets, prior)))
+    offset = state.Offset(shares, alike, weight, prior)
+    tell_offset(offset, clients, clients.ids)
     return fl.evolve(level, rounds=level.rounds + 1, offset=offset)
+
+
+def tell_offset(offset: state.Offset, clients: fl.Clients, asked: Iterable[ClientId]) -> None:
+    """Let clients take the bias of a level of shares.
+
+    CheckpointError if an earlier version found it, which told clients numbers of the server's.
+    """
+    if offset.prior is None:
+        raise CheckpointError(
+            "The run was begun by an earlier version, and its level of shares is not told to "
+            "clients that come later; begin it again."
+        )
+    told = state.Weighed(offset.prior.counts, offset.prior.compared, offset.weight)
+    clients.ask(take_offset, dict.fromkeys(asked, told))

@@ -61,6 +61,8 @@ class Client:
     parent: int = 1
     origin: int = 0  # the level that the personal one began as
     level: int = 0  # the latest, counted from 1
+    closed: int = 0  # the last that was closed
+    scaled: int = 0  # the last with which scores were multiplied
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
 
@@ -458,8 +460,20 @@ def _those_chosen(kept: Arrays, chosen: Sequence[int]) -> Arrays:
 def close_level(
     client: Client, block: Block, message: state.Closing, rng: fl.RandomKey
 ) -> tuple[Client, state.Kept]:
-    """Keep the level, frozen, if the rows for validation say that it helps, or drop it."""
-    client = _opened(client, message.model)
+    """Keep the level, frozen, if the rows for validation say that it helps, or drop it.
+
+    Raises
+    ------
+    RefusedError
+        If it is another level than the latest, or closed: each answer tells of these rows.
+    """
+    if message.level != client.level or client.closed >= client.level:
+        raise RefusedError(
+            f"Level {message.level} was to be closed by a client at level {client.level} that has "
+            f"closed {client.closed}, and each level is closed once; run the algorithm as it is at "
+            "the server."
+        )
+    client = fl.evolve(_opened(client, message.model), closed=client.level)
     own, y = labelled(block)
     if client.options.adaptive:
         client = _chosen(client, _latest_scores(client, own), y, message)
@@ -492,13 +506,26 @@ def calibrate(
 def scale_levels(
     client: Client, block: Block, message: state.Scale, rng: fl.RandomKey
 ) -> tuple[Client, fl.Ready]:
-    """Multiply the scores of all levels that are kept, by their last layers."""
+    """Multiply the scores of all levels that are kept, by their last layers.
+
+    Raises
+    ------
+    RefusedError
+        If the factor is none that was tried, or they were multiplied since the level was closed:
+        grades of a client with many factors would tell each row's scores.
+    """
+    if message.factor not in validation.FACTORS or client.scaled >= client.level:
+        raise RefusedError(
+            f"The scores of level {client.level} were to be multiplied by {message.factor:g} after "
+            f"those of level {client.scaled}, and the algorithm does so once after each level, by "
+            f"one of {', '.join(map(str, validation.FACTORS))}; run it as it is at the server."
+        )
     kept = {
         name: (values * message.factor).astype(values.dtype) if ".classifier." in name else values
         for name, values in client.kept.items()
     }
     base = (client.base * message.factor).astype(client.base.dtype)
-    return fl.evolve(client, kept=kept, base=base), fl.Ready()
+    return fl.evolve(client, kept=kept, base=base, scaled=client.level), fl.Ready()
 
 
 @fl.client_function

@@ -116,8 +116,8 @@ _EVERY = opening_models(
             femam_client.begin_level,
             femam_client.train_level,
             femam_client.fine_tune,
-            femam_client.close_level,
         ),
+        *fl.each(fl.asks(femam_client.close_level), once_for="level"),
         *fl.each(
             fl.asks(femam_client.train_level_on_schedule),
             needed=lambda options: options.schedule != "constant",

@@ -143,9 +143,9 @@ class Counted:
 
 @dataclass(frozen=True)
 class Common:
-    """The shares of the classes over all clients."""
+    """How many rows of each class all clients train on, as their sum is sealed."""
 
-    shares: Array  # (outputs,)
+    counts: Array  # (outputs,)
 
 
 @fl.describe("sums that tell how much clients' class proportions differ")
@@ -160,11 +160,11 @@ class Differences:
 class Prior(Common):
     """How the classes are spread over all clients."""
 
-    correlation: float  # of two rows of one client
+    compared: Array  # (4,) the sum of `Differences`
 
 
 @dataclass(frozen=True)
-class Offset(Prior):
+class Weighed(Prior):
     """How much a client's own shares of the classes move its scores, beside those of all."""
 
     weight: float
@@ -175,6 +175,7 @@ class Closing:
     """Closes the latest level, with the model that a client has there; None: the one it has."""
 
     model: Array | None  # (parameters,)
+    level: int
     # of all clients' falls, where `prune` asks for it: (6,), or (13,) with the adaptive schedule
     summary: Array | None = None
 
@@ -189,6 +190,16 @@ class Kept:
 
     kept: bool
     levels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What the server knows of a level of shares, and the sealed sums that it tells clients."""
+
+    shares: Array  # (outputs,) of the classes over all clients
+    correlation: float  # of two rows of one client
+    weight: float
+    prior: Prior | None = None  # None: the run was begun by an earlier version
 
 
 @dataclass(frozen=True)

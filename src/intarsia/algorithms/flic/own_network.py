@@ -154,7 +154,7 @@ def _wanted(options: Flic) -> bool:
 
 SENDS = fl.each(
     fl.opening(
-        {"OwnCompared.at": ("OwnWorth.at",)},
+        {"OwnCompared.at": "OwnWorth.at"},  # as it is: a factor would have clients answer otherwise
         (*fl.sums(train_own, pooled=_wanted), *fl.asks(keep_better)),
     ),
     needed=_wanted,

@@ -418,7 +418,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
         [
             *("Ascend.alpha", "AscendThere.alpha", "Candidate.alpha", "CountInside.alpha"),
             *("Duals.alpha",),
-            *("Gather.alpha", "Missed.alpha", "Scores.alpha", "Settlement.alpha"),
+            *("Missed.alpha", "Scores.alpha", "Settlement.alpha"),
             *("Start.alpha", "Trial.alpha"),
         ],
         _ALPHA,
@@ -426,7 +426,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     **dict.fromkeys(
         [
             *("Candidate.u", "Draw.u", "Draw.w", "DualWeights.w", "Keep.u"),
-            *("MeasureInside.w", "MeasurePoint.w"),
+            "MeasureInside.w",
             *("Model.u", "ModelTotals.u", "Settlement.w", "Start.w", "Weights.w"),
         ],
         _W,
@@ -462,6 +462,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "ToShare.bounds": "Measured.bounds",
     "OwnFrame.frame": "Frame.frame",
     "OwnFrame.squares": "Frame.squares",
+    "Gather.alpha": "DualPoint.alpha",
     "Gather.curvature": "DualPoint.curvature",
     "ModelScores.z": "Measured.z",
     "Line.z": "Products.z",
@@ -469,6 +470,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "MeasureInside.pull": "CountedInside.pull",
     "MeasureInside.rows": "CountedInside.rows",
     "MeasurePoint.rows": "Gathered.rows",
+    "MeasurePoint.w": "Gathered.w",
     "Reach.z": "Products.z",
     "ModelTotals.w": "Evaluated.w",
     "ModelTotals.z": "Evaluated.z",

@@ -393,7 +393,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     dual_weights = newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed and newton.dealer is None else None
     measured = clients.sum(
-        measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=dual_weights, rows=rows))
+        measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=gathered.w, rows=rows))
     )
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)

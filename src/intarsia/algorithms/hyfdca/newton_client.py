@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
-from intarsia.errors import RefusedError
+from intarsia.errors import CheckpointError, RefusedError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
@@ -173,6 +173,12 @@ class Point:
     basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
     turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
     measured: int = 0  # how often a point was measured in this phase: it numbers the turns
+    directed: int = -1  # the number of the point that the direction was told at
+    looks: int = 0  # how often steps along the direction were tried, by the losses
+    penalty_looks: int = 0  # and by the penalty
+    # (outputs, features) w(α) with the model's regularisation; empty in an earlier version's run
+    implied: Array = field(default_factory=lambda: np.zeros((1, 0)))
+    gathered: bool = False  # whether what it changed by is to be told next
     system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
@@ -308,7 +314,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class MeasurePoint:
-    """w(α) with the model's regularisation, and the newly selected samples in the frame."""
+    """What w(α) changed by, and the newly selected samples in the frame."""
 
     w: fl.PerFeature
     rows: fl.PerSelected | None
@@ -382,13 +388,20 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     Raises
     ------
     RefusedError
-        If the frame of a shared system has another size than the client's index sets give.
+        If the frame of a shared system has another size than the client's index sets give, or the
+        elastic net begins elsewhere than at zeros.
     """
-    w = message.w
-    if w is None:  # for a frame in the interior point phase
-        before, w = before.before, before.w
+    if message.w is None:  # for a frame in the interior point phase
+        before, w, implied = before.before, before.w, before.implied
+    else:
+        w = implied = message.w
     samples, features = block.shape
-    outputs = len(message.alpha)
+    outputs, threshold = len(message.alpha), before.options.threshold
+    if threshold and (message.warm or w.any() or message.alpha.any()):
+        raise RefusedError(
+            "Newton's method with the elastic net was begun at weights or duals other than zeros, "
+            "and the algorithm begins it there; run it as it is at the server."
+        )
     y = targets(block, outputs)
     loss = losses.loss_code(before.options.loss)
     centre = np.full(y.shape, 0.5 if loss == losses.HINGE else 0.0)
@@ -406,7 +419,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     if message.frame:
         frame = normal_numbers(rng.stream(8 * frame.size)).reshape(frame.shape)
         frame *= np.sqrt(before.feature_share / message.frame)
-    zeros, threshold = np.zeros((outputs, features)), before.options.threshold
+    zeros = np.zeros((outputs, features))
     point = Point(
         before=before,
         regularisation=before.options.ridge,
@@ -418,7 +431,8 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         feature_share=before.feature_share,
         kept_features=before.kept_features,
         kept_samples=before.kept_samples,
-        w=soft_threshold(w, threshold) if threshold else w,
+        w=w,
+        implied=implied,
         direction=zeros,
         alpha=message.alpha,
         z=np.zeros((outputs, samples)),
@@ -558,6 +572,8 @@ def gather_point(
             f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
+    if not point.implied.size:
+        point = _of_earlier_version(point)
     ridge = point.options.ridge
     taken = {LIFT / LOWER**step for step in range(round(math.log(LIFT, LOWER)) + 1)}
     # raised once, and then lowered: few values, each of which tells w(α) of another penalty
@@ -596,9 +612,8 @@ def gather_point(
             samples=point.samples,
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
-    point = fl.evolve(
-        point, w=w, alpha=message.alpha, faded=faded, selected=selected, curvature=curvature
-    )
+    point = fl.evolve(point, w=w, alpha=message.alpha, faded=faded, gathered=True)
+    point = fl.evolve(point, selected=selected, curvature=curvature)
     if point.threshold:
         point = _smooth_l1(point, message)
     return point, Gathered(change, gram, rows, counts)
@@ -657,13 +672,22 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
 def measure_point(
     point: Point, block: Block, message: MeasurePoint, rng: fl.RandomKey
 ) -> tuple[Point, Measured]:
-    """Send norms; in the frame also this client's part of the gradient and the Hessian."""
-    z = None
+    """Send norms; in the frame also this client's part of the gradient and the Hessian.
+
+    The client itself adds up w(α). Norms of other multiples of it, or of some of its parts, would
+    tell the server what they are made of.
+
+    Raises
+    ------
+    RefusedError
+        If a change of w(α) comes twice.
+    """
+    point, z = _add_change(point, message.w), None
     if point.threshold:
-        point, away, norms = _measure_l1(point, message.w)
+        point, away, norms = _measure_l1(point, point.implied)
         z = scores(block.x, point.model)
     else:
-        implied = message.w / point.lift
+        implied = point.implied / point.lift
         away = implied - point.w
         norms = np.zeros((len(away), 3))
         if (kept := point.kept_features).any():
@@ -682,6 +706,33 @@ def measure_point(
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
     return point, Measured(norms, gradient, hessian_in_frame(point))
+
+
+def _of_earlier_version(point: Point) -> Point:
+    """Return the state with w(α) that an earlier version's point was measured with.
+
+    Raises
+    ------
+    CheckpointError
+        If it is not known: conjugate gradients change the residual.
+    """
+    if not len(point.frame):
+        raise CheckpointError(
+            "The run was begun by an earlier version, in which clients did not add up the weights "
+            "of their duals; begin it again."
+        )
+    implied = point.lift * (point.residual / point.regularisation + point.w)
+    return fl.evolve(point, implied=implied)
+
+
+def _add_change(point: Point, change: Array) -> Point:
+    """Return the state with w(α) after a change that was just counted."""
+    if not point.gathered:
+        raise RefusedError(
+            "A point was to be measured that no dual point was counted for since the last one, and "
+            "the algorithm measures each once; run it as it is at the server."
+        )
+    return fl.evolve(point, implied=point.implied + change, gathered=False)
 
 
 def hessian_in_frame(point: Point) -> Array:

@@ -25,6 +25,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
 from intarsia.algorithms.hyfdca.newton_shares import Sharing
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
+from intarsia.errors import RefusedError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import slopes_along
 from intarsia.maths.linear.products import gather, scores
@@ -324,11 +325,16 @@ def products_of(
     state: Point | Search | Sharing, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
     """Return the state with the direction, and this client's part of its scores."""
+    point = state if isinstance(state, Point) else state.point
+    if (point.shared or point.threshold) and point.directed == point.measured:
+        raise RefusedError(
+            "A second direction was told at one point, and the algorithm goes along one; run it as "
+            "it is at the server."
+        )
     if isinstance(state, Search):
         point, direction = fl.evolve(state.point, residual=state.residual), state.direction
     else:
         assert message.y is not None
-        point = state.point if isinstance(state, Sharing) else state
         y = message.y
         if point.shared:
             y = y * (point.system_slope / point.system_scale)[:, None]
@@ -338,7 +344,23 @@ def products_of(
         line = _penalty_slopes(point, direction, np.tile(_STEPS, (len(direction), 1)))
     elif kept.any():
         line[:, 0], line[:, 1] = (direction * point.w) @ kept, direction**2 @ kept
+    point = fl.evolve(point, directed=point.measured, looks=0, penalty_looks=0)
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
+
+
+def _looked(point: Point, steps: Array, before: int, most: int) -> int:
+    """Return how often steps were tried, this time too; RefusedError for more than there are.
+
+    Slopes at many steps tell where each sample, or each weight, bends the objective.
+    """
+    finer = _SEARCHES if point.loss in losses.LOG_LINK else 1
+    if steps.shape[1] > len(_STEPS) or before >= most + finer:
+        raise RefusedError(
+            f"{steps.shape[1]} steps were told to be tried along a direction after {before} times, "
+            f"and the algorithm tries {len(_STEPS)} at most {most + finer} times; run it as it is "
+            "at the server."
+        )
+    return before + 1
 
 
 def _penalty_slopes(point: Point, direction: Array, steps: Array) -> Array:
@@ -354,6 +376,7 @@ def slope_of_penalty(
     point: Point, block: Block, message: TrialSteps, rng: fl.RandomKey
 ) -> tuple[Point, PenaltySlopes]:
     """Send the slopes of the elastic net along the direction."""
+    point = fl.evolve(point, penalty_looks=_looked(point, message.steps, point.penalty_looks, 0))
     return point, PenaltySlopes(_penalty_slopes(point, point.direction, message.steps))
 
 
@@ -363,6 +386,7 @@ def slope_along(
     point: Point, block: Block, message: Line, rng: fl.RandomKey
 ) -> tuple[Point, Slopes]:
     """Send the slopes of the losses along the direction."""
+    point = fl.evolve(point, looks=_looked(point, message.steps, point.looks, 1))
     if message.z is not None:
         point = fl.evolve(point, q=message.z)
     y, shape = targets(block, len(point.z)), losses.shape_of(point.options)

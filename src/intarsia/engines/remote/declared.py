@@ -66,8 +66,9 @@ class Sums:
     known: Mapping[str, tuple[Summed, ...]]
     forgotten: Mapping[str, int]
     ended: bool = False  # whether the server opened the model
-    # what was asked for with one message alone, by function: what tells that from others
-    once: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # what was asked for with one message alone, by function and field: what tells that message from
+    # others, and who was asked
+    once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -270,23 +271,30 @@ class Declared:
             )
         return found
 
-    def check_ended(self, one: Sends, body: bytes, sums: Sums) -> Sums:
-        """Refuse to train on, or to answer another message; return the sums that know this one."""
+    def check_ended(self, one: Sends, message: Any, call: Call, sums: Sums) -> Sums:
+        """Refuse to train on, or to answer another message; return the sums that know this one.
+
+        A round that begins again without a client may tell the others anew what is told once for a
+        value of a field: what sums came to is another one then.
+        """
         fn = one.function
         if sums.ended and not (fn.protocol or one.model):
             raise RefusedError(
                 f"{fn.name} was asked for after the server read the model, which ends the training;"
                 " run the algorithm as it is at the server, or begin another run."
             )
-        if not one.once:
+        if not one.once and not one.once_for:
             return sums
-        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
-        if sums.once.get(fn.name, digest) != digest:
+        key = f"{fn.name} {getattr(message, one.once_for)}" if one.once_for else fn.name
+        digest = hashlib.blake2b(call.body, digest_size=16).hexdigest()
+        known, *asked = sums.once.get(key, (digest, *call.asked))
+        fewer = one.once_for and not self.complete and set(call.asked) < set(asked)
+        if known != digest and not fewer:
             raise RefusedError(
-                f"{fn.name} was asked for with a second message, and a run asks for it once; run "
+                f"{key} was asked for with a second message, and a run asks for it once; run "
                 "the algorithm as it is at the server, or begin another run."
             )
-        return replace(sums, once={**sums.once, fn.name: digest})
+        return replace(sums, once={**sums.once, key: [digest, *call.asked]})
 
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""

@@ -419,7 +419,7 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
-            self._sums = place.declared().check_ended(one, call.body, self._sums)
+            self._sums = place.declared().check_ended(one, message, call, self._sums)
             place.declared().check_asked(one, message, call)
             place.declared().check_clear(message)
             place.declared().check_readable(one, message)

@@ -1,0 +1,122 @@
+"""A server that lets a client of FeMAM close a level again and again, told another worth each time.
+
+Whether a client keeps a level tells on which side of a number its rows for validation lie. The
+number follows from what the server says that the level is worth to all. With one answer after the
+other, of a round that begins again each time, the server had the mean fall of one client's losses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.special import chdtri
+
+import sites
+from departing_server import NAMES, begin
+from intarsia.deployment.client_setup import site_in
+from intarsia.engines import codec
+from intarsia.engines.communication_log import RECORDS
+from intarsia.engines.remote import wire
+from intarsia.engines.remote.declared import Declared
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.maths import shrinkage
+
+pytest.importorskip("torch")
+
+from intarsia.algorithms.femam import client as femam_client
+from intarsia.algorithms.femam import state
+
+LEVELS = {
+    **{"levels": ["global", "global", "personal"], "level_rounds": 1, "validation": 0.3},
+    **{"prune": "pooled", "criterion": "loss"},
+}
+ROWS = 7  # for validation, of one client
+
+
+@pytest.fixture
+def goes_on(monkeypatch):
+    """Let rounds go on without sites that do not answer: they begin again then."""
+    monkeypatch.setattr(
+        sites, "HASTY", dataclasses.replace(sites.HASTY, absent="continue", quorum=3)
+    )
+
+
+def at_the_second_close(folder):
+    return begin(folder / "run", "femam", "femam.close_level", count=2, algorithm=LEVELS)
+
+
+def worth(bound):
+    """Return sums by which a client keeps a level if its mean fall is above a bound."""
+    between, clients, rows = 1e-12, 2.0, 2.0 * ROWS
+    within = between * ROWS  # so that a client's own rows count for a half
+    among = between * (rows - ROWS) + float(chdtri(1, shrinkage.CHANCE)) * within
+    of_clients = among + rows * bound**2
+    inner = within * (rows - clients)
+    return np.array([clients, rows, 2.0 * ROWS**2, -bound * rows, of_clients, of_clients + inner])
+
+
+def close(made, name, summary, *, back=True):
+    """Ask one client to close level 2, from where its round began or as it is."""
+    (_, weighed, _), last = made.of("femam.weigh_level", name)[-1], made.last(name)
+    latest = wire.decode_as(state.Latest, weighed.body, *RECORDS)
+    made.sequence += 1
+    call = Call(
+        *(last.run, made.sequence, weighed.anchor if back else last.sequence, weighed.anchor),
+        *(weighed.round, weighed.exchange + 1, "ask", "femam.close_level", "train", NAMES),
+        codec.encode(state.Closing(latest.model, 2, summary)),
+    )
+    answer = codec.decode(made.sites[name].handle(codec.encode(call)), Answer)
+    made.calls.append((name, call, answer))
+    return answer
+
+
+def keeps(answer):
+    assert answer.error == ""
+    return codec.decode(answer.body, state.Kept).kept
+
+
+@pytest.fixture
+def falls(monkeypatch):
+    """Return the mean falls that clients decided by, one after the other."""
+    found, helps = [], femam_client.validation.helps
+
+    def seen(options, fallen, level):
+        found.append((len(fallen), float(fallen.mean())))
+        return helps(options, fallen, level)
+
+    monkeypatch.setattr(femam_client.validation, "helps", seen)
+    return found
+
+
+def test_where_each_message_is_answered_the_server_reads_a_client_s_mean_fall(
+    tmp_path, monkeypatch, falls, goes_on
+):
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums: sums)
+    made, low, high = at_the_second_close(tmp_path), -10.0, 10.0
+    for _ in range(25):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if keeps(close(made, "bank", worth(middle))) else (low, middle)
+    rows, truth = falls[-1]
+    assert rows == ROWS
+    assert low == pytest.approx(truth, abs=1e-5)
+
+
+def test_a_round_that_begins_again_asks_by_the_same_message(tmp_path, goes_on):
+    made = at_the_second_close(tmp_path)
+    first = close(made, "bank", worth(0.1))
+    again = close(made, "bank", worth(0.1))
+    assert keeps(first) == keeps(again)
+    assert close(made, "bank", worth(0.2)).error == "RefusedError"
+    # what the site knows of it does not go back with its state, nor with its memory
+    made.sites["bank"] = site_in(made.folder / "bank")
+    assert close(made, "bank", worth(0.2)).error == "RefusedError"
+
+
+def test_a_level_is_closed_once_by_a_client_that_does_not_go_back(tmp_path):
+    made = at_the_second_close(tmp_path)
+    assert close(made, "bank", worth(0.1)).error == "RefusedError"  # back
+    keeps(close(made, "bank", worth(0.1), back=False))
+    assert close(made, "bank", worth(0.1), back=False).error == "RefusedError"
+    assert "each level is closed once" in (made.folder / "bank" / "errors.log").read_text()
