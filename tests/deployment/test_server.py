@@ -57,7 +57,7 @@ class Jobs:
 
     def __init__(self):
         self.submitted, self.aborted, self.known, self.there = [], [], {}, True
-        self.connected = ()
+        self.answering, self.working = set(remote.NAMES), {}  # jobs by sites that work on others
 
     def submit(self, job):
         self._check()
@@ -70,9 +70,10 @@ class Jobs:
         self._check()
         return self.known.get(job, "")
 
-    def clients(self):
+    def sites(self):
         self._check()
-        return self.connected
+        newest = f"job-{len(self.submitted)}"
+        return {name: self.working.get(name, {newest}) for name in self.answering}
 
     def abort(self, job):
         self._check()
@@ -98,10 +99,10 @@ def turns(folder, jobs, number=1):
     )
 
 
-def asked(folder):
+def asked(folder, absent="wait"):
     remote.write_tables(folder)
-    description = remote.described(folder)
-    return federation_server.request(folder, description, remote.NAMES, RetryPolicy())
+    description, patience = remote.described(folder), RetryPolicy(absent=absent)
+    return federation_server.request(folder, description, remote.NAMES, patience)
 
 
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
@@ -144,38 +145,96 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
     assert len(jobs.submitted) == 1 + again
 
 
-def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_path):
-    own, jobs, ended = asked(tmp_path), Jobs(), []
-    away = own / "out" / "away.json"
-    away.parent.mkdir()
-
-    def gone():
-        away.write_text('["bank"]')
-        jobs.connected = ("bank", "post")
-
-    def long_away():
-        os.utime(away, (0, 0))
-        jobs.connected = ("post",)
-
-    def back():
-        assert federation_server.list_statuses(tmp_path)[0].away == ("bank",)
-        jobs.connected = ("bank", "post")
-
-    steps = iter([lambda: None, gone, long_away, back, lambda: None])
+def looks(folder, jobs, *steps):
+    """Let one supervisor look after each step; return how many jobs are submitted and ended then."""
+    found, left = [], list(steps)
 
     def stopped():
-        ended.append(len(jobs.aborted))
-        step = next(steps, None)
-        if step is not None:
-            step()
-        return step is None
+        found.append((len(jobs.submitted), len(jobs.aborted)))
+        if not left:
+            return True
+        left.pop(0)()
+        return False
 
     federation_server.supervise(
-        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
+        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
     )
-    # at first it may be an answer that was late; then nobody is back; then it is
-    assert ended == [0, 0, 0, 0, 1, 1]
-    assert len(jobs.submitted) == 2
+    return found[1:]
+
+
+def nothing():
+    """Change nothing."""
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_job_is_ended_once_for_each_return_of_a_site(tmp_path, absent):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+
+    def gone():
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+        jobs.working["bank"] = set()  # a new process, which has no job
+
+    begun = jobs.working.clear
+    found = looks(tmp_path, jobs, nothing, gone, nothing, back, begun, nothing, gone, back, begun)
+    assert found == [(1, 0)] * 3 + [(2, 1)] * 4 + [(3, 2)] * 2
+
+
+def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    jobs.working["bank"] = set()
+
+    def submitted():
+        jobs.known["job-1"] = "DISPATCHED"
+
+    def said():
+        jobs.known["job-1"] = "RUNNING"
+        absent = {"error": "AbsentError", "sentence": "bank is away", "again": True}
+        (own / "failure.json").write_text(json.dumps(absent))
+
+    assert looks(tmp_path, jobs, nothing, submitted, said, nothing) == [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_site_whose_process_dies_in_every_job_does_not_end_jobs_for_ever(tmp_path, absent):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+    jobs.working["bank"] = set()
+
+    def gone():
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+
+    found = looks(tmp_path, jobs, *[nothing] * 7, gone, back)
+    assert found[:5] == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
+    (status,) = federation_server.list_statuses(tmp_path)
+    if absent == "wait":
+        assert found[5:] == [(5, 5)] * 4
+        assert "5 jobs in a row ended without a word" in status.problem
+    else:  # the run goes on without it, until it was away
+        assert found[5:] == [(5, 4)] * 3 + [(6, 5)]
+        assert status.state == "running"
+
+
+@pytest.mark.parametrize(("absent", "count"), [("wait", 0), ("continue", 1)])
+def test_a_job_is_submitted_when_so_many_sites_answer_as_it_needs(tmp_path, absent, count):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+    jobs.answering -= {"bank", "post"}
+    assert looks(tmp_path, jobs, nothing, nothing)[-1] == (count, 0)
+    (status,) = federation_server.list_statuses(tmp_path)
+    if not count:
+        assert status.state == "waiting"
+        assert status.problem == "waits for sites that do not answer: 'bank', 'post'"
+    jobs.answering |= {"bank", "post"}
+    looks(tmp_path, jobs, nothing)
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert (status.state, status.problem) == ("running", "")
 
 
 def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
@@ -418,7 +477,7 @@ def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
         described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
     )
     jobs = Jobs()
-    jobs.connected, jobs.close = ("telecom", "bank"), lambda: None
+    jobs.answering, jobs.close = ("bank", "telecom"), lambda: None
     monkeypatch.setattr(kit_process, "is_running", lambda kit: True)
     module = SimpleNamespace(Jobs=lambda kit: jobs)
     monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)

@@ -353,12 +353,12 @@ def _show_request(kit: Path, one: JobRequest) -> None:
 
 
 def _connected(kit: Path) -> dict[str, bool] | None:
-    """Return which sites are connected to the server; None if it does not answer."""
+    """Return which sites answer the server now; None if it does not answer."""
     from intarsia.deployment.federation_file import sites_of
 
     jobs = _nvflare().Jobs(kit / "admin")
     try:
-        there = set(jobs.clients())
+        there = jobs.sites()
     except OSError:  # it is starting
         return None
     finally:

@@ -67,15 +67,24 @@ def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
         nvflare.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
 
 
-def test_what_the_framework_prints_is_not_on_standard_output(tmp_path, monkeypatch, capfd):
+def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeypatch, capfd):
+    statuses = [
+        {"client_name": "bank", "app_name": "app", "job_id": "one", "status": "started"},
+        {"client_name": "bank", "app_name": "app", "job_id": "two", "status": "started"},
+        {"client_name": "post", "status": "no_jobs"},
+        {"client_name": "shop", "status": "no_reply"},
+    ]
+
     def session(*given, **more):
         sys.stdout.write("a line of the framework\n")
-        found = SimpleNamespace(client_info=[SimpleNamespace(name="bank")])
-        return SimpleNamespace(get_system_info=lambda: found, close=lambda: None)
+        cell = SimpleNamespace(send_request=None)
+        return SimpleNamespace(
+            get_client_job_status=lambda: statuses, api=SimpleNamespace(cell=cell)
+        )
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    assert nvflare.Jobs(tmp_path).clients() == ("bank",)
+    assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
     assert capfd.readouterr().out == ""
 
 

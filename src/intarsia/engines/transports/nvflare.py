@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvflare.collab import CollabCallError, collab
-from nvflare.fuel.flare_api.api_spec import JobNotFound
+from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
@@ -42,6 +42,7 @@ _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that 
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
+_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 _CALLS: Final = 200  # after which a site gives memory back
 
 
@@ -205,10 +206,17 @@ class Jobs:
         """End a job."""
         self._asked(lambda session: session.abort_job(job))
 
-    def clients(self) -> tuple[ClientId, ...]:
-        """Return the sites that are connected."""
-        info = self._asked(lambda session: session.get_system_info())
-        return tuple(sorted(one.name for one in info.client_info))
+    def sites(self) -> Mapping[ClientId, frozenset[str]]:
+        """Return the sites that answer now, each with the ids of the jobs that it works on.
+
+        Every site is asked: the library lists one for ten minutes after its last word.
+        """
+        found: dict[ClientId, frozenset[str]] = {}
+        for one in self._asked(_statuses):
+            if one.get("status") not in ("no_reply", "error"):
+                jobs = {one["job_id"]} if "job_id" in one else set()
+                found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
+        return found
 
     def close(self) -> None:
         """Leave the server."""
@@ -228,7 +236,7 @@ class Jobs:
             with contextlib.redirect_stdout(sys.stderr):
                 if self._session is None:
                     self._knock()  # a session that found nobody would go on calling for ever
-                    self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
+                    self._session = _opened(self._kit)
                 return ask(self._session)
         except JobNotFound:
             raise
@@ -240,6 +248,32 @@ class Jobs:
             self._session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
+
+
+def _opened(kit: Path) -> Session:
+    """Return a session of a federation's administrator."""
+    session = new_secure_session(ADMIN, str(kit), timeout=10.0, command_timeout=_ANSWER)
+    # The server waits so long for sites, and the session for the server: it would give up just
+    # before the server says which sites did not answer.
+    cell = session.api.cell
+    send = cell.send_request
+
+    def patient(**given: Any) -> Any:
+        return send(**given | {"timeout": given["timeout"] + _ANSWER})
+
+    cell.send_request = patient
+    return session
+
+
+def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
+    """Return what each site answers of each of its jobs, or that it has none, or does not answer.
+
+    A site whose process has ended is known as such at once; one that is cut off takes all the time.
+    """
+    try:
+        return session.get_client_job_status() or ()
+    except NoClientsAvailable:
+        return ()
 
 
 def check_ports(kit: Path) -> None:
