@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from intarsia.deployment import client_folder, client_setup, server
 from intarsia.engines.transports import nvflare
@@ -86,6 +90,23 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
     assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
     assert capfd.readouterr().out == ""
+
+
+def test_received_replies_are_removed_in_time_by_one_thread():
+    tasks = [RxTask(number, "bank", cell=None, reliable=True) for number in range(200)]
+    RxTask.rx_task_map.update(((one.origin, one.sid), one) for one in tasks)
+    before = threading.active_count()
+    kept = tasks.pop()
+    kept._schedule_remove_task(3600.0)
+    for one in tasks:
+        one._schedule_remove_task(0.01)
+    assert threading.active_count() <= before + 1
+    end = time.monotonic() + 60
+    while len(RxTask.rx_task_map) > 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert list(RxTask.rx_task_map.values()) == [kept]
+    kept._remove_task()
+    assert not RxTask.rx_task_map
 
 
 def test_every_class_that_a_kit_of_an_older_version_allows_is_there(kits):
