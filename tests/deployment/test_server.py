@@ -146,7 +146,7 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
 
 
 def looks(folder, jobs, *steps):
-    """Let one supervisor look after each step; return how many jobs are submitted and ended then."""
+    """Let a supervisor look after each step; return how many jobs are submitted and ended then."""
     found, left = [], list(steps)
 
     def stopped():
