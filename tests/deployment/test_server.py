@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import socket
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
     assert len(jobs.submitted) == 1 + again
 
 
-def looks(folder, jobs, *steps):
+def looks(folder, jobs, *steps, note=lambda _: None):
     """Let a supervisor look after each step; return how many jobs are submitted and ended then."""
     found, left = [], list(steps)
 
@@ -157,7 +158,13 @@ def looks(folder, jobs, *steps):
         return False
 
     federation_server.supervise(
-        folder, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
+        folder,
+        jobs,
+        lambda own, run, sites, least: own,
+        stopped=stopped,
+        note=note,
+        pause=0.0,
+        between=0.0,
     )
     return found[1:]
 
@@ -178,9 +185,12 @@ def test_a_job_is_ended_once_for_each_return_of_a_site(tmp_path, absent):
         jobs.answering.add("bank")
         jobs.working["bank"] = set()  # a new process, which has no job
 
-    begun = jobs.working.clear
-    found = looks(tmp_path, jobs, nothing, gone, nothing, back, begun, nothing, gone, back, begun)
+    begun, said = jobs.working.clear, []
+    steps = nothing, gone, nothing, back, begun, nothing, gone, back, begun
+    found = looks(tmp_path, jobs, *steps, note=said.append)
     assert found == [(1, 0)] * 3 + [(2, 1)] * 4 + [(3, 2)] * 2
+    ended = [one for one in said if "ended" in one]
+    assert ended == ["four: the job is ended, since 'bank' has a new process"] * 2
 
 
 def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):
@@ -491,6 +501,55 @@ def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
             "  connected: bank, telecom",
             "  not connected: retailer",
         ]
+
+
+def test_status_is_shown_again_when_it_changes(tmp_path, monkeypatch, capfd):
+    from intarsia.cli import federation as federation_commands
+
+    kit = tmp_path / "server"
+    (kit / "local").mkdir(parents=True)
+    federation_file.finish_kits(
+        described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
+    )
+    looked = []
+
+    def pause(seconds):
+        looked.append(seconds)
+        if len(looked) == 2:
+            own = asked(kit / "local")
+            (own / "silent.json").write_text('["post"]')
+        if len(looked) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(federation_commands.time, "sleep", pause)
+    assert main(["federation", "status", str(kit), "--watch", "--no-sites"]) == 0
+    assert said(capfd)[1].splitlines() == [
+        "server is not running",
+        "server is not running",
+        "  four: waiting, round 0, 0 bytes (waits for sites that do not answer: 'post')",
+    ]
+
+
+def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):
+    pytest.importorskip("psutil")
+    from intarsia.deployment.process import KitProcess
+
+    kit = tmp_path / "bank"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "site.toml").write_text('[site]\nname = "bank"\n')
+    words = ["federation", "logs", str(kit), "-n", "1"]
+    assert main(words) == 2
+    assert "bank has no log; nothing was started in it" in one_error(said(capfd)[1])
+    process = KitProcess(kit, [])
+    process.note("started")
+    process.note("stopped\x1b[2J")
+    (kit / "log.txt").touch()
+    assert main(words) == 0
+    out, err = said(capfd)
+    (line,) = out.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d stopped\S*\[2J", line)
+    assert "\x1b" not in line
+    assert err.splitlines() == [str(kit / "events.log"), f"{kit / 'log.txt'}: empty"]
 
 
 def described(folder):

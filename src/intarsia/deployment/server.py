@@ -285,6 +285,7 @@ def supervise(
     write_job: WriteJob,
     *,
     stopped: Callable[[], bool],
+    note: Callable[[str], None] = lambda _: None,
     pause: float = 2.0,
     between: float = 5.0,
 ) -> None:
@@ -300,6 +301,8 @@ def supervise(
         Writes a job for a run and its sites into a folder, and how many of them must be there.
     stopped
         Says whether to stop.
+    note
+        Told in a sentence when a job is submitted or ended.
     pause, between
         Seconds between looks at the folder, and between questions to the sites, each of which is a
         line of the library's audit.log.
@@ -321,8 +324,8 @@ def supervise(
                     looked[name] = now
                     own = folder / "runs" / name
                     lost = known.get(name)
-                    if _job_is_over(own, jobs, answers, lost):
-                        _submit(own, jobs, write_job, answers())
+                    if _job_is_over(own, jobs, answers, lost, note):
+                        _submit(own, jobs, write_job, answers(), note)
                     known[name] = set() if lost is None else lost
         time.sleep(pause)
 
@@ -332,6 +335,7 @@ def _job_is_over(
     jobs: Jobs,
     answers: Callable[[], Mapping[ClientId, Collection[str]]],
     lost: set[ClientId] | None,  # see supervise; None: its job is of a process before this one
+    note: Callable[[str], None],
 ) -> bool:
     """Return whether a run needs another job; end the one that it has if a site fell out of it."""
     path = own / _JOB
@@ -345,6 +349,7 @@ def _job_is_over(
             return False
     status = jobs.status(job)
     if not status or status.startswith(_DONE):
+        note(f"{own.name}: the job is over ({status or 'not known any more'})")
         if _has_said(own):
             (own / _ENDS).unlink(missing_ok=True)
         elif _jobs_without_progress(own) >= _MOST_ENDS:
@@ -363,23 +368,35 @@ def _job_is_over(
                 _abort(jobs, job)
             (own / _ENDS).unlink(missing_ok=True)
             lost |= back
+            note(f"{own.name}: jobs end again and again at {listed(back)}; see the log there")
             return False
+        note(f"{own.name}: the job is ended, since {listed(back)} has a new process")
         _abort(jobs, job)
     path.unlink()
     return True
 
 
-def _submit(own: Path, jobs: Jobs, write_job: WriteJob, there: Collection[ClientId]) -> None:
+def _submit(
+    own: Path,
+    jobs: Jobs,
+    write_job: WriteJob,
+    there: Collection[ClientId],
+    note: Callable[[str], None],
+) -> None:
     """Submit a job for a run, if so many of its sites answer as it needs."""
     asked = _asked_for(own)
     silent = [site for site in asked.sites if site not in there]
     if len(asked.sites) - len(silent) < asked.least:
+        if silent != _read_json(own / _SILENT, None):
+            note(f"{own.name}: waits for sites that do not answer: {listed(silent)}")
         _write_json(own / _SILENT, silent)
         return
     (own / _SILENT).unlink(missing_ok=True)
     written = write_job(own / "job", own.name, asked.sites, asked.least)
     (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
-    write_atomically(own / _JOB, jobs.submit(written).encode())
+    job = jobs.submit(written)
+    write_atomically(own / _JOB, job.encode())
+    note(f"{own.name}: job {job} is submitted to {listed(asked.sites)}")
 
 
 @dataclass(frozen=True)
