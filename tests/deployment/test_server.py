@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+from datetime import UTC, datetime
 
 import pytest
 
@@ -403,6 +404,28 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
         assert lines[1].endswith(f"the keys that they had: {known}")
         new = [line.strip().partition(":")[0] for line in lines[2:]]
         assert new == [str(tmp_path / one) for one in ("telecom", "retailer") if known == "bank"]
+
+
+def test_renew_says_what_is_to_be_done_with_what_it_wrote(tmp_path, monkeypatch, capfd):
+    from types import SimpleNamespace
+
+    from intarsia.cli import federation as federation_commands
+
+    def renewed(name, host, ports, sites, folder, which):
+        assert (name, ports, folder) == ("credit", (8702, 8703), tmp_path)
+        return folder / "renewed", datetime(2031, 5, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: SimpleNamespace(renewed=renewed))
+    described(tmp_path)
+    words = ["federation", "renew", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    assert main([*words, "bank"]) == 0
+    first, *others = said(capfd)[1].splitlines()
+    assert first.endswith("renewed, valid until 2031-05-01")
+    assert [line.split(":")[0].strip() for line in others] == [str(tmp_path / "renewed" / "bank")]
+    assert main(words) == 0
+    assert len(said(capfd)[1].splitlines()) == 5  # the server and three sites
+    assert main([*words, "bnak"]) == 2
+    assert "The federation has no 'bnak'; use 'bank'" in one_error(said(capfd)[1])
 
 
 def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):

@@ -14,7 +14,7 @@ import typer
 
 from intarsia.cli.console import AsJson, put, say
 from intarsia.core.plugins import package_of
-from intarsia.errors import ExperimentError, printable
+from intarsia.errors import ExperimentError, nearest, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
@@ -79,6 +79,34 @@ def provision(
     for name in description.sites:
         if name not in known:
             say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+
+
+@app.command()
+def renew(
+    file: File,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision wrote the kits.")
+    ] = Path("kits"),
+) -> None:
+    """Write new keys and certificates for kits of FILE, by the same authority; the others go on."""
+    from intarsia.deployment.federation_file import load
+
+    nvflare = _nvflare()
+    description = load(file)
+    known = ("server", *description.sites)
+    for name in names or ():
+        if name not in known:
+            raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
+    ports = description.port, description.port + 1
+    given = description.name, description.server, ports, description.sites, out.resolve()
+    written, end = nvflare.renewed(*given, names or known)
+    say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
+    for name in names or known:
+        say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
 
 
 @app.command()

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from intarsia.deployment import client_folder, client_setup, server
@@ -52,6 +55,53 @@ def class_paths(value: Any) -> Iterator[str]:
 def kits(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kits")
     return dict(nvflare.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_renewed_certificates_are_new_ones_of_the_same_authority(kits):
+    folder = kits["server"].parent
+    given = "two", "localhost", (18002, 18003), ["bank"], folder
+    kept = {path: path.read_bytes() for kit in kits.values() for path in kit.rglob("*.*")}
+    written, end = nvflare.renewed(*given, ["bank"])
+    assert {path: path.read_bytes() for path in kept} == kept  # the others go on
+    assert sorted(path.relative_to(written).as_posix() for path in written.rglob("*.*")) == [
+        "bank/startup/client.crt",
+        "bank/startup/client.key",
+    ]
+    before = certificate(kits["bank"] / "startup" / "client.crt")
+    after = certificate(written / "bank" / "startup" / "client.crt")
+    authority = certificate(kits["bank"] / "startup" / "rootCA.pem")
+    after.verify_directly_issued_by(authority)
+    assert (after.subject, after.issuer) == (before.subject, before.issuer)
+    assert after.serial_number != before.serial_number
+    assert after.public_key() != before.public_key()
+    key = serialization.load_pem_private_key(
+        (written / "bank" / "startup" / "client.key").read_bytes(), None
+    )
+    assert key.public_key() == after.public_key()
+    assert before.not_valid_after_utc < after.not_valid_after_utc == end
+    assert authority.not_valid_after_utc - end > timedelta(days=3000)
+    nvflare.renewed(*given, ["server"])  # with the administrator's
+    for path in ("server/startup/server.crt", "server/admin/startup/client.crt"):
+        certificate(written / path).verify_directly_issued_by(authority)
+
+
+def test_keys_of_participants_lie_in_their_kits_alone(kits):
+    folder = kits["server"].parent
+    state = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
+    assert json.loads(state.read_text()).keys() == {"root_cert", "root_pri_key"}
+    keys = [path for path in (folder / ".provisioning").rglob("*") if path.name.endswith(".key")]
+    assert not keys
+
+
+def test_an_authority_that_ends_soon_signs_nothing(kits, monkeypatch):
+    folder = kits["server"].parent
+    monkeypatch.setattr(nvflare, "_SOON_DAYS", 4000)
+    with pytest.raises(ExperimentError, match=r"ends on 20\d\d-\d\d-\d\d, and no certificate is"):
+        nvflare.renewed("two", "localhost", (18002, 18003), ["bank"], folder, ["bank"])
 
 
 def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):

@@ -20,7 +20,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
+from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.freed_memory import give_back
 from intarsia.errors import ExperimentError, SiteError
@@ -43,6 +45,8 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
+_AUTHORITY_DAYS: Final = 3650  # for which a new certificate authority is valid
+_SOON_DAYS: Final = 30  # left to an authority, with which it signs no more
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
 _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
@@ -361,8 +365,7 @@ def provisioned(
 ) -> Mapping[str, Path]:
     """Write a kit for the server, with the administrator's in it, and for each site.
 
-    They hold keys and certificates. Kits that are there already stay as they are: their keys are
-    the same afterwards.
+    They hold keys and certificates. Kits that are there already stay as they are.
 
     Raises
     ------
@@ -370,14 +373,75 @@ def provisioned(
         If there are kits, and the certificate authority that signed them is not there; or if
         NVIDIA FLARE refuses to write kits.
     """
+    known = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
+    kits = {one: folder / one for one in ("server", *sites)}
+    with _signed(name, host, ports, sites, folder, known) as written:
+        for one, made in written.items():
+            kit = kits["server"] / "admin" if one == ADMIN else kits[one]
+            if not kit.exists():
+                shutil.copytree(made, kit)
+                kit.chmod(0o700)
+    return kits
+
+
+def renewed(
+    name: str,
+    host: str,
+    ports: tuple[int, int],
+    sites: Sequence[ClientId],
+    folder: Path,
+    which: Collection[str],
+) -> tuple[Path, datetime]:
+    """Write new keys and certificates of kits, by the authority that signed those before.
+
+    Returns
+    -------
+    The folder of what is to be copied over each kit, and when the first of the certificates ends.
+
+    Raises
+    ------
+    ExperimentError
+        As `provisioned` does; and if the authority itself ends soon.
+    """
+    from cryptography import x509
+
+    ends: list[datetime] = []
+    with _signed(name, host, ports, sites, folder, which) as written:
+        for one, made in written.items():
+            if (owner := "server" if one == ADMIN else one) not in which:
+                continue
+            own = folder / "renewed" / owner / ("admin/startup" if one == ADMIN else "startup")
+            shutil.rmtree(own, ignore_errors=True)
+            own.mkdir(mode=0o700, parents=True)
+            for path in (*(made / "startup").glob("*.key"), *(made / "startup").glob("*.crt")):
+                shutil.copy2(path, own)
+                if path.suffix == ".crt":
+                    found = x509.load_pem_x509_certificate(path.read_bytes())
+                    ends.append(found.not_valid_after_utc)
+    return folder / "renewed", min(ends)
+
+
+@contextlib.contextmanager
+def _signed(
+    name: str,
+    host: str,
+    ports: tuple[int, int],
+    sites: Sequence[ClientId],
+    folder: Path,
+    known: Collection[str],
+) -> Iterator[Mapping[str, Path]]:
+    """Let NVIDIA FLARE write new kits, by participant, which are gone afterwards.
+
+    Keys of participants are in no other place than their kits. `known`: who has a kit already, by
+    the authority that must be there then.
+    """
     import yaml
 
     work = folder / ".provisioning"
-    signed = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
     authority = work / "kits" / name / "state" / "cert.json"
-    if signed and not authority.is_file():
+    if known and not authority.is_file():
         raise ExperimentError(
-            f"{folder} has kits ({', '.join(signed)}), and the certificate authority of the "
+            f"{folder} has kits ({', '.join(known)}), and the certificate authority of the "
             f"federation {name!r} that signs new ones is not there ({authority}); put the folder "
             ".provisioning back from its backup, or write all kits anew with --out into a folder "
             "that is empty."
@@ -391,7 +455,7 @@ def provisioned(
     builders = {
         "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
         "static_file.StaticFileBuilder": {"config_folder": "config"},
-        "cert.CertBuilder": {},
+        "cert.CertBuilder": {"root_valid_days": _valid_days(authority)},
         "signature.SignatureBuilder": {},
     }
     project = {
@@ -404,6 +468,7 @@ def provisioned(
         ],
     }
     (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
+    _forget_keys(authority)  # of an older version it has those of all participants
     command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
     done = subprocess.run([*command, "--force"], cwd=work, check=False, capture_output=True)
     if done.returncode:
@@ -411,15 +476,38 @@ def provisioned(
         raise ExperimentError(
             f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
         )
+    _forget_keys(authority)
     newest = max((work / "kits" / name).glob("prod_*"), key=lambda path: path.stat().st_mtime)
-    kits = {"server": folder / "server", **{site: folder / site for site in sites}}
-    given = {"server": host, **dict(zip(sites, sites, strict=True))}
-    for one, kit in (*kits.items(), (ADMIN, kits["server"] / "admin")):
-        if not kit.exists():
-            shutil.copytree(newest / given.get(one, ADMIN), kit)
-            kit.chmod(0o700)
-    shutil.rmtree(newest)
-    return kits
+    try:
+        yield {"server": newest / host, **{one: newest / one for one in (*sites, ADMIN)}}
+    finally:
+        shutil.rmtree(newest)
+
+
+def _valid_days(authority: Path) -> int:
+    """Return for how many days an authority is valid, or one that is new."""
+    from cryptography import x509
+
+    if not authority.is_file():
+        return _AUTHORITY_DAYS
+    known = json.loads(authority.read_text(encoding="utf-8"))
+    found = x509.load_pem_x509_certificate(known["root_cert"].encode())
+    left = found.not_valid_after_utc - datetime.now(UTC)
+    if left < timedelta(days=_SOON_DAYS):
+        raise ExperimentError(
+            f"The certificate authority {authority} ends on {found.not_valid_after_utc:%Y-%m-%d}, "
+            "and no certificate is valid for longer; write all kits anew with --out into a folder "
+            "that is empty, and give them out again."
+        )
+    return (found.not_valid_after_utc - found.not_valid_before_utc).days
+
+
+def _forget_keys(authority: Path) -> None:
+    """Leave an authority its own key alone: those of participants are in their kits."""
+    if authority.is_file():
+        known = json.loads(authority.read_text(encoding="utf-8"))
+        own = {key: one for key, one in known.items() if isinstance(one, str)}
+        write_atomically(authority, json.dumps(own).encode(), private=True)
 
 
 def _made_safe(kit: Path) -> None:
