@@ -42,6 +42,10 @@ WRONG = {
     ),
     "sites that differ in case": (GOOD + '[[site]]\nname = "Bank"\n', "more than case"),
     "a quorum of more than all": (GOOD.replace("quorum = 1", "quorum = 9"), "quorum is 9 of 3"),
+    "more than 100 sites": (
+        '[federation]\nname = "a"\n' + "".join(f'[[site]]\nname = "s{n}"\n' for n in range(101)),
+        "has 101 sites; one has 100 at most",
+    ),
     "no such port": (GOOD.replace("8702", "70000"), "between 1 and 65534"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -13,7 +14,7 @@ import four_sites
 from intarsia.engines.remote.caller import RetryPolicy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
-from federation_of_four import PATIENCE, TESTS, Reference, history
+from federation_of_four import PATIENCE, TESTS, Reference, history, intarsia
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,31 @@ def test_a_process_that_is_killed_changes_no_bit(four, undisturbed, begun, fault
         four.start(killed)
     four.finished(name)
     undisturbed[1].same(four, name)
+
+
+def connected(four, name):
+    """Return whether the status says that a site is connected."""
+    said = intarsia("status", four.kits / "server", "--json", "--sites").stdout
+    return json.loads(said)["sites"][name]
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_run_goes_on_as_soon_as_a_site_that_was_killed_is_back(four, undisturbed, begun, absent):
+    """The deadline is that of a user, ten minutes: nothing here waits for it."""
+    name = f"back-{absent}"
+    begun(name, RetryPolicy(absent=absent, quorum=3))
+    worker = four.worker("retailer")
+    four.kill("retailer")
+    worker.kill()
+    while connected(four, "retailer"):
+        time.sleep(1)
+    four.start("retailer")
+    four.finished(name, 300)
+    undisturbed[1].same(four, name)
+    events = (four.kits / "server" / "events.log").read_text().splitlines()
+    jobs = [line for line in events if f" {name}: job " in line]
+    ended = [line for line in events if f"{name}: the job is ended, since 'retailer'" in line]
+    assert (len(jobs), len(ended)) == (2, 1)
 
 
 def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, begun):
