@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from intarsia.deployment import client_folder, client_setup, server
@@ -140,6 +142,33 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
     assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
     assert capfd.readouterr().out == ""
+
+
+JOB = """
+import sys
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.utils.import_utils import optional_import
+from intarsia.engines.transports import nvflare
+nvflare.{component}
+_, found = optional_import(module="nvflare.app_opt.pt.decomposers", name="TensorDecomposer")
+print(found, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("component", ["ServerSide('run')", "SiteSide()"])
+def test_the_start_of_a_job_imports_no_torch(component):
+    pytest.importorskip("torch")
+    # as the library's controller and executor ask for it
+    source = Path(controller.__file__).parent
+    for name in ("controller.py", "executor.py"):
+        assert '"nvflare.app_opt.pt.decomposers"' in (source / name).read_text()
+    done = subprocess.run(
+        [sys.executable, "-c", JOB.format(component=component)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_received_replies_are_removed_in_time_by_one_thread():

@@ -121,11 +121,20 @@ class Lines:
         return found
 
 
+def _without_tensors() -> None:
+    """Keep the library from importing torch at the start of a job, which is for tensors in calls.
+
+    Ours are bytes, and torch takes 250 MB in each process of a job, networks or not.
+    """
+    sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # no such one
+
+
 class ServerSide:
     """The server's component of a job."""
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
+        _without_tensors()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
     def main(self) -> None:
@@ -146,6 +155,7 @@ class SiteSide:
         self._site: Any = None
         self._lock = threading.Lock()
         self._calls = 0
+        _without_tensors()
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
