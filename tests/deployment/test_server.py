@@ -213,6 +213,22 @@ def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):
     assert looks(tmp_path, jobs, nothing, submitted, said, nothing) == [(1, 0)] * 4
 
 
+def test_a_job_that_has_not_begun_is_ended_when_a_site_is_gone(tmp_path):
+    """The framework looks for the sites of such a job after 10, 20, 40 … 600 seconds."""
+    own, jobs = asked(tmp_path), Jobs()
+
+    def gone():
+        jobs.known["job-1"] = "SUBMITTED"
+        jobs.working = dict.fromkeys(remote.NAMES, ())
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+
+    assert looks(tmp_path, jobs, nothing, gone, nothing, back) == [(1, 0), (1, 1), (1, 1), (2, 1)]
+    assert (own / "job.id").read_text() == "job-2"
+
+
 @pytest.mark.parametrize("absent", ["wait", "continue"])
 def test_a_site_whose_process_dies_in_every_job_does_not_end_jobs_for_ever(tmp_path, absent):
     asked(tmp_path, absent)

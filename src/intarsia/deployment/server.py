@@ -358,19 +358,25 @@ def _job_is_over(
     elif lost is None:
         _abort(jobs, job)
     else:
-        # one that said what ended it comes to its end; one that is not running yet begins first
         back = {site for site in asked.sites if site in there and job not in there[site]} - lost
-        if not back or status != _RUNNING or _has_said(own):
-            return False
-        if _jobs_without_progress(own) >= _MOST_ENDS:
+        short = sum(site in there for site in asked.sites) < asked.least
+        if status != _RUNNING and short:
+            # the library would look for its sites less and less often
+            note(f"{own.name}: the job is ended before it began, since sites do not answer")
+        elif not back or status != _RUNNING or _has_said(own):
+            return False  # what ended it is said: it comes to its end
+        elif _jobs_without_progress(own) >= _MOST_ENDS:
             if asked.absent == "wait":
                 _fail(own)
                 _abort(jobs, job)
             (own / _ENDS).unlink(missing_ok=True)
             lost |= back
-            note(f"{own.name}: jobs end again and again at {listed(back)}; see the log there")
+            note(
+                f"{own.name}: jobs end again and again at {listed(sorted(back))}; see the log there"
+            )
             return False
-        note(f"{own.name}: the job is ended, since {listed(back)} has a new process")
+        else:
+            note(f"{own.name}: the job is ended, since {listed(sorted(back))} has a new process")
         _abort(jobs, job)
     path.unlink()
     return True
