@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 from tables import show, write
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import four_sites
 from federation_of_four import Federation, history

@@ -195,7 +195,7 @@ def test_a_job_is_ended_once_for_each_return_of_a_site(tmp_path, absent):
     found = looks(tmp_path, jobs, *steps, note=said.append)
     assert found == [(1, 0)] * 3 + [(2, 1)] * 4 + [(3, 2)] * 2
     ended = [one for one in said if "ended" in one]
-    assert ended == ["four: the job is ended, since 'bank' has a new process"] * 2
+    assert ended == ["four: the job is ended, since 'bank' is back without it"] * 2
 
 
 def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):

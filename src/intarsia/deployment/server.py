@@ -376,7 +376,7 @@ def _job_is_over(
             )
             return False
         else:
-            note(f"{own.name}: the job is ended, since {listed(sorted(back))} has a new process")
+            note(f"{own.name}: the job is ended, since {listed(sorted(back))} is back without it")
         _abort(jobs, job)
     path.unlink()
     return True

@@ -141,7 +141,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
     assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
-    assert capfd.readouterr().out == ""
+    assert capfd.readouterr() == ("", "")
 
 
 JOB = """

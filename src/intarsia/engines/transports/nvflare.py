@@ -14,13 +14,14 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import json
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -126,7 +127,7 @@ def _without_tensors() -> None:
 
     Ours are bytes, and torch takes 250 MB in each process of a job, networks or not.
     """
-    sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # no such one
+    sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # none
 
 
 class ServerSide:
@@ -285,7 +286,7 @@ class Jobs:
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
         try:
             # what a session prints is not what our commands say
-            with contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(io.StringIO()):
                 if self._session is None:
                     self._knock()  # a session that found nobody would go on calling for ever
                     self._session = _opened(self._kit)
@@ -389,8 +390,7 @@ def provisioned(
         for one, made in written.items():
             kit = kits["server"] / "admin" if one == ADMIN else kits[one]
             if not kit.exists():
-                shutil.copytree(made, kit)
-                kit.chmod(0o700)
+                _place(made.rglob("*"), made, kit)
     return kits
 
 
@@ -420,15 +420,28 @@ def renewed(
         for one, made in written.items():
             if (owner := "server" if one == ADMIN else one) not in which:
                 continue
-            own = folder / "renewed" / owner / ("admin/startup" if one == ADMIN else "startup")
-            shutil.rmtree(own, ignore_errors=True)
-            own.mkdir(mode=0o700, parents=True)
-            for path in (*(made / "startup").glob("*.key"), *(made / "startup").glob("*.crt")):
-                shutil.copy2(path, own)
-                if path.suffix == ".crt":
-                    found = x509.load_pem_x509_certificate(path.read_bytes())
-                    ends.append(found.not_valid_after_utc)
+            (certificate,) = (made / "startup").glob("*.crt")
+            found = x509.load_pem_x509_certificate(certificate.read_bytes())
+            ends.append(found.not_valid_after_utc)
+            own = folder / "renewed" / owner / ("admin" if one == ADMIN else "")
+            _place((certificate, certificate.with_suffix(".key")), made, own)
     return folder / "renewed", min(ends)
+
+
+def _place(paths: Iterable[Path], made: Path, folder: Path) -> None:
+    """Put parts of a kit that was made into a folder, which is replaced as a whole."""
+    filling = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(filling, ignore_errors=True)
+    filling.mkdir(mode=0o700, parents=True)
+    for path in paths:
+        own = filling / path.relative_to(made)
+        if path.is_dir():
+            own.mkdir(parents=True, exist_ok=True)
+        else:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, own)
+    shutil.rmtree(folder, ignore_errors=True)
+    filling.rename(folder)
 
 
 @contextlib.contextmanager
@@ -487,11 +500,13 @@ def _signed(
             f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
         )
     _forget_keys(authority)
-    newest = max((work / "kits" / name).glob("prod_*"), key=lambda path: path.stat().st_mtime)
+    made = list((work / "kits" / name).glob("prod_*"))
+    newest = max(made, key=lambda path: path.stat().st_mtime)
     try:
         yield {"server": newest / host, **{one: newest / one for one in (*sites, ADMIN)}}
     finally:
-        shutil.rmtree(newest)
+        for path in made:  # those before it are of calls that were broken off
+            shutil.rmtree(path)
 
 
 def _valid_days(authority: Path) -> int:
