@@ -341,45 +341,53 @@ def _job_is_over(
     path = own / _JOB
     if not path.is_file():
         return True
-    job, asked = path.read_text(encoding="utf-8"), _asked_for(own)
-    there = answers()
+    job, there = path.read_text(encoding="utf-8"), answers()
     if lost is not None:
         lost.intersection_update(there)
-        if all(site in there and job in there[site] for site in asked.sites):
+        if all(job in there.get(site, ()) for site in _asked_for(own).sites):
             return False
     status = jobs.status(job)
     if not status or status.startswith(_DONE):
         note(f"{own.name}: the job is over ({status or 'not known any more'})")
         if _has_said(own):
             (own / _ENDS).unlink(missing_ok=True)
-        elif _jobs_without_progress(own) >= _MOST_ENDS:
+        elif _ends_again(own):
             _fail(own)
-            return False
-    elif lost is None:
+    elif lost is None or _falls_short(own, job, status, there, lost, note):
         _abort(jobs, job)
     else:
-        back = {site for site in asked.sites if site in there and job not in there[site]} - lost
-        short = sum(site in there for site in asked.sites) < asked.least
-        if status != _RUNNING and short:
-            # the library would look for its sites less and less often
-            note(f"{own.name}: the job is ended before it began, since sites do not answer")
-        elif not back or status != _RUNNING or _has_said(own):
-            return False  # what ended it is said: it comes to its end
-        elif _jobs_without_progress(own) >= _MOST_ENDS:
-            if asked.absent == "wait":
-                _fail(own)
-                _abort(jobs, job)
-            (own / _ENDS).unlink(missing_ok=True)
-            lost |= back
-            note(
-                f"{own.name}: jobs end again and again at {listed(sorted(back))}; see the log there"
-            )
-            return False
-        else:
-            note(f"{own.name}: the job is ended, since {listed(sorted(back))} is back without it")
-        _abort(jobs, job)
+        return False
     path.unlink()
-    return True
+    return _read_status(own).state != "failed"
+
+
+def _falls_short(
+    own: Path,
+    job: str,
+    status: str,
+    there: Mapping[ClientId, Collection[str]],
+    lost: set[ClientId],
+    note: Callable[[str], None],
+) -> bool:
+    """Return whether a job is to be ended: it cannot begin, or a site is back without it."""
+    asked = _asked_for(own)
+    if status != _RUNNING:
+        short = sum(site in there for site in asked.sites) < asked.least
+        if short:  # the library would look for its sites less and less often
+            note(f"{own.name}: the job is ended before it began, since sites do not answer")
+        return short
+    back = {site for site in asked.sites if site in there and job not in there[site]} - lost
+    if not back or _has_said(own):  # what ended it is said: it comes to its end
+        return False
+    names = listed(sorted(back))
+    if not _ends_again(own):
+        note(f"{own.name}: the job is ended, since {names} is back without it")
+        return True
+    note(f"{own.name}: jobs end again and again at {names}; see the logs there")
+    lost |= back
+    if asked.absent == "wait":
+        _fail(own)
+    return asked.absent == "wait"
 
 
 def _submit(
@@ -427,20 +435,23 @@ def _has_said(own: Path) -> bool:
     return said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns
 
 
-def _jobs_without_progress(own: Path) -> int:
-    """Return how many jobs of a run ended in a row without getting further; this is one more."""
+def _ends_again(own: Path) -> bool:
+    """Return whether so many jobs of a run ended in a row, none of which got further."""
     journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
     newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
     reached = [_read_status(own).round, newest]
-    before = _read_json(own / _ENDS, {"reached": None})
+    ends = own / _ENDS
+    before = _read_json(ends, {"reached": None})
     count = int(before["count"]) + 1 if before["reached"] == reached else 1
-    _write_json(own / _ENDS, {"reached": reached, "count": count})
-    return count
+    if count < _MOST_ENDS:
+        _write_json(ends, {"reached": reached, "count": count})
+        return False
+    ends.unlink()
+    return True
 
 
 def _fail(own: Path) -> None:
     """Write down that a run fails, since its jobs end without a word."""
-    (own / _ENDS).unlink()
     sentence = (
         f"{_MOST_ENDS} jobs in a row ended without a word; see the logs of the kits, and let the "
         "run go on with `intarsia federation resume`."
