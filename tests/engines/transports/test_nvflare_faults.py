@@ -51,12 +51,12 @@ def test_a_process_that_is_killed_changes_no_bit(four, undisturbed, begun, fault
     name = fault.replace(" ", "-")
     begun(name, after=0 if fault == "worker in the set-up" else 3)
     if fault == "worker in the set-up":
-        four.worker("telecom").kill()
+        four.worker("telecom", name).kill()
         assert not (four.out(name) / "set-up.state").exists()
     elif fault == "worker":
-        four.worker("telecom").kill()
+        four.worker("telecom", name).kill()
     elif fault == "server worker":
-        four.worker("server").kill()
+        four.worker("server", name).kill()
     else:
         killed = "retailer" if fault == "site" else "server"
         four.kill(killed)
@@ -76,7 +76,7 @@ def test_a_run_goes_on_as_soon_as_a_site_that_was_killed_is_back(four, undisturb
     """The deadline is that of a user, ten minutes: nothing here waits for it."""
     name = f"back-{absent}"
     begun(name, RetryPolicy(absent=absent, quorum=3))
-    worker = four.worker("retailer")
+    worker = four.worker("retailer", name)
     four.kill("retailer")
     worker.kill()
     while connected(four, "retailer"):
@@ -92,7 +92,7 @@ def test_a_run_goes_on_as_soon_as_a_site_that_was_killed_is_back(four, undisturb
 
 def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, begun):
     begun("frozen", RetryPolicy(seconds=5.0, deadline=120.0))
-    worker = four.worker("telecom")
+    worker = four.worker("telecom", "frozen")
     worker.suspend()
     time.sleep(12)  # longer than an attempt takes
     worker.resume()
@@ -102,7 +102,7 @@ def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, beg
 
 def test_a_site_that_is_slow_beyond_the_deadline_is_named_and_waited_for(four, undisturbed, begun):
     begun("slow", RetryPolicy(seconds=10.0, deadline=30.0))
-    worker = four.worker("telecom")
+    worker = four.worker("telecom", "slow")
     worker.suspend()
     four.until("slow", lambda one: "telecom did not answer" in one.problem)
     worker.resume()
@@ -118,10 +118,10 @@ def test_a_run_goes_on_without_a_site_which_catches_up(four, begun, fault, round
     name = f"without-{fault}"
     begun(name, CONTINUE, after=1, rounds=400, evaluate_every=5, tolerance=1e-6)
     if fault == "frozen":
-        worker = four.worker("retailer")
+        worker = four.worker("retailer", name)
         worker.suspend()
     else:
-        worker = four.worker("retailer")
+        worker = four.worker("retailer", name)
         four.kill("retailer")
         worker.kill()
     four.until(name, lambda one: one.away == ("retailer",))
@@ -141,14 +141,14 @@ def test_a_run_goes_on_without_a_site_which_catches_up(four, begun, fault, round
 
 def test_a_site_whose_disk_is_full_ends_the_run_by_name(four, begun):
     begun("full-site")
-    four.worker("bank").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    four.worker("bank", "full-site").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     said = four.failed("full-site")
     assert re.search("At client 'bank' in .*could not read or write a file", said)
 
 
 def test_a_server_whose_disk_is_full_goes_on_when_it_is_not(four, undisturbed, begun):
     begun("full-server")
-    four.worker("server").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    four.worker("server", "full-server").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     four.finished("full-server")
     undisturbed[1].same(four, "full-server")
 
