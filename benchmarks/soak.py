@@ -4,8 +4,8 @@
 
 Four sites and a server on this machine, over mutual TLS, train hybrid federated averaging on small
 tables, in which nothing converges early. Ten times on the way, and once at the start, the memory
-(resident, of the worker and the parent of each kit) and the size of the kits' logs and of their
-folders of runs are taken. Needs intarsia[nvflare].
+(resident, of the worker and the parent of each kit), the threads of the server's worker and the
+size of the kits' logs and of their folders of runs are taken. Needs intarsia[nvflare].
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import Any
 import psutil
 from tables import show, write
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import four_sites
 from federation_of_four import Federation, history
 
 COLUMNS = (
     *("exchanges", "seconds", "server worker", "server parent", "site worker", "site parent"),
-    *("logs", "server's run", "a site's run"),
+    *("logs", "server's run", "a site's run", "threads"),
 )
+MOST_THREADS = 50 + 4 * len(four_sites.NAMES)  # of the server's worker
 LOG_CAP = 3 * 2_000_000  # bytes: what a kit's log.txt may come to
 
 
@@ -51,7 +52,9 @@ def main() -> None:
         f"its cap is {LOG_CAP / 1e6:g} MB. Runs: what lies in the folders of the run, in kB. From "
         f"{first['exchanges']:,} to {last['exchanges']:,} exchanges: the server's worker "
         f"{_change(first, last, 'server worker')}, the sites' {_change(first, last, 'site worker')}"
-        f", logs {(last['logs'] - first['logs']) / 1e3:+.1f} kB. Load {os.getloadavg()[0]:.1f} on "
+        f", logs {(last['logs'] - first['logs']) / 1e3:+.1f} kB. Threads: of the server's worker, "
+        f"{max(one['threads'] for one in rows)} at most; {MOST_THREADS} are allowed. {_rate(rows)} "
+        f"exchanges a second. Load {os.getloadavg()[0]:.1f} on "
         f"{os.cpu_count()} cores, so that times say little."
     )
     show(title, COLUMNS, shown)
@@ -96,7 +99,7 @@ def _done(four: Federation) -> int:
 def taken(four: Federation) -> dict[str, float]:
     """Return the memory of the processes, and the bytes of logs and runs."""
     found: dict[str, float] = {"server worker": 0, "server parent": 0, "site worker": 0}
-    found["site parent"] = 0
+    found |= {"site parent": 0, "threads": 0}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
@@ -106,6 +109,8 @@ def taken(four: Federation) -> dict[str, float]:
             who = "server" if kit == "server" else "site"
             kind = f"{who} {'worker' if four._is_worker(process) else 'parent'}"
             found[kind] = max(found[kind], process.memory_info().rss)
+            if kind == "server worker":
+                found["threads"] = process.num_threads()
     logs = [
         sum(_size(path) for path in (four.kits / name).rglob("log*.txt*"))
         for name in four.processes
@@ -126,8 +131,14 @@ def _size(path: Path) -> int:
 
 def _row(one: dict[str, Any]) -> list[str]:
     memory = [f"{one[key] / 1e6:.1f}" for key in COLUMNS[2:6]]
-    sizes = [f"{one[key] / 1e3:.1f}" for key in COLUMNS[6:]]
-    return [f"{one['exchanges']:,}", f"{one['seconds']:.0f}", *memory, *sizes]
+    sizes = [f"{one[key] / 1e3:.1f}" for key in COLUMNS[6:9]]
+    counts = f"{one['threads']:.0f}"
+    return [f"{one['exchanges']:,}", f"{one['seconds']:.0f}", *memory, *sizes, counts]
+
+
+def _rate(rows: list[dict[str, Any]]) -> str:
+    seconds = rows[-1]["seconds"] - rows[0]["seconds"]
+    return f"{(rows[-1]['exchanges'] - rows[0]['exchanges']) / seconds:.1f}"
 
 
 def _change(first: dict[str, Any], last: dict[str, Any], key: str) -> str:

@@ -4,7 +4,9 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import socket
+from datetime import UTC, datetime
 
 import pytest
 
@@ -40,6 +42,10 @@ WRONG = {
     ),
     "sites that differ in case": (GOOD + '[[site]]\nname = "Bank"\n', "more than case"),
     "a quorum of more than all": (GOOD.replace("quorum = 1", "quorum = 9"), "quorum is 9 of 3"),
+    "more than 100 sites": (
+        '[federation]\nname = "a"\n' + "".join(f'[[site]]\nname = "s{n}"\n' for n in range(101)),
+        "has 101 sites; one has 100 at most",
+    ),
     "no such port": (GOOD.replace("8702", "70000"), "between 1 and 65534"),
 }
 
@@ -57,7 +63,7 @@ class Jobs:
 
     def __init__(self):
         self.submitted, self.aborted, self.known, self.there = [], [], {}, True
-        self.connected = ()
+        self.answering, self.working = set(remote.NAMES), {}  # jobs by sites that work on others
 
     def submit(self, job):
         self._check()
@@ -70,9 +76,10 @@ class Jobs:
         self._check()
         return self.known.get(job, "")
 
-    def clients(self):
+    def sites(self):
         self._check()
-        return self.connected
+        newest = f"job-{len(self.submitted)}"
+        return {name: self.working.get(name, {newest}) for name in self.answering}
 
     def abort(self, job):
         self._check()
@@ -98,10 +105,10 @@ def turns(folder, jobs, number=1):
     )
 
 
-def asked(folder):
+def asked(folder, absent="wait"):
     remote.write_tables(folder)
-    description = remote.described(folder)
-    return federation_server.request(folder, description, remote.NAMES, RetryPolicy())
+    description, patience = remote.described(folder), RetryPolicy(absent=absent)
+    return federation_server.request(folder, description, remote.NAMES, patience)
 
 
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
@@ -144,38 +151,121 @@ def test_a_run_goes_on_after_an_absence_and_not_after_what_must_be_mended(tmp_pa
     assert len(jobs.submitted) == 1 + again
 
 
-def test_a_job_that_goes_on_without_a_site_is_ended_when_the_site_is_back(tmp_path):
-    own, jobs, ended = asked(tmp_path), Jobs(), []
-    away = own / "out" / "away.json"
-    away.parent.mkdir()
-
-    def gone():
-        away.write_text('["bank"]')
-        jobs.connected = ("bank", "post")
-
-    def long_away():
-        os.utime(away, (0, 0))
-        jobs.connected = ("post",)
-
-    def back():
-        assert federation_server.list_statuses(tmp_path)[0].away == ("bank",)
-        jobs.connected = ("bank", "post")
-
-    steps = iter([lambda: None, gone, long_away, back, lambda: None])
+def looks(folder, jobs, *steps, note=lambda _: None):
+    """Let a supervisor look after each step; return how many jobs are submitted and ended then."""
+    found, left = [], list(steps)
 
     def stopped():
-        ended.append(len(jobs.aborted))
-        step = next(steps, None)
-        if step is not None:
-            step()
-        return step is None
+        found.append((len(jobs.submitted), len(jobs.aborted)))
+        if not left:
+            return True
+        left.pop(0)()
+        return False
 
     federation_server.supervise(
-        tmp_path, jobs, lambda own, run, sites, least: own, stopped=stopped, pause=0.0, between=0.0
+        folder,
+        jobs,
+        lambda own, run, sites, least: own,
+        stopped=stopped,
+        note=note,
+        pause=0.0,
+        between=0.0,
     )
-    # at first it may be an answer that was late; then nobody is back; then it is
-    assert ended == [0, 0, 0, 0, 1, 1]
-    assert len(jobs.submitted) == 2
+    return found[1:]
+
+
+def nothing():
+    """Change nothing."""
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_job_is_ended_once_for_each_return_of_a_site(tmp_path, absent):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+
+    def gone():
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+        jobs.working["bank"] = set()  # a new process, which has no job
+
+    begun, said = jobs.working.clear, []
+    steps = nothing, gone, nothing, back, begun, nothing, gone, back, begun
+    found = looks(tmp_path, jobs, *steps, note=said.append)
+    assert found == [(1, 0)] * 3 + [(2, 1)] * 4 + [(3, 2)] * 2
+    ended = [one for one in said if "ended" in one]
+    assert ended == ["four: the job is ended, since 'bank' is back without it"] * 2
+
+
+def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    jobs.working["bank"] = set()
+
+    def submitted():
+        jobs.known["job-1"] = "DISPATCHED"
+
+    def said():
+        jobs.known["job-1"] = "RUNNING"
+        absent = {"error": "AbsentError", "sentence": "bank is away", "again": True}
+        (own / "failure.json").write_text(json.dumps(absent))
+
+    assert looks(tmp_path, jobs, nothing, submitted, said, nothing) == [(1, 0)] * 4
+
+
+def test_a_job_that_has_not_begun_is_ended_when_a_site_is_gone(tmp_path):
+    """The framework looks for the sites of such a job after 10, 20, 40 … 600 seconds."""
+    own, jobs = asked(tmp_path), Jobs()
+
+    def gone():
+        jobs.known["job-1"] = "SUBMITTED"
+        jobs.working = dict.fromkeys(remote.NAMES, ())
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+
+    assert looks(tmp_path, jobs, nothing, gone, nothing, back) == [(1, 0), (1, 1), (1, 1), (2, 1)]
+    assert (own / "job.id").read_text() == "job-2"
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_site_whose_process_dies_in_every_job_does_not_end_jobs_for_ever(tmp_path, absent):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+    jobs.working["bank"] = set()
+
+    def gone():
+        jobs.answering.discard("bank")
+
+    def back():
+        jobs.answering.add("bank")
+
+    found = looks(tmp_path, jobs, *[nothing] * 7, gone, back)
+    assert found[:5] == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4)]
+    (status,) = federation_server.list_statuses(tmp_path)
+    if absent == "wait":
+        assert found[5:] == [(5, 5)] * 4
+        assert "5 jobs in a row ended without a word" in status.problem
+    else:  # the run goes on without it, until it was away
+        assert found[5:] == [(5, 4)] * 3 + [(6, 5)]
+        assert status.state == "running"
+
+
+@pytest.mark.parametrize(("absent", "count"), [("wait", 0), ("continue", 1)])
+def test_a_job_is_submitted_when_so_many_sites_answer_as_it_needs(tmp_path, absent, count):
+    asked(tmp_path, absent)
+    jobs = Jobs()
+    jobs.answering -= {"bank", "post"}
+    assert looks(tmp_path, jobs, nothing, nothing)[-1] == (count, 0)
+    (status,) = federation_server.list_statuses(tmp_path)
+    if not count:
+        assert status.state == "waiting"
+        assert status.problem == "waits for sites that do not answer: 'bank', 'post'"
+    jobs.answering |= {"bank", "post"}
+    looks(tmp_path, jobs, nothing)
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert (status.state, status.problem) == ("running", "")
 
 
 def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
@@ -336,6 +426,28 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
         assert new == [str(tmp_path / one) for one in ("telecom", "retailer") if known == "bank"]
 
 
+def test_renew_says_what_is_to_be_done_with_what_it_wrote(tmp_path, monkeypatch, capfd):
+    from types import SimpleNamespace
+
+    from intarsia.cli import federation as federation_commands
+
+    def renewed(name, host, ports, sites, folder, which):
+        assert (name, ports, folder) == ("credit", (8702, 8703), tmp_path)
+        return folder / "renewed", datetime(2031, 5, 1, tzinfo=UTC)
+
+    monkeypatch.setattr(federation_commands, "_nvflare", lambda: SimpleNamespace(renewed=renewed))
+    described(tmp_path)
+    words = ["federation", "renew", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    assert main([*words, "bank"]) == 0
+    first, *others = said(capfd)[1].splitlines()
+    assert first.endswith("renewed, valid until 2031-05-01")
+    assert [line.split(":")[0].strip() for line in others] == [str(tmp_path / "renewed" / "bank")]
+    assert main(words) == 0
+    assert len(said(capfd)[1].splitlines()) == 5  # the server and three sites
+    assert main([*words, "bnak"]) == 2
+    assert "The federation has no 'bnak'; use 'bank'" in one_error(said(capfd)[1])
+
+
 def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):
     (tmp_path / "site.toml").write_text('[site]\nname = "one"\n')
     lines = sites.Lines({"one": site_in(tmp_path)})
@@ -418,7 +530,7 @@ def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
         described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
     )
     jobs = Jobs()
-    jobs.connected, jobs.close = ("telecom", "bank"), lambda: None
+    jobs.answering, jobs.close = ("bank", "telecom"), lambda: None
     monkeypatch.setattr(kit_process, "is_running", lambda kit: True)
     module = SimpleNamespace(Jobs=lambda kit: jobs)
     monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
@@ -432,6 +544,55 @@ def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
             "  connected: bank, telecom",
             "  not connected: retailer",
         ]
+
+
+def test_status_is_shown_again_when_it_changes(tmp_path, monkeypatch, capfd):
+    from intarsia.cli import federation as federation_commands
+
+    kit = tmp_path / "server"
+    (kit / "local").mkdir(parents=True)
+    federation_file.finish_kits(
+        described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
+    )
+    looked = []
+
+    def pause(seconds):
+        looked.append(seconds)
+        if len(looked) == 2:
+            own = asked(kit / "local")
+            (own / "silent.json").write_text('["post"]')
+        if len(looked) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(federation_commands.time, "sleep", pause)
+    assert main(["federation", "status", str(kit), "--watch", "--no-sites"]) == 0
+    assert said(capfd)[1].splitlines() == [
+        "server is not running",
+        "server is not running",
+        "  four: waiting, round 0, 0 bytes (waits for sites that do not answer: 'post')",
+    ]
+
+
+def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):
+    pytest.importorskip("psutil")
+    from intarsia.deployment.process import KitProcess
+
+    kit = tmp_path / "bank"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "site.toml").write_text('[site]\nname = "bank"\n')
+    words = ["federation", "logs", str(kit), "-n", "1"]
+    assert main(words) == 2
+    assert "bank has no log; nothing was started in it" in one_error(said(capfd)[1])
+    process = KitProcess(kit, [])
+    process.note("started")
+    process.note("stopped\x1b[2J")
+    (kit / "log.txt").touch()
+    assert main(words) == 0
+    out, err = said(capfd)
+    (line,) = out.splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d stopped\S*\[2J", line)
+    assert "\x1b" not in line
+    assert err.splitlines() == [str(kit / "events.log"), f"{kit / 'log.txt'}: empty"]
 
 
 def described(folder):

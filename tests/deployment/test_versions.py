@@ -8,11 +8,12 @@ import json
 import pytest
 
 import sites
+from intarsia import __version__
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.deployment.table_metadata import TableMetadata
 from intarsia.engines import codec
-from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
+from intarsia.engines.remote.wire import PROTOCOL, Answer, Call, Version
 from intarsia.errors import VersionError
 from intarsia.results import run_folder
 from tests.deployment.test_run import HASTY, NAMES, described, set_up
@@ -40,6 +41,47 @@ def older_call(data):
     tree = json.loads(call.body)
     del tree["protocol"]
     return codec.encode(dataclasses.replace(call, body=json.dumps(tree).encode()))
+
+
+def claims(version):
+    """Return a line on which telecom says that it has a version."""
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if client != "telecom" or data:
+            return answer
+        body = b"" if version is None else codec.encode(version)
+        return codec.encode(dataclasses.replace(codec.decode(answer, Answer), body=body))
+
+    return line
+
+
+REFUSED = {
+    "another second number": Version("0.999.0", PROTOCOL),
+    "other calls": Version(__version__, PROTOCOL + 1),
+    "no version": None,
+}
+
+
+@pytest.mark.parametrize("version", REFUSED.values(), ids=REFUSED)
+def test_a_site_whose_version_does_not_go_together_with_the_servers_is_named(tmp_path, version):
+    with pytest.raises(VersionError) as refused:
+        run_over(tmp_path, set_up(tmp_path), claims(version))
+    has = "an intarsia that is too old to say its version" if version is None else str(version)
+    assert str(refused.value) == (
+        f"The server has intarsia {__version__} (calls of version {PROTOCOL}), and site 'telecom' "
+        f"has {has}; install intarsia {__version__} at 'telecom', then let the run go on with "
+        "`intarsia federation resume`."
+    )
+    assert not any((tmp_path / name / "log").exists() for name in NAMES)  # no site was called
+
+
+def test_versions_that_go_together_are_told_in_a_note(tmp_path):
+    own = Version()
+    newer = dataclasses.replace(own, package=own.package.rpartition(".")[0] + ".99")
+    found = run_over(tmp_path, set_up(tmp_path), claims(newer))
+    notes = [note for note in found.notes if "go together" in note]
+    assert notes == [f"Site 'telecom' has {newer}, and the server {own}, which go together."]
 
 
 def test_a_site_of_an_older_version_is_refused_by_its_name(tmp_path):

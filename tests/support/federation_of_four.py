@@ -103,16 +103,22 @@ class Federation:
         for process in self.processes.values():
             process.wait(120)
 
-    def worker(self, name, seconds=60):
-        """Return the process that works on a job."""
-        end = time.monotonic() + seconds
+    def worker(self, name, run, seconds=120):
+        """Return the process that works on the present job of a run."""
+        job, end = (
+            self.kits / "server" / "local" / "runs" / run / "job.id",
+            time.monotonic() + seconds,
+        )
         while time.monotonic() < end:
+            present = job.read_text() if job.is_file() else "no job"
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.Error):
-                    if str(self.kits / name) in process.cmdline() and self._is_worker(process):
+                    words = process.cmdline()
+                    own = str(self.kits / name) in words and any(present in one for one in words)
+                    if own and self._is_worker(process):
                         return process
             time.sleep(0.5)
-        raise AssertionError(f"{name} works on no job")
+        raise AssertionError(f"{name} works on no job of {run}")
 
     @staticmethod
     def _is_worker(process):

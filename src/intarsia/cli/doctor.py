@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _SOON = timedelta(days=30)  # a certificate that ends within it is to be renewed
 _SECONDS = 3.0  # in which a server must answer
 _MINUTE = 60.0
+_RENEW = "get new ones from whoever provisions the federation (intarsia federation renew)"
 
 
 @dataclass(frozen=True)
@@ -320,10 +321,10 @@ def certificates(kit: Path) -> list[Finding]:
             findings.append(_problem("certificates", said, "set this machine's clock"))
         elif now > end:
             said = f"{path.name} ended on {end:%Y-%m-%d}"
-            findings.append(_problem("certificates", said, "provision the federation anew"))
+            findings.append(_problem("certificates", said, _RENEW))
         elif end - now < _SOON:
             said = f"{path.name} ends on {end:%Y-%m-%d}, in {(end - now).days} days"
-            findings.append(_problem("certificates", said, "provision the federation anew by then"))
+            findings.append(_problem("certificates", said, _RENEW))
     if not left and not findings:
         return [_problem("certificates", "startup has none", "get the kit again")]
     if findings:

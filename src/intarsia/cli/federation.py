@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from intarsia.cli.console import AsJson, put, say
 from intarsia.core.plugins import package_of
-from intarsia.errors import ExperimentError, printable
+from intarsia.errors import ExperimentError, nearest, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
-    from intarsia.deployment.server import RunStatus
 
 
 app = typer.Typer(
@@ -31,6 +32,8 @@ Kit = Annotated[
     Path,
     typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
 ]
+
+_WATCHED: Final = 5.0  # seconds between looks
 
 Which = Annotated[
     str,
@@ -79,6 +82,34 @@ def provision(
 
 
 @app.command()
+def renew(
+    file: File,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision wrote the kits.")
+    ] = Path("kits"),
+) -> None:
+    """Write new keys and certificates for kits of FILE, by the same authority; the others go on."""
+    from intarsia.deployment.federation_file import load
+
+    nvflare = _nvflare()
+    description = load(file)
+    known = ("server", *description.sites)
+    for name in names or ():
+        if name not in known:
+            raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
+    ports = description.port, description.port + 1
+    given = description.name, description.server, ports, description.sites, out.resolve()
+    written, end = nvflare.renewed(*given, names or known)
+    say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
+    for name in names or known:
+        say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
+
+
+@app.command()
 def server(kit: Kit) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
@@ -93,7 +124,8 @@ def server(kit: Kit) -> None:
     jobs = nvflare.Jobs(kit / "admin")
     say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
-        supervise(kit / "local", jobs, nvflare.write_job, stopped=process.stopped)
+        given = kit / "local", jobs, nvflare.write_job
+        supervise(*given, stopped=process.stopped, note=process.note)
     jobs.close()
 
 
@@ -157,41 +189,73 @@ def status(
         bool | None,
         typer.Option(
             "--sites/--no-sites",
-            help="Ask the server which sites are connected; default: yes, but with --json no.",
+            help="Ask the sites whether they are there; default: yes, but with --json no.",
         ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option(help="Show it again whenever it changes, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
-    from intarsia.cli.doctor import certificates
     from intarsia.deployment.federation_file import check_kit, is_of_server
+    from intarsia.deployment.process import is_running
+
+    check_kit(kit)
+    asks = is_of_server(kit) and (ask if ask is not None else not as_json)
+    jobs = _nvflare().Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
+    shown: dict[str, Any] = {}
+    try:
+        while True:
+            found = _standing(kit, jobs)
+            if found != shown and as_json:
+                put(json.dumps(found))
+            elif found != shown:
+                if watch and sys.stderr.isatty():
+                    typer.clear()
+                _show(kit, found)
+            if not watch:
+                return
+            shown = found
+            time.sleep(_WATCHED)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+    finally:
+        if jobs is not None:
+            jobs.close()
+
+
+def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
+    """Return how a kit stands, as `status --json` prints it; `jobs` asks sites, None: nobody."""
+    from intarsia.cli.doctor import certificates
+    from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
 
-    check_kit(kit)
-    signed = (kit / "startup").is_dir()
+    signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
-    alive, is_server = is_running(kit), is_of_server(kit)
-    found = list_statuses(kit / "local") if is_server else []
-    asked = alive and is_server and (ask if ask is not None else not as_json)
-    sites = _connected(kit) if asked else None
-    if as_json:
-        content: dict[str, Any] = {
-            "running": alive,
-            "runs": [asdict(one) for one in found],
-            "certificates": [one.said for one in warnings],
-        }
-        if sites is not None:
-            content["sites"] = sites
-        put(json.dumps(content))
-        return
-    say(f"{kit.name} is {'running' if alive else 'not running'}")
-    for warning in warnings:
-        say(f"  certificates: {warning.said}; {warning.remedy}")
+    found: dict[str, Any] = {
+        "running": is_running(kit),
+        "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
+        "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
+    }
+    if jobs is not None and found["running"]:
+        with contextlib.suppress(OSError):  # it is starting
+            there = jobs.sites()
+            found["sites"] = {name: name in there for name in sites_of(kit)[0]}
+    return found
+
+
+def _show(kit: Path, found: dict[str, Any]) -> None:
+    """Show how a kit stands."""
+    say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
+    for warning in found["certificates"]:
+        say(f"  certificates: {warning}")
     for there, words in ((True, "connected"), (False, "not connected")):
-        names = [name for name, one in (sites or {}).items() if one is there]
+        names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:
             say(f"  {words}: {', '.join(names)}")
-    for one in found:
+    for one in found["runs"]:
         say(_line(one))
 
 
@@ -226,17 +290,22 @@ def ping(kit: Kit) -> None:
 def logs(
     kit: Kit, lines: Annotated[int, typer.Option("--lines", "-n", help="How many.")] = 30
 ) -> None:
-    """Print the last lines of the log of KIT on standard output, and of a site's own errors."""
+    """Print the last lines of the logs of KIT: what happened, warnings, and a site's own errors."""
     from intarsia.deployment.client_folder import ERRORS
+    from intarsia.deployment.federation_file import check_kit
+    from intarsia.deployment.process import EVENTS
 
-    path, errors = kit / "log.txt", kit / "local" / ERRORS
-    if not path.is_file() and not errors.is_file():
-        raise ExperimentError(f"{kit} has no log.txt; nothing was started in it so far.")
-    for one in (path, errors):
-        if one.is_file():
-            say(str(one))
-            for line in one.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
-                put(printable(line))
+    check_kit(kit)
+    found = [
+        one for one in (kit / EVENTS, kit / "log.txt", kit / "local" / ERRORS) if one.is_file()
+    ]
+    if not found:
+        raise ExperimentError(f"{kit} has no log; nothing was started in it so far.")
+    for path in found:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        say(f"{path}{'' if text else ': empty'}")
+        for line in text.splitlines()[-lines:]:
+            put(printable(line))
 
 
 @app.command()
@@ -352,28 +421,15 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")
 
 
-def _connected(kit: Path) -> dict[str, bool] | None:
-    """Return which sites are connected to the server; None if it does not answer."""
-    from intarsia.deployment.federation_file import sites_of
-
-    jobs = _nvflare().Jobs(kit / "admin")
-    try:
-        there = set(jobs.clients())
-    except OSError:  # it is starting
-        return None
-    finally:
-        jobs.close()
-    return {name: name in there for name in sites_of(kit)[0]}
-
-
-def _line(one: RunStatus) -> str:
-    numbers = [f"round {one.round}"]
-    numbers += [] if one.loss is None else [f"loss {one.loss:.6g}"]
-    numbers += [] if one.gap is None else [f"gap {one.gap:.1e}"]
-    numbers += [f"{one.bytes:,} bytes"]
-    problem = f" ({one.problem})" if one.problem else ""
-    numbers += [f"without {', '.join(one.away)}"] if one.away else []
-    return f"  {one.name}: {one.state}, {', '.join(numbers)}{problem}"
+def _line(one: dict[str, Any]) -> str:
+    """Return a line about a run, of the fields of a `RunStatus`."""
+    numbers = [f"round {one['round']}"]
+    numbers += [] if one["loss"] is None else [f"loss {one['loss']:.6g}"]
+    numbers += [] if one["gap"] is None else [f"gap {one['gap']:.1e}"]
+    numbers += [f"{one['bytes']:,} bytes"]
+    problem = f" ({one['problem']})" if one["problem"] else ""
+    numbers += [f"without {', '.join(one['away'])}"] if one["away"] else []
+    return f"  {one['name']}: {one['state']}, {', '.join(numbers)}{problem}"
 
 
 def _nvflare() -> Any:

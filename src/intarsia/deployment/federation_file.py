@@ -18,6 +18,7 @@ from intarsia.errors import ExperimentError
 
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
+_MOST_SITES: Final = 100
 
 # What `intarsia federation init` writes.
 EXAMPLE: Final = """\
@@ -91,6 +92,11 @@ class FederationFile:
             raise ExperimentError(
                 f"The sites are {list(self.sites)}; every federation needs one at least, and "
                 "each a name of its own."
+            )
+        if len(self.sites) > _MOST_SITES:
+            raise ExperimentError(
+                f"The federation has {len(self.sites)} sites; one has {_MOST_SITES} at most, as "
+                "many as a server of NVIDIA FLARE takes: make two of it."
             )
         for name in (self.name, *self.sites):
             if not name.replace("-", "").replace("_", "").isalnum() or name in ("server", "admin"):

@@ -15,11 +15,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from intarsia import __version__
+from intarsia.errors import printable
 from intarsia.results.lock import alone
 
 _PID: Final = "intarsia.pid"
@@ -28,6 +31,7 @@ _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
 _AUDIT: Final = "audit.log"
+EVENTS: Final = "events.log"  # what happened to a kit's process, and at a server to its runs
 _MOST_BYTES: Final = 20_000_000  # of that file, when a process starts to write it
 _JOB: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job's folder, with logs
 _MOST_JOBS: Final = 20  # whose folders stay, when a process starts
@@ -51,6 +55,13 @@ class KitProcess:
     ) -> None:
         self._kit, self._command, self._report = kit, list(command), report
         self._stop = threading.Event()
+
+    def note(self, sentence: str) -> None:
+        """Write down in the kit's events.log what happened."""
+        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(sentence)}\n"
+        # a full disk must not end what goes on without a log
+        with contextlib.suppress(OSError), (self._kit / EVENTS).open("a", encoding="utf-8") as log:
+            log.write(line)
 
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
@@ -76,6 +87,7 @@ class KitProcess:
         with alone(self._kit / _LOCK, sentence):
             (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
             before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
+            _put_by(self._kit / EVENTS)
             keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
             keeper.start()
             try:
@@ -83,6 +95,7 @@ class KitProcess:
             finally:
                 self._stop.set()
                 keeper.join()
+                self.note("stopped")
                 for one, handler in before.items():
                     signal.signal(one, handler)
                 (self._kit / _PID).unlink(missing_ok=True)
@@ -99,11 +112,13 @@ class KitProcess:
             try:
                 self._serve()
             except OSError as problem:  # a full disk, or too many files: it may pass
+                sentence = (
+                    f"The process of {self._kit} could not be kept running ({problem}); see to "
+                    "that: it is tried again every half a minute at the latest."
+                )
+                self.note(sentence)
                 with contextlib.suppress(OSError):  # what is said may go to the same disk
-                    self._report(
-                        f"The process of {self._kit} could not be kept running ({problem}); see to "
-                        "that: it is tried again every half a minute at the latest."
-                    )
+                    self._report(sentence)
             # one that dies at once would else be started for ever
             pause = 1.0 if time.monotonic() - begin > _LONGEST else min(2 * pause, _LONGEST)
             self._stop.wait(pause)
@@ -118,8 +133,11 @@ class KitProcess:
             child = subprocess.Popen(
                 self._command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT
             )
+            self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not self._stop.wait(_PAUSE):
                 pass
+            if child.poll() is not None and not self._stop.is_set():
+                self.note(f"the process ended with status {child.returncode}; it is started again")
             if child.poll() is None:
                 child.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):

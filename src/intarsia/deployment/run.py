@@ -110,6 +110,8 @@ def run_over(
         If the experiment, a site's table or the output folder is wrong.
     BusyError
         If another process works on a run in the output folder.
+    VersionError
+        If a site has a version of this package that does not go together with the server's.
     AbsentError
         If sites do not answer, or their owners do not allow the run (`PolicyError`) or have not
         decided about it (`PendingError`); `resume_over` goes on from there.
@@ -178,7 +180,8 @@ def _go_on(
     try:
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
-            return run_at(AtSites(caller, folder), description, folder, Listeners(watcher))
+            at_sites = AtSites(caller, folder, caller.compare_versions())
+            return run_at(at_sites, description, folder, Listeners(watcher))
     finally:
         journal.close()
 
@@ -217,8 +220,9 @@ class AtSites:
     sites, drawn = True, False
     truth: Structure | None = None
 
-    def __init__(self, caller: Caller, folder: Path) -> None:
+    def __init__(self, caller: Caller, folder: Path, versions: tuple[str, ...]) -> None:
         self._caller, self._folder = caller, folder
+        self._versions = versions  # notes on those of sites
         self.notes: tuple[str, ...] = ()
         self._set_up: SetUp | None = None  # of a run that goes on
         self._schemas: Mapping[str, Schema] = {}
@@ -231,7 +235,8 @@ class AtSites:
         path = self._folder / run_folder.SET_UP
         if path.is_file():
             self._set_up = codec.decode(path.read_bytes(), SetUp, Schema, Holding, Labels)
-            self._schemas, self.notes = self._set_up.schemas, self._set_up.notes
+            self._schemas = self._set_up.schemas
+            self.notes = tuple(dict.fromkeys((*self._set_up.notes, *self._versions)))
             train = self._schemas["train"]
             return without_intercept(train) if description.preprocessing.intercept else train
         tree = {**experiment.to_dict(description), "protocol": PROTOCOL}
@@ -268,7 +273,7 @@ class AtSites:
         stopping = {"validation": Schema(late, labels)} if late else {}
         self._schemas = {"train": train, **stopping, **(test if tested else {})}
         about = *coded, *notes_on_labels(train, description.labels), *notes_on_levels(train)
-        self.notes = (*_left_out(held, self._kept), *about)
+        self.notes = (*self._versions, *_left_out(held, self._kept), *about)
         self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():
             check_kinds(schema, sparse, standardise=description.preprocessing.standardise)

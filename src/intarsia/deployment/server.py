@@ -1,9 +1,12 @@
 """Supervise the runs of a federation's server: submit their jobs, and again where one ends.
 
 A run is a folder `runs/NAME` in the server's own: `request.json` says what was asked for, and the
-output folder `out` is that of any run. NVIDIA FLARE ends a job when a process of it dies and takes
-no site back into it; the supervisor then submits another, which goes on where that one was. It does
-so too when a site is back that the run goes on without.
+output folder `out` is that of any run. NVIDIA FLARE takes no site back into a job; the supervisor
+then submits another, which goes on where that one was.
+
+NVIDIA FLARE lists a site for ten minutes after its last word. So the supervisor asks every site
+itself, each few seconds: one that answers, and does not work on a job that is running, has lost its
+process and is back. A job is submitted when so many sites answer as the run needs.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -30,6 +34,7 @@ from intarsia.errors import (
     ExperimentError,
     IntarsiaError,
     PolicyError,
+    listed,
     nearest,
 )
 from intarsia.experiment import config as experiment
@@ -48,9 +53,10 @@ _JOB: Final = "job.id"
 _STOPPED: Final = "stopped"
 _ENDS: Final = "ends.json"
 _MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
+_SILENT: Final = "silent.json"  # sites whose answer a run waits for before its job is submitted
 _DONE: Final = "FINISHED"
+_RUNNING: Final = "RUNNING"  # status of a job of which every site has started its part
 ENTRY_POINTS: Final = {"job": f"{__name__}.run_in_job"}  # what a job runs at the server
-_STEADY: Final = 20.0  # seconds for which a site must have been away before its job is ended
 
 
 class Jobs(Protocol):
@@ -68,8 +74,8 @@ class Jobs(Protocol):
         """End a job."""
         ...
 
-    def clients(self) -> tuple[ClientId, ...]:
-        """Return the sites that are connected."""
+    def sites(self) -> Mapping[ClientId, Collection[str]]:
+        """Return the sites that answer now, each with the ids of the jobs that it works on."""
         ...
 
 
@@ -214,6 +220,8 @@ def _read_status(own: Path) -> RunStatus:
     problem = "" if failure is None or state == "finished" else failure["sentence"]
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
         problem = " ".join(_read_json(out / run_folder.PENDING, {}).values())
+    if state == "waiting" and (silent := _read_json(own / _SILENT, ())):
+        problem = f"waits for sites that do not answer: {listed(silent)}"
     return RunStatus(
         own.name,
         state,
@@ -277,8 +285,9 @@ def supervise(
     write_job: WriteJob,
     *,
     stopped: Callable[[], bool],
+    note: Callable[[str], None] = lambda _: None,
     pause: float = 2.0,
-    between: float = 10.0,
+    between: float = 5.0,
 ) -> None:
     """Keep every run going until it is finished, or cannot go on.
 
@@ -292,58 +301,142 @@ def supervise(
         Writes a job for a run and its sites into a folder, and how many of them must be there.
     stopped
         Says whether to stop.
+    note
+        Told in a sentence when a job is submitted or ended.
     pause, between
-        Seconds between looks at the folder, and between questions how a run's job stands, each of
-        which is a line of the library's audit.log.
+        Seconds between looks at the folder, and between questions to the sites, each of which is a
+        line of the library's audit.log.
     """
     looked: dict[str, float] = {}
-    # a job that ran when a process before this one ended may be listed as running for ever
-    own: set[str] = set()
+    # By run, for those whose job this process submitted: one that ran when a process before this
+    # one ended may be listed as running for ever. Sites are those that its jobs lost again and
+    # again, and that no job is ended for until they were away.
+    known: dict[str, set[ClientId]] = {}
     while not stopped():
+        answers = cache(jobs.sites)  # asked once for all runs
         for one in list_statuses(folder):
             name, now = one.name, time.monotonic()
             with contextlib.suppress(OSError):
                 if one.state == "stopped":
                     _end_job(folder / "runs" / name, jobs)
-                early = one.state == "running" and now - looked.get(name, -between) < between
+                early = now - looked.get(name, -between) < between
                 if one.state in ("waiting", "running") and not early:
                     looked[name] = now
-                    _keep_going(folder / "runs" / name, jobs, write_job, fresh=name not in own)
-                    own.add(name)
+                    own = folder / "runs" / name
+                    lost = known.get(name)
+                    if _job_is_over(own, jobs, answers, lost, note):
+                        _submit(own, jobs, write_job, answers(), note)
+                    known[name] = set() if lost is None else lost
         time.sleep(pause)
 
 
-def _keep_going(own: Path, jobs: Jobs, write_job: WriteJob, *, fresh: bool) -> None:
-    """Submit a job for a run that has none which is alive."""
+def _job_is_over(
+    own: Path,
+    jobs: Jobs,
+    answers: Callable[[], Mapping[ClientId, Collection[str]]],
+    lost: set[ClientId] | None,  # see supervise; None: its job is of a process before this one
+    note: Callable[[str], None],
+) -> bool:
+    """Return whether a run needs another job; end the one that it has if a site fell out of it."""
     path = own / _JOB
-    if path.is_file():
-        job = path.read_text(encoding="utf-8")
-        status = jobs.status(job)
-        if status and not status.startswith(_DONE):
-            if not fresh and not _sites_are_back(own, jobs):
-                return
-            with contextlib.suppress(OSError):  # it may run in no process any more
-                jobs.abort(job)
-        elif _hopeless(own):
-            return
+    if not path.is_file():
+        return True
+    job, there = path.read_text(encoding="utf-8"), answers()
+    if lost is not None:
+        lost.intersection_update(there)
+        if all(job in there.get(site, ()) for site in _asked_for(own).sites):
+            return False
+    status = jobs.status(job)
+    if not status or status.startswith(_DONE):
+        note(f"{own.name}: the job is over ({status or 'not known any more'})")
+        if _has_said(own):
+            (own / _ENDS).unlink(missing_ok=True)
+        elif _ends_again(own):
+            _fail(own)
+    elif lost is None or _falls_short(own, job, status, there, lost, note):
+        _abort(jobs, job)
+    else:
+        return False
+    path.unlink()
+    return _read_status(own).state != "failed"
+
+
+def _falls_short(
+    own: Path,
+    job: str,
+    status: str,
+    there: Mapping[ClientId, Collection[str]],
+    lost: set[ClientId],
+    note: Callable[[str], None],
+) -> bool:
+    """Return whether a job is to be ended: it cannot begin, or a site is back without it."""
+    asked = _asked_for(own)
+    if status != _RUNNING:
+        short = sum(site in there for site in asked.sites) < asked.least
+        if short:  # the library would look for its sites less and less often
+            note(f"{own.name}: the job is ended before it began, since sites do not answer")
+        return short
+    back = {site for site in asked.sites if site in there and job not in there[site]} - lost
+    if not back or _has_said(own):  # what ended it is said: it comes to its end
+        return False
+    names = listed(sorted(back))
+    if not _ends_again(own):
+        note(f"{own.name}: the job is ended, since {names} is back without it")
+        return True
+    note(f"{own.name}: jobs end again and again at {names}; see the logs there")
+    lost |= back
+    if asked.absent == "wait":
+        _fail(own)
+    return asked.absent == "wait"
+
+
+def _submit(
+    own: Path,
+    jobs: Jobs,
+    write_job: WriteJob,
+    there: Collection[ClientId],
+    note: Callable[[str], None],
+) -> None:
+    """Submit a job for a run, if so many of its sites answer as it needs."""
+    asked = _asked_for(own)
+    silent = [site for site in asked.sites if site not in there]
+    if len(asked.sites) - len(silent) < asked.least:
+        if silent != _read_json(own / _SILENT, None):
+            note(f"{own.name}: waits for sites that do not answer: {listed(silent)}")
+        _write_json(own / _SILENT, silent)
+        return
+    (own / _SILENT).unlink(missing_ok=True)
+    written = write_job(own / "job", own.name, asked.sites, asked.least)
+    (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
+    job = jobs.submit(written)
+    write_atomically(own / _JOB, job.encode())
+    note(f"{own.name}: job {job} is submitted to {listed(asked.sites)}")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a run was asked for with."""
+
+    sites: tuple[ClientId, ...]
+    absent: str
+    least: int  # sites without which its job does not begin
+
+
+def _asked_for(own: Path) -> _Asked:
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
     sites, patience = tuple(asked["sites"]), asked["patience"]
-    least = patience["quorum"] if patience["absent"] == "continue" else len(sites)
-    written = write_job(own / "job", own.name, sites, least)
-    path.unlink(missing_ok=True)
-    (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
-    write_atomically(path, jobs.submit(written).encode())
+    absent = patience["absent"]
+    return _Asked(sites, absent, patience["quorum"] if absent == "continue" else len(sites))
 
 
-def _hopeless(own: Path) -> bool:
-    """Return whether jobs of a run end again and again, which is then written down as a failure.
-
-    A job that said what ended it does not count, nor one that got further than those before.
-    """
+def _has_said(own: Path) -> bool:
+    """Return whether the newest job of a run has said what ended it."""
     said, job = own / _FAILURE, own / _JOB
-    if said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns:
-        (own / _ENDS).unlink(missing_ok=True)
-        return False
+    return said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns
+
+
+def _ends_again(own: Path) -> bool:
+    """Return whether so many jobs of a run ended in a row, none of which got further."""
     journals = sorted((own / "out" / run_folder.JOURNAL).glob("*.journal"))
     newest = [[one.name, one.stat().st_size] for one in journals[-1:]]
     reached = [_read_status(own).round, newest]
@@ -354,12 +447,21 @@ def _hopeless(own: Path) -> bool:
         _write_json(ends, {"reached": reached, "count": count})
         return False
     ends.unlink()
-    sentence = (
-        f"{count} jobs in a row ended without a word; see the logs of the kits, and let the run go "
-        "on with `intarsia federation resume`."
-    )
-    _write_json(said, {"error": "SiteError", "sentence": sentence, "again": False})
     return True
+
+
+def _fail(own: Path) -> None:
+    """Write down that a run fails, since its jobs end without a word."""
+    sentence = (
+        f"{_MOST_ENDS} jobs in a row ended without a word; see the logs of the kits, and let the "
+        "run go on with `intarsia federation resume`."
+    )
+    _write_json(own / _FAILURE, {"error": "SiteError", "sentence": sentence, "again": False})
+
+
+def _abort(jobs: Jobs, job: str) -> None:
+    with contextlib.suppress(OSError):  # it may run in no process any more
+        jobs.abort(job)
 
 
 def _end_job(own: Path, jobs: Jobs) -> None:
@@ -369,15 +471,5 @@ def _end_job(own: Path, jobs: Jobs) -> None:
         job = path.read_text(encoding="utf-8")
         status = jobs.status(job)
         if status and not status.startswith(_DONE):
-            with contextlib.suppress(OSError):  # it may run in no process any more
-                jobs.abort(job)
+            _abort(jobs, job)
         path.unlink()
-
-
-def _sites_are_back(own: Path, jobs: Jobs) -> bool:
-    """Return whether sites that a job goes on without are there again: it takes none back."""
-    away = _away(own)
-    if not away:
-        return False
-    since = (own / "out" / run_folder.AWAY).stat().st_mtime
-    return time.time() - since > _STEADY and not set(jobs.clients()).isdisjoint(away)

@@ -105,7 +105,7 @@ def test_of_a_run_that_is_over_a_site_keeps_what_keeps_it_from_being_taken_again
 
     def line(client, number, data, deliver):
         answer = deliver(data)
-        if client == "bank":
+        if client == "bank" and data:
             calls.append((data, answer))
             if codec.decode(data, Call).function == "keep":
                 raise Killed  # nobody hears of the answer

@@ -32,6 +32,7 @@ SECRETS = modes.keys(Privacy(mode="masked"), ("a",), None, "test")
 @dataclass(frozen=True)
 class Named:
     algorithm: str
+    own_algorithm = None
 
 
 def clients():

@@ -181,7 +181,7 @@ def connected(jobs):
     end = time.monotonic() + 120
     while True:
         with contextlib.suppress(ConnectionError):
-            if set(jobs.clients()) == set(TABLES):
+            if jobs.sites().keys() == TABLES.keys():
                 return
         assert time.monotonic() < end
         time.sleep(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -13,7 +14,7 @@ import four_sites
 from intarsia.engines.remote.caller import RetryPolicy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
-from federation_of_four import PATIENCE, TESTS, Reference, history
+from federation_of_four import PATIENCE, TESTS, Reference, history, intarsia
 
 pytestmark = pytest.mark.slow
 
@@ -50,12 +51,12 @@ def test_a_process_that_is_killed_changes_no_bit(four, undisturbed, begun, fault
     name = fault.replace(" ", "-")
     begun(name, after=0 if fault == "worker in the set-up" else 3)
     if fault == "worker in the set-up":
-        four.worker("telecom").kill()
+        four.worker("telecom", name).kill()
         assert not (four.out(name) / "set-up.state").exists()
     elif fault == "worker":
-        four.worker("telecom").kill()
+        four.worker("telecom", name).kill()
     elif fault == "server worker":
-        four.worker("server").kill()
+        four.worker("server", name).kill()
     else:
         killed = "retailer" if fault == "site" else "server"
         four.kill(killed)
@@ -64,9 +65,34 @@ def test_a_process_that_is_killed_changes_no_bit(four, undisturbed, begun, fault
     undisturbed[1].same(four, name)
 
 
+def connected(four, name):
+    """Return whether the status says that a site is connected."""
+    said = intarsia("status", four.kits / "server", "--json", "--sites").stdout
+    return json.loads(said)["sites"][name]
+
+
+@pytest.mark.parametrize("absent", ["wait", "continue"])
+def test_a_run_goes_on_as_soon_as_a_site_that_was_killed_is_back(four, undisturbed, begun, absent):
+    """The deadline is that of a user, ten minutes: nothing here waits for it."""
+    name = f"back-{absent}"
+    begun(name, RetryPolicy(absent=absent, quorum=3))
+    worker = four.worker("retailer", name)
+    four.kill("retailer")
+    worker.kill()
+    while connected(four, "retailer"):
+        time.sleep(1)
+    four.start("retailer")
+    four.finished(name, 300)
+    undisturbed[1].same(four, name)
+    events = (four.kits / "server" / "events.log").read_text().splitlines()
+    jobs = [line for line in events if f" {name}: job " in line]
+    ended = [line for line in events if f"{name}: the job is ended, since 'retailer'" in line]
+    assert (len(jobs), len(ended)) == (2, 1)
+
+
 def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, begun):
     begun("frozen", RetryPolicy(seconds=5.0, deadline=120.0))
-    worker = four.worker("telecom")
+    worker = four.worker("telecom", "frozen")
     worker.suspend()
     time.sleep(12)  # longer than an attempt takes
     worker.resume()
@@ -76,7 +102,7 @@ def test_a_site_that_is_frozen_for_a_while_changes_no_bit(four, undisturbed, beg
 
 def test_a_site_that_is_slow_beyond_the_deadline_is_named_and_waited_for(four, undisturbed, begun):
     begun("slow", RetryPolicy(seconds=10.0, deadline=30.0))
-    worker = four.worker("telecom")
+    worker = four.worker("telecom", "slow")
     worker.suspend()
     four.until("slow", lambda one: "telecom did not answer" in one.problem)
     worker.resume()
@@ -92,10 +118,10 @@ def test_a_run_goes_on_without_a_site_which_catches_up(four, begun, fault, round
     name = f"without-{fault}"
     begun(name, CONTINUE, after=1, rounds=400, evaluate_every=5, tolerance=1e-6)
     if fault == "frozen":
-        worker = four.worker("retailer")
+        worker = four.worker("retailer", name)
         worker.suspend()
     else:
-        worker = four.worker("retailer")
+        worker = four.worker("retailer", name)
         four.kill("retailer")
         worker.kill()
     four.until(name, lambda one: one.away == ("retailer",))
@@ -115,14 +141,14 @@ def test_a_run_goes_on_without_a_site_which_catches_up(four, begun, fault, round
 
 def test_a_site_whose_disk_is_full_ends_the_run_by_name(four, begun):
     begun("full-site")
-    four.worker("bank").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    four.worker("bank", "full-site").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     said = four.failed("full-site")
     assert re.search("At client 'bank' in .*could not read or write a file", said)
 
 
 def test_a_server_whose_disk_is_full_goes_on_when_it_is_not(four, undisturbed, begun):
     begun("full-server")
-    four.worker("server").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    four.worker("server", "full-server").rlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     four.finished("full-server")
     undisturbed[1].same(four, "full-server")
 

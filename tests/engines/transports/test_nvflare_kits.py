@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +17,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from nvflare.collab.runtime import controller
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from intarsia.deployment import client_folder, client_setup, server
 from intarsia.engines.transports import nvflare
@@ -50,6 +59,53 @@ def kits(tmp_path_factory) -> dict[str, Path]:
     return dict(nvflare.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
 
 
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_renewed_certificates_are_new_ones_of_the_same_authority(kits):
+    folder = kits["server"].parent
+    given = "two", "localhost", (18002, 18003), ["bank"], folder
+    kept = {path: path.read_bytes() for kit in kits.values() for path in kit.rglob("*.*")}
+    written, end = nvflare.renewed(*given, ["bank"])
+    assert {path: path.read_bytes() for path in kept} == kept  # the others go on
+    assert sorted(path.relative_to(written).as_posix() for path in written.rglob("*.*")) == [
+        "bank/startup/client.crt",
+        "bank/startup/client.key",
+    ]
+    before = certificate(kits["bank"] / "startup" / "client.crt")
+    after = certificate(written / "bank" / "startup" / "client.crt")
+    authority = certificate(kits["bank"] / "startup" / "rootCA.pem")
+    after.verify_directly_issued_by(authority)
+    assert (after.subject, after.issuer) == (before.subject, before.issuer)
+    assert after.serial_number != before.serial_number
+    assert after.public_key() != before.public_key()
+    key = serialization.load_pem_private_key(
+        (written / "bank" / "startup" / "client.key").read_bytes(), None
+    )
+    assert key.public_key() == after.public_key()
+    assert before.not_valid_after_utc < after.not_valid_after_utc == end
+    assert authority.not_valid_after_utc - end > timedelta(days=3000)
+    nvflare.renewed(*given, ["server"])  # with the administrator's
+    for path in ("server/startup/server.crt", "server/admin/startup/client.crt"):
+        certificate(written / path).verify_directly_issued_by(authority)
+
+
+def test_keys_of_participants_lie_in_their_kits_alone(kits):
+    folder = kits["server"].parent
+    state = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
+    assert json.loads(state.read_text()).keys() == {"root_cert", "root_pri_key"}
+    keys = [path for path in (folder / ".provisioning").rglob("*") if path.name.endswith(".key")]
+    assert not keys
+
+
+def test_an_authority_that_ends_soon_signs_nothing(kits, monkeypatch):
+    folder = kits["server"].parent
+    monkeypatch.setattr(nvflare, "_SOON_DAYS", 4000)
+    with pytest.raises(ExperimentError, match=r"ends on 20\d\d-\d\d-\d\d, and no certificate is"):
+        nvflare.renewed("two", "localhost", (18002, 18003), ["bank"], folder, ["bank"])
+
+
 def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
     folder = kits["server"].parent
     authority = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
@@ -67,16 +123,69 @@ def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
         nvflare.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
 
 
-def test_what_the_framework_prints_is_not_on_standard_output(tmp_path, monkeypatch, capfd):
+def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeypatch, capfd):
+    statuses = [
+        {"client_name": "bank", "app_name": "app", "job_id": "one", "status": "started"},
+        {"client_name": "bank", "app_name": "app", "job_id": "two", "status": "started"},
+        {"client_name": "post", "status": "no_jobs"},
+        {"client_name": "shop", "status": "no_reply"},
+    ]
+
     def session(*given, **more):
         sys.stdout.write("a line of the framework\n")
-        found = SimpleNamespace(client_info=[SimpleNamespace(name="bank")])
-        return SimpleNamespace(get_system_info=lambda: found, close=lambda: None)
+        cell = SimpleNamespace(send_request=None)
+        return SimpleNamespace(
+            get_client_job_status=lambda: statuses, api=SimpleNamespace(cell=cell)
+        )
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    assert nvflare.Jobs(tmp_path).clients() == ("bank",)
-    assert capfd.readouterr().out == ""
+    assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
+    assert capfd.readouterr() == ("", "")
+
+
+JOB = """
+import sys
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.utils.import_utils import optional_import
+from intarsia.engines.transports import nvflare
+nvflare.{component}
+_, found = optional_import(module="nvflare.app_opt.pt.decomposers", name="TensorDecomposer")
+print(found, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("component", ["ServerSide('run')", "SiteSide()"])
+def test_the_start_of_a_job_imports_no_torch(component):
+    pytest.importorskip("torch")
+    # as the library's controller and executor ask for it
+    source = Path(controller.__file__).parent
+    for name in ("controller.py", "executor.py"):
+        assert '"nvflare.app_opt.pt.decomposers"' in (source / name).read_text()
+    done = subprocess.run(
+        [sys.executable, "-c", JOB.format(component=component)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_received_replies_are_removed_in_time_by_one_thread():
+    tasks = [RxTask(number, "bank", cell=None, reliable=True) for number in range(200)]
+    RxTask.rx_task_map.update(((one.origin, one.sid), one) for one in tasks)
+    before = threading.active_count()
+    kept = tasks.pop()
+    kept._schedule_remove_task(3600.0)
+    for one in tasks:
+        one._schedule_remove_task(0.01)
+    assert threading.active_count() <= before + 1
+    end = time.monotonic() + 60
+    while len(RxTask.rx_task_map) > 1 and time.monotonic() < end:
+        time.sleep(0.01)
+    assert list(RxTask.rx_task_map.values()) == [kept]
+    kept._remove_task()
+    assert not RxTask.rx_task_map
 
 
 def test_every_class_that_a_kit_of_an_older_version_allows_is_there(kits):

@@ -64,7 +64,7 @@ def test_a_job_waits_over_a_kill_until_it_is_approved_and_the_logs_agree(four):
     reference = Reference(tree, four.tables)
     four.submit(tree)
     four.until("asked", lambda one: "Site 'bank': the owner has not decided" in one.problem)
-    four.worker("bank").kill()
+    four.worker("bank", "asked").kill()
     four.kill("bank")
     (one,) = [one for one in Requests(four.kits / "bank" / "local").all() if one.state == "waiting"]
     assert one.asked.name == "asked"

@@ -10,15 +10,24 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Protocol
 
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.remote.replies import check_answer
 from intarsia.engines.remote.server_journal import Journal
-from intarsia.engines.remote.wire import Answer, Call, Kind, raised
-from intarsia.errors import AbsentError, CodecError, ExperimentError, PendingError
+from intarsia.engines.remote.wire import Answer, Call, Kind, Version, raised
+from intarsia.errors import (
+    AbsentError,
+    CodecError,
+    ExperimentError,
+    PendingError,
+    VersionError,
+    listed,
+)
 
 
 class Transport(Protocol):
@@ -298,12 +307,54 @@ class Caller:
             pause.wait(min(1.0, self.patience.deadline / 10))
 
     def _answers(self, client: ClientId) -> bool:
-        try:
-            # no call: the site refuses it, and has said that it is there
-            self._transport.send(client, b"", self.patience.probe)
-        except OSError:
-            return False
-        return True
+        found = _version(self._transport, client, self.patience.probe)
+        if found is not None:
+            _check_versions({client: found})
+        return found is not None
+
+    def compare_versions(self) -> tuple[str, ...]:
+        """Return in sentences whose version differs from the server's, and goes together with it.
+
+        Sites that do not answer are passed over: they are asked when they are back.
+
+        Raises
+        ------
+        VersionError
+            If a site's version does not go together with the server's.
+        """
+        with ThreadPoolExecutor(max(1, len(self.clients))) as pool:
+            ask = partial(_version, self._transport, seconds=self.patience.seconds)
+            found = dict(zip(self.clients, pool.map(ask, self.clients), strict=True))
+        known = {client: one for client, one in found.items() if one is not None}
+        _check_versions(known)
+        own = Version()
+        return tuple(
+            f"Site {client!r} has {one}, and the server {own}, which go together."
+            for client, one in known.items()
+            if one != own
+        )
+
+
+def _version(transport: Transport, client: ClientId, seconds: float) -> Version | None:
+    """Return the version of a site, None if it does not answer."""
+    try:
+        # no call: the site refuses it, and has said that it is there
+        said = codec.decode(transport.send(client, b"", seconds), Answer)
+        found = codec.decode(said.body, Version) if said.body else Version("", 0)
+    except (OSError, CodecError):
+        return None
+    return found if isinstance(found, Version) else None
+
+
+def _check_versions(found: Mapping[ClientId, Version]) -> None:
+    own = Version()
+    others = {client: one for client, one in found.items() if not one.fits(own)}
+    if others:
+        have = ", ".join(f"site {client!r} has {one}" for client, one in others.items())
+        raise VersionError(
+            f"The server has {own}, and {have}; install intarsia {own.package} at "
+            f"{listed(others)}, then let the run go on with `intarsia federation resume`."
+        )
 
 
 def _absent(clients: Collection[ClientId], what: str, patience: RetryPolicy) -> AbsentError:

@@ -159,14 +159,16 @@ class Site:
                     return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 name, sentence = wire.sentence_of(error)
-                # nothing asks whether the site is there; what is pending is asked every second
+                # no bytes ask whether the site is there, and for its version; what is pending is
+                # asked every second
                 if data and name != "PendingError":
                     self._report(error)
                     self._refuse(call, data, error)
                 if name not in _HARMLESS:
                     self._run = None  # a call that was broken off may have changed it in part
+                body = b"" if data else codec.encode(wire.Version())
                 return codec.encode(
-                    Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, b"")
+                    Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, body)
                 )
 
     def _refuse(self, call: Call, data: bytes, error: Exception) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from intarsia import errors
+from intarsia import __version__, errors
 from intarsia.core.algorithm import ClientFunction
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedRecord
@@ -66,6 +66,24 @@ class Answer:
     down: int  # bytes of the message and of the reply, as the codec writes them
     up: int
     body: bytes
+
+
+@dataclass(frozen=True)
+class Version:
+    """What runs somewhere: a site says it in answer to bytes that are no call."""
+
+    package: str = __version__  # of intarsia; "": one that does not say it
+    protocol: int = PROTOCOL
+
+    def fits(self, other: Version) -> bool:
+        """Return whether both may work on one run: what differs is the package's third number."""
+        mine, theirs = (one.package.split(".")[:2] for one in (self, other))
+        return self.protocol == other.protocol and mine == theirs
+
+    def __str__(self) -> str:
+        if not self.package:
+            return "an intarsia that is too old to say its version"
+        return f"intarsia {shown(self.package)} (calls of version {self.protocol})"
 
 
 @dataclass(frozen=True)

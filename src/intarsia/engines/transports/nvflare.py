@@ -9,24 +9,30 @@ its process writes that there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import gc
 import importlib
+import io
 import json
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from nvflare.collab import CollabCallError, collab
-from nvflare.fuel.flare_api.api_spec import JobNotFound
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
+from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.freed_memory import give_back
 from intarsia.errors import ExperimentError, SiteError
@@ -40,8 +46,11 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
+_AUTHORITY_DAYS: Final = 3650  # for which a new certificate authority is valid
+_SOON_DAYS: Final = 30  # left to an authority, with which it signs no more
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
+_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 _CALLS: Final = 200  # after which a site gives memory back
 
 
@@ -52,6 +61,41 @@ def _chunks(self: Any) -> str:
 # The library formats what it receives for a line of its log, written or not: the digits of 8 MB
 # take four times as long as carrying them.
 ConsumableBufferList.__repr__ = _chunks
+
+
+class _Removals:
+    """Removes received replies when their time is over, all of them in one thread.
+
+    The library keeps each for 65 seconds, in case that a part of it is sent again, in a thread of
+    its own: 2,600 threads at 10 exchanges a second with 4 sites.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="removals", daemon=True).start()
+
+    def schedule(self, task: RxTask, seconds: float | None = None) -> None:
+        """Remove a reply after a time; does in its place what the library's method does."""
+        with task.stop_lock:
+            if task.cleanup_timer is None:
+                task.cleanup_timer = self
+                due = task.completed_task_ttl if seconds is None else seconds
+                self._loop.call_soon_threadsafe(self._loop.call_later, due, task._remove_task)
+
+    def cancel(self) -> None:
+        """Do nothing, as what is removed already is not found when its time is over."""
+
+
+@functools.cache
+def _removals() -> _Removals:
+    return _Removals()
+
+
+def _remove_later(task: RxTask, ttl: float | None = None) -> None:
+    _removals().schedule(task, ttl)
+
+
+RxTask._schedule_remove_task = _remove_later
 
 
 class Lines:
@@ -78,11 +122,20 @@ class Lines:
         return found
 
 
+def _without_tensors() -> None:
+    """Keep the library from importing torch at the start of a job, which is for tensors in calls.
+
+    Ours are bytes, and torch takes 250 MB in each process of a job, networks or not.
+    """
+    sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # none
+
+
 class ServerSide:
     """The server's component of a job."""
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
+        _without_tensors()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
     def main(self) -> None:
@@ -103,6 +156,7 @@ class SiteSide:
         self._site: Any = None
         self._lock = threading.Lock()
         self._calls = 0
+        _without_tensors()
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
@@ -205,10 +259,17 @@ class Jobs:
         """End a job."""
         self._asked(lambda session: session.abort_job(job))
 
-    def clients(self) -> tuple[ClientId, ...]:
-        """Return the sites that are connected."""
-        info = self._asked(lambda session: session.get_system_info())
-        return tuple(sorted(one.name for one in info.client_info))
+    def sites(self) -> Mapping[ClientId, frozenset[str]]:
+        """Return the sites that answer now, each with the ids of the jobs that it works on.
+
+        Every site is asked: the library lists one for ten minutes after its last word.
+        """
+        found: dict[ClientId, frozenset[str]] = {}
+        for one in self._asked(_statuses):
+            if one.get("status") not in ("no_reply", "error"):
+                jobs = {one["job_id"]} if "job_id" in one else set()
+                found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
+        return found
 
     def close(self) -> None:
         """Leave the server."""
@@ -225,10 +286,10 @@ class Jobs:
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
         try:
             # what a session prints is not what our commands say
-            with contextlib.redirect_stdout(sys.stderr):
+            with contextlib.redirect_stdout(io.StringIO()):
                 if self._session is None:
                     self._knock()  # a session that found nobody would go on calling for ever
-                    self._session = new_secure_session(ADMIN, str(self._kit), timeout=10.0)
+                    self._session = _opened(self._kit)
                 return ask(self._session)
         except JobNotFound:
             raise
@@ -240,6 +301,32 @@ class Jobs:
             self._session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
+
+
+def _opened(kit: Path) -> Session:
+    """Return a session of a federation's administrator."""
+    session = new_secure_session(ADMIN, str(kit), timeout=10.0, command_timeout=_ANSWER)
+    # The server waits so long for sites, and the session for the server: it would give up just
+    # before the server says which sites did not answer.
+    cell = session.api.cell
+    send = cell.send_request
+
+    def patient(**given: Any) -> Any:
+        return send(**given | {"timeout": given["timeout"] + _ANSWER})
+
+    cell.send_request = patient
+    return session
+
+
+def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
+    """Return what each site answers of each of its jobs, or that it has none, or does not answer.
+
+    A site whose process has ended is known as such at once; one that is cut off takes all the time.
+    """
+    try:
+        return session.get_client_job_status() or ()
+    except NoClientsAvailable:
+        return ()
 
 
 def check_ports(kit: Path) -> None:
@@ -289,8 +376,7 @@ def provisioned(
 ) -> Mapping[str, Path]:
     """Write a kit for the server, with the administrator's in it, and for each site.
 
-    They hold keys and certificates. Kits that are there already stay as they are: their keys are
-    the same afterwards.
+    They hold keys and certificates. Kits that are there already stay as they are.
 
     Raises
     ------
@@ -298,14 +384,87 @@ def provisioned(
         If there are kits, and the certificate authority that signed them is not there; or if
         NVIDIA FLARE refuses to write kits.
     """
+    known = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
+    kits = {one: folder / one for one in ("server", *sites)}
+    with _signed(name, host, ports, sites, folder, known) as written:
+        for one, made in written.items():
+            kit = kits["server"] / "admin" if one == ADMIN else kits[one]
+            if not kit.exists():
+                _place(made.rglob("*"), made, kit)
+    return kits
+
+
+def renewed(
+    name: str,
+    host: str,
+    ports: tuple[int, int],
+    sites: Sequence[ClientId],
+    folder: Path,
+    which: Collection[str],
+) -> tuple[Path, datetime]:
+    """Write new keys and certificates of kits, by the authority that signed those before.
+
+    Returns
+    -------
+    The folder of what is to be copied over each kit, and when the first of the certificates ends.
+
+    Raises
+    ------
+    ExperimentError
+        As `provisioned` does; and if the authority itself ends soon.
+    """
+    from cryptography import x509
+
+    ends: list[datetime] = []
+    with _signed(name, host, ports, sites, folder, which) as written:
+        for one, made in written.items():
+            if (owner := "server" if one == ADMIN else one) not in which:
+                continue
+            (certificate,) = (made / "startup").glob("*.crt")
+            found = x509.load_pem_x509_certificate(certificate.read_bytes())
+            ends.append(found.not_valid_after_utc)
+            own = folder / "renewed" / owner / ("admin" if one == ADMIN else "")
+            _place((certificate, certificate.with_suffix(".key")), made, own)
+    return folder / "renewed", min(ends)
+
+
+def _place(paths: Iterable[Path], made: Path, folder: Path) -> None:
+    """Put parts of a kit that was made into a folder, which is replaced as a whole."""
+    filling = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(filling, ignore_errors=True)
+    filling.mkdir(mode=0o700, parents=True)
+    for path in paths:
+        own = filling / path.relative_to(made)
+        if path.is_dir():
+            own.mkdir(parents=True, exist_ok=True)
+        else:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, own)
+    shutil.rmtree(folder, ignore_errors=True)
+    filling.rename(folder)
+
+
+@contextlib.contextmanager
+def _signed(
+    name: str,
+    host: str,
+    ports: tuple[int, int],
+    sites: Sequence[ClientId],
+    folder: Path,
+    known: Collection[str],
+) -> Iterator[Mapping[str, Path]]:
+    """Let NVIDIA FLARE write new kits, by participant, which are gone afterwards.
+
+    Keys of participants are in no other place than their kits. `known`: who has a kit already, by
+    the authority that must be there then.
+    """
     import yaml
 
     work = folder / ".provisioning"
-    signed = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
     authority = work / "kits" / name / "state" / "cert.json"
-    if signed and not authority.is_file():
+    if known and not authority.is_file():
         raise ExperimentError(
-            f"{folder} has kits ({', '.join(signed)}), and the certificate authority of the "
+            f"{folder} has kits ({', '.join(known)}), and the certificate authority of the "
             f"federation {name!r} that signs new ones is not there ({authority}); put the folder "
             ".provisioning back from its backup, or write all kits anew with --out into a folder "
             "that is empty."
@@ -319,7 +478,7 @@ def provisioned(
     builders = {
         "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
         "static_file.StaticFileBuilder": {"config_folder": "config"},
-        "cert.CertBuilder": {},
+        "cert.CertBuilder": {"root_valid_days": _valid_days(authority)},
         "signature.SignatureBuilder": {},
     }
     project = {
@@ -332,6 +491,7 @@ def provisioned(
         ],
     }
     (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
+    _forget_keys(authority)  # of an older version it has those of all participants
     command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
     done = subprocess.run([*command, "--force"], cwd=work, check=False, capture_output=True)
     if done.returncode:
@@ -339,15 +499,40 @@ def provisioned(
         raise ExperimentError(
             f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
         )
-    newest = max((work / "kits" / name).glob("prod_*"), key=lambda path: path.stat().st_mtime)
-    kits = {"server": folder / "server", **{site: folder / site for site in sites}}
-    given = {"server": host, **dict(zip(sites, sites, strict=True))}
-    for one, kit in (*kits.items(), (ADMIN, kits["server"] / "admin")):
-        if not kit.exists():
-            shutil.copytree(newest / given.get(one, ADMIN), kit)
-            kit.chmod(0o700)
-    shutil.rmtree(newest)
-    return kits
+    _forget_keys(authority)
+    made = list((work / "kits" / name).glob("prod_*"))
+    newest = max(made, key=lambda path: path.stat().st_mtime)
+    try:
+        yield {"server": newest / host, **{one: newest / one for one in (*sites, ADMIN)}}
+    finally:
+        for path in made:  # those before it are of calls that were broken off
+            shutil.rmtree(path)
+
+
+def _valid_days(authority: Path) -> int:
+    """Return for how many days an authority is valid, or one that is new."""
+    from cryptography import x509
+
+    if not authority.is_file():
+        return _AUTHORITY_DAYS
+    known = json.loads(authority.read_text(encoding="utf-8"))
+    found = x509.load_pem_x509_certificate(known["root_cert"].encode())
+    left = found.not_valid_after_utc - datetime.now(UTC)
+    if left < timedelta(days=_SOON_DAYS):
+        raise ExperimentError(
+            f"The certificate authority {authority} ends on {found.not_valid_after_utc:%Y-%m-%d}, "
+            "and no certificate is valid for longer; write all kits anew with --out into a folder "
+            "that is empty, and give them out again."
+        )
+    return (found.not_valid_after_utc - found.not_valid_before_utc).days
+
+
+def _forget_keys(authority: Path) -> None:
+    """Leave an authority its own key alone: those of participants are in their kits."""
+    if authority.is_file():
+        known = json.loads(authority.read_text(encoding="utf-8"))
+        own = {key: one for key, one in known.items() if isinstance(one, str)}
+        write_atomically(authority, json.dumps(own).encode(), private=True)
 
 
 def _made_safe(kit: Path) -> None:
