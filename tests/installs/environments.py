@@ -179,10 +179,12 @@ def main() -> int:
     """Try the environments that are named, or all."""
     known = environments()
     parser = argparse.ArgumentParser(description="Try the package in fresh environments.")
-    parser.add_argument("name", nargs="*", choices=[*known, []], default=list(known))
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(known)}; all where none is named")
     parser.add_argument("--folder", type=Path, default=ROOT / ".installs")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
+    if unknown := set(given.name) - set(known):
+        parser.error(f"there is no environment {min(unknown)!r}; --list names those that are there")
     if given.list:
         sys.stdout.write("\n".join(known) + "\n")
         return 0
@@ -190,7 +192,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     wheel, sdist = built(folder)
     digest, status = content(wheel), 0
-    for name in given.name:
+    for name in given.name or known:
         version, requirements, extras = known[name]
         kept = folder / f"{name}.json"
         passed = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
