@@ -28,8 +28,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # What calls and answers mean: a run is of one version, at the server and at all sites. 1 named
 # functions by their modules; 2 had sealed pieces without nonces; in 3 messages said which labels
 # and columns are compared, and what clients count for; 4 had sealed pieces without owners; in 5
-# sites agreed on schemas alone, not on the experiment; in 7 none held out rows for early stopping.
-PROTOCOL = 8
+# sites agreed on schemas alone, not on the experiment; in 7 none held out rows for early stopping;
+# in 8 none said which columns are categorical.
+PROTOCOL = 9
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
