@@ -42,7 +42,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["init", "x.csv"], 2, "there is no such file"),
         (["federation", "site"], 2, "Missing argument"),
         (["keys", "nothing"], 2, "No such command"),
-        (["predict", "nowhere", "x.csv"], 2, "nowhere is not a folder"),
+        (["predict", "nowhere", "x.csv"], 2, "'nowhere' is not a folder"),
         (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
         (["schema"], 0, "additionalProperties"),
         (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
