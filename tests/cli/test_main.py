@@ -337,6 +337,18 @@ def test_compare_shows_figures_with_their_intervals(tmp_path, capfd):
     assert "0.75 – 0.9" in err
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["run x.toml --out", "tune x.toml -o", "predict run x.csv --out", "report", "compare run"],
+)
+def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch, capfd, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), ""]) == 2
+    said_of_it = "it is empty, which names no file and no folder; write a path"
+    assert said_of_it in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_path, capfd):
     folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
     for folder, worst in zip(folders, (0.2, 0.4), strict=True):

@@ -249,6 +249,12 @@ def test_tables_at_sites_one_party_and_another_measure_are_refused(folder, tmp_p
     assert "measure is 'r2', which there is not of these labels (binary); use" in (
         capfd.readouterr().err
     )
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/study.json").write_text('{"experiment": ')
+    assert main([*command[:2], "--out", str(tmp_path / "broken")]) == 2
+    assert "broken/study.json is damaged, and says not whose coalitions" in capfd.readouterr().err
+    assert main(["compare", str(tmp_path / "broken")]) == 2
+    assert "holds what intarsia contribution found and no run; give" in capfd.readouterr().err
     running.run(described, out=tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a run or a search"):
         study.contribution(described, out=tmp_path / "run")

@@ -106,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
+    _refuse_empty_paths(command)
     # without a home it would tell everyone where it keeps its fonts
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
@@ -141,6 +142,29 @@ def _main(arguments: Sequence[str] | None) -> int:
         _end_undisturbed()
         say("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _refuse_empty_paths(command: Any) -> None:
+    """Let no path given to a command, or to one in it, be empty: it would be the working folder."""
+    for one in getattr(command, "commands", {}).values():
+        _refuse_empty_paths(one)
+    for parameter in command.params:
+        if hasattr(parameter.type, "resolve_path"):
+            parameter.type.convert = _not_empty(parameter.type.convert)
+
+
+def _not_empty(convert: Any) -> Any:
+    """Return what converts a path, and refuses one that is empty."""
+
+    def converted(value: Any, parameter: Any, context: Any) -> Any:
+        if value == "":
+            said = (
+                "it is empty, which names no file and no folder; write a path ('.' is this folder)"
+            )
+            raise typer.BadParameter(f"{said}.", context, parameter)
+        return convert(value, parameter, context)
+
+    return converted
 
 
 @app.callback(invoke_without_command=True)

@@ -261,9 +261,14 @@ def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
     try:
         before = parse_json((folder / _OF).read_text(encoding="utf-8"))
     except ValueError:
-        before = {}
+        before = None
+    if not isinstance(before, dict):
+        raise CheckpointError(
+            f"{folder / _OF} is damaged, and says not whose coalitions are kept here; put back a "
+            "copy, or begin anew with --overwrite."
+        )
     if before != own:
-        differ = [key for key in own if not isinstance(before, dict) or own[key] != before.get(key)]
+        differ = [key for key in own if own[key] != before.get(key)]
         words = {"experiment": "another experiment", "tables": "other tables"}
         raise CheckpointError(
             f"{folder} holds the coalitions of {' and '.join(words[one] for one in differ)}; "
