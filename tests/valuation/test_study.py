@@ -181,7 +181,7 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
         study.contribution(folder / "four.toml", out=out)
 
 
-def test_of_more_than_five_parties_each_is_left_out_once():
+def test_of_more_than_five_parties_each_is_left_out_once_and_trained_alone():
     rng = np.random.default_rng(2)
     tables = {}
     for number in range(6):
@@ -191,7 +191,10 @@ def test_of_more_than_five_parties_each_is_left_out_once():
     found = intarsia.contribution(tables=tables, label="y", loss="squared", test=0.3)
     assert found.measure == "r2"
     assert found.shapley is None
-    assert len(found.coalitions) == 7
+    assert len(found.coalitions) == 13
+    for name in ("p0", "p5"):
+        own = intarsia.run(tables={name: tables[name]}, label="y", loss="squared", test=0.3)
+        assert found.alone[name].value == pytest.approx(own.metrics.clients[name].r2, abs=1e-12)
     assert found.left_out["p0"].keys() == {f"p{number}" for number in range(1, 6)}
     assert found.folder is None
     assert "all coalitions would be 63 runs" in found.notes[0]
