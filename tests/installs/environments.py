@@ -6,6 +6,7 @@ What passed with the same wheel is not tried again, so that the command goes on 
 exit status is 1 where an environment fails. Environments:
 
 lowest           the oldest Python, and of each requirement the lowest version that is declared
+lowest-extras    the same with the extras, which have their lowest versions, too, but for torch
 newest[-3.X]     the newest releases, with each Python that is there
 sdist            the newest releases, installed from the sdist
 EXTRA            an extra alone, for each of them
@@ -31,8 +32,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 PYTHONS = ("3.11", "3.12", "3.13")
-LARGE = {"nvflare", "flower"}  # extras with services of their own, which have tests of their own
 NOBODY = 65534
+APART = {"flower", "nvflare"}  # extras that want other versions than the rest
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
@@ -76,16 +77,24 @@ def environments() -> dict[str, tuple[str, list[str], list[str]]]:
     }
     for version in PYTHONS:
         found["newest" if version == first else f"newest-{version}"] = (version, ["{wheel}"], [])
-    for extra in own["optional-dependencies"]:
-        if extra not in {"dev", *LARGE}:
-            found[extra] = (first, ["{wheel}[" + extra + "]", *_pinned(extra)], [extra])
+    extras = {one: own["optional-dependencies"][one] for one in own["optional-dependencies"]}
+    del extras["dev"]
+    for extra in extras:
+        found[extra] = (first, ["{wheel}[" + extra + "]"], [extra])
+    together = [one for one in extras if one not in APART]
+    wanted = {one: None for extra in together if extra != "torch" for one in extras[extra]}
+    found["lowest-extras"] = (
+        first,
+        [f"{{wheel}}[{','.join(together)}]", *lowest([*own["dependencies"], *wanted])],
+        together,
+    )
     return found
 
 
-def _pinned(extra: str) -> list[str]:
+def pinned() -> str:
     """Return the build of torch that development uses: a bare one would bring all of CUDA."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    return [one for one in lines if one.startswith("torch==")] if extra == "torch" else []
+    return "".join(f"{one}\n" for one in lines if one.startswith("torch=="))
 
 
 def built(folder: Path) -> tuple[Path, Path]:
@@ -138,7 +147,9 @@ def tried(
     own = str(place / "bin/python")
     # what another user runs later can be compiled now alone
     later = [] if name == "other-user" else ["--no-compile"]
-    install = [*PIP, "--python", own, "install", *later, *requirements]
+    torch = folder / "torch.txt"
+    torch.write_text(pinned(), "utf-8")
+    install = [*PIP, "--python", own, "install", *later, "-c", str(torch), *requirements]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]

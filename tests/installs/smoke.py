@@ -25,6 +25,22 @@ label = "y"
 """
 
 
+FLOWER = """
+[partition]
+kind = "flower"
+partitioner = "IidPartitioner"
+arguments = { num_partitions = 3 }
+"""
+# a few rows in the form of this data set
+USPS = """
+import h5py
+with h5py.File("usps.h5", "w") as file:
+    for part in ("train", "test"):
+        file[part + "/data"] = [[(row + column) % 3 for column in range(256)] for row in range(40)]
+        file[part + "/target"] = [row % 10 for row in range(40)]
+"""
+
+
 def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
     """Return the commands in their order: arguments, exit status, a part of what is said."""
     short = ["--no-yardsticks", "-q", "-c", "experiment.rounds=3", "--overwrite"]
@@ -60,7 +76,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
           for kind in ("onnx", "skops")],
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
-          for one in ("mlflow", "tensorboard")],
+          for one in ("mlflow", "tensorboard", "wandb")],
         (["compare", "runs/heart"], 0, "heart"),
         (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
          *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),
@@ -69,6 +85,12 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
          *((0, "") if torch else (2, 'pip install "intarsia[torch]"'))),
         (["tune", "heart.toml", "--trials", "1", "-q"],
          *((0, "best.toml") if "tune" in extras else (2, 'pip install "intarsia[tune]"'))),
+        *[(["inspect", f"{extra}.toml"],
+           *((0, "fits: hyfdca") if extra in extras else (2, f'pip install "intarsia[{extra}]"')))
+          for extra in ("hdf5", "flower")],
+        (["federation", "init"], 0, "wrote federation.toml"),
+        (["federation", "provision", "federation.toml"],
+         *((0, "wrote 4 kits") if "nvflare" in extras else (2, 'pip install "intarsia[nvflare]"'))),
     ]  # fmt: skip
     for kind, packages in (("sqlite", ()), ("duckdb", ("duckdb",)), ("postgresql", ("psycopg",))):
         there = kind in extras
@@ -85,7 +107,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
     return lines
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, extras: set[str]) -> None:
     """Write what the commands read, beside the example."""
     urls = {
         "sqlite": "sqlite:///va.sqlite",
@@ -106,12 +128,23 @@ def prepare(folder: Path) -> None:
     clients = [f'[[client]]\nname = "{one}"\npath = "{one}.csv"\nlabel = "y"\n' for one in names]
     text = '[algorithm]\nname = "flic"\npretraining_epochs = 1\n' + "".join(clients)
     (folder / "flic.toml").write_text(text, encoding="utf-8")
+    dealt = 'algorithm = { name = "hyfdca", loss = "squared_hinge" }\n'
+    for extra, what in (
+        ("hdf5", '[dataset]\nname = "usps"\npath = "."\n[partition]\nkind = "iid"\nclients = 2\n'),
+        ("flower", f"""[dataset]\nname = "digits"\n{FLOWER}"""),
+    ):
+        (folder / f"{extra}.toml").write_text(dealt + what, encoding="utf-8")
+    if "hdf5" in extras:
+        subprocess.run([sys.executable, "-c", USPS], cwd=folder, check=True)
 
 
 def problem(arguments: list[str], status: int, part: str, folder: Path) -> str:
     """Run a command; return what is wrong with how it ended."""
     command = [sys.executable, "-m", "intarsia", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    local = {**os.environ, "WANDB_MODE": "offline"}
+    done = subprocess.run(
+        command, cwd=folder, env=local, capture_output=True, text=True, check=False
+    )
     said = " ".join((done.stdout + done.stderr).split())
     if "Traceback" in said:
         return f"a traceback: {said[-600:]}"
@@ -130,8 +163,9 @@ def main() -> int:
     failed = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder)
-        listed = commands(set(sys.argv[1:]))
+        extras = set(sys.argv[1:])
+        prepare(folder, extras)
+        listed = commands(extras)
         for arguments, status, part in listed:
             found = problem(arguments, status, part, folder)
             if found:
