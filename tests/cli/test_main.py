@@ -339,13 +339,14 @@ def test_compare_shows_figures_with_their_intervals(tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "command",
-    ["run x.toml --out", "tune x.toml -o", "predict run x.csv --out", "report", "compare run"],
+    ["run x.toml --out", "predict run x.csv --out", "report --card", "compare --picture"],
 )
 def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch, capfd, command):
     monkeypatch.chdir(tmp_path)
     assert main([*command.split(), ""]) == 2
-    said_of_it = "it is empty, which names no file and no folder; write a path"
-    assert said_of_it in capfd.readouterr().err
+    after = command.split()[-1]
+    assert f"argument after {after!r} is empty; write what it is to be" in capfd.readouterr().err
+    assert main([*command.split()[:-1], f"{after}="]) == 2
     assert not list(tmp_path.iterdir())
 
 

@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
-    _refuse_empty_paths(command)
     # without a home it would tell everyone where it keeps its fonts
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         with _warnings_in_a_line():
             status = command.main(
                 args=None if arguments is None else list(arguments),
@@ -144,27 +145,16 @@ def _main(arguments: Sequence[str] | None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _refuse_empty_paths(command: Any) -> None:
-    """Let no path given to a command, or to one in it, be empty: it would be the working folder."""
-    for one in getattr(command, "commands", {}).values():
-        _refuse_empty_paths(one)
-    for parameter in command.params:
-        if hasattr(parameter.type, "resolve_path"):
-            parameter.type.convert = _not_empty(parameter.type.convert)
-
-
-def _not_empty(convert: Any) -> Any:
-    """Return what converts a path, and refuses one that is empty."""
-
-    def converted(value: Any, parameter: Any, context: Any) -> Any:
-        if value == "":
-            said = (
-                "it is empty, which names no file and no folder; write a path ('.' is this folder)"
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an argument that is empty: as a path it would be the working folder."""
+    for before, one in pairwise(["intarsia", *arguments]):
+        option, equals, value = one.partition("=")
+        name = option if equals and option.startswith("--") else before
+        if not (value if name == option else one) and name != "--missing":  # which may be ""
+            raise ExperimentError(
+                f"The argument after {name!r} is empty; write what it is to be, or leave it out "
+                "('.' is the folder that you are in)."
             )
-            raise typer.BadParameter(f"{said}.", context, parameter)
-        return convert(value, parameter, context)
-
-    return converted
 
 
 @app.callback(invoke_without_command=True)
