@@ -148,9 +148,9 @@ def _main(arguments: Sequence[str] | None) -> int:
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an argument that is empty: as a path it would be the working folder."""
     for before, one in pairwise(["intarsia", *arguments]):
-        option, equals, value = one.partition("=")
-        name = option if equals and option.startswith("--") else before
-        if not (value if name == option else one) and name != "--missing":  # which may be ""
+        joined = one.startswith("--") and one.endswith("=")
+        name = one[:-1] if joined else before
+        if (joined or not one) and name != "--missing":  # whose text may be empty
             raise ExperimentError(
                 f"The argument after {name!r} is empty; write what it is to be, or leave it out "
                 "('.' is the folder that you are in)."
