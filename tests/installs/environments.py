@@ -6,10 +6,10 @@ What passed with the same wheel is not tried again, so that the command goes on 
 exit status is 1 where an environment fails. Environments:
 
 lowest           the oldest Python, and of each requirement the lowest version that is declared
-lowest-extras    the same with the extras, which have their lowest versions, too, but for torch
 newest[-3.X]     the newest releases, with each Python that is there
 sdist            the newest releases, installed from the sdist
 EXTRA            an extra alone, for each of them
+lowest-EXTRA     an extra alone, of whose requirements the lowest versions; torch is pinned
 other-user       no home, another user (as root), an installation that cannot be written
 """
 
@@ -33,7 +33,6 @@ ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 PYTHONS = ("3.11", "3.12", "3.13")
 NOBODY = 65534
-APART = {"flower", "nvflare"}  # extras that want other versions than the rest
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
 
@@ -77,17 +76,13 @@ def environments() -> dict[str, tuple[str, list[str], list[str]]]:
     }
     for version in PYTHONS:
         found["newest" if version == first else f"newest-{version}"] = (version, ["{wheel}"], [])
-    extras = {one: own["optional-dependencies"][one] for one in own["optional-dependencies"]}
+    extras = {**own["optional-dependencies"]}
     del extras["dev"]
     for extra in extras:
         found[extra] = (first, ["{wheel}[" + extra + "]"], [extra])
-    together = [one for one in extras if one not in APART]
-    wanted = {one: None for extra in together if extra != "torch" for one in extras[extra]}
-    found["lowest-extras"] = (
-        first,
-        [f"{{wheel}}[{','.join(together)}]", *lowest([*own["dependencies"], *wanted])],
-        together,
-    )
+        if extra != "torch":
+            requirements = ["{wheel}[" + extra + "]", *lowest(extras[extra])]
+            found[f"lowest-{extra}"] = (first, requirements, [extra])
     return found
 
 
