@@ -42,16 +42,21 @@ with h5py.File("usps.h5", "w") as file:
 
 
 def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
-    """Return the commands in their order: arguments, exit status, a part of what is said."""
+    """Return the commands in their order: arguments, exit status, a part of what is said.
+
+    With extras these are what they bring, and what that builds on.
+    """
     short = ["--no-yardsticks", "-q", "-c", "experiment.rounds=3", "--overwrite"]
     torch, privacy = "torch" in extras, "privacy" in extras
-    lines = [
+    # what says nothing of extras, and is tried without any
+    first = [
         (["--version"], 0, "intarsia "),
         (["--help"], 0, "--install-completion"),
         ([], 2, "Usage"),
         (["run"], 2, "Missing argument 'FILE'"),
         (["rum"], 2, "No such command 'rum'"),
         (["run", "x.toml", "--loud"], 2, "No such option"),
+        (["run", "x.toml", "--out", ""], 2, "after '--out' is empty"),
         (["tune", "x.toml", "--trials", "many"], 2, "'--trials'"),
         (["run", "x.toml"], 2, "x.toml"),
         (["init"], 2, "No table is named"),
@@ -59,25 +64,30 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["federation", "site"], 2, "Missing argument"),
         (["keys", "nothing"], 2, "No such command"),
         (["predict", "nowhere", "x.csv"], 2, "'nowhere' is not a folder"),
-        (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
         (["schema"], 0, "additionalProperties"),
-        (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
-        (["init", "heart/va.csv", "heart/cleveland.csv"], 0, "intarsia run mine.toml"),
+    ]
+    last = [
         (["inspect", "heart.toml", "--json"], 0, "hyfdca"),
-        (["run", "heart.toml", *short, "--json"], 0, "certificate"),
-        (["run", "mine.toml", *short], 0, ""),
         (["resume", "runs/heart", "--no-yardsticks"], 0, "heart"),
         (["audit", "runs/heart"], 0, "server"),
         (["coefficients", "runs/heart"], 0, "age"),
         (["predict", "runs/heart", "heart/va.csv"], 0, "id,score,label"),
         (["contribution", "mine.toml"], 0, "Shapley values"),
+        (["compare", "runs/heart"], 0, "heart"),
+        (["report", "runs/heart"], 0, "report.html"),
+    ]
+    lines = [
+        (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
+        (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
+        (["init", "heart/va.csv", "heart/cleveland.csv"], 0, "intarsia run mine.toml"),
+        (["run", "heart.toml", *short, "--json"], 0, "certificate"),
+        (["run", "mine.toml", *short], 0, ""),
         *[(["export", "runs/heart", "--format", kind],
            *((0, "made-up rows") if "export" in extras else (2, 'pip install "intarsia[export]"')))
           for kind in ("onnx", "skops")],
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
           for one in ("mlflow", "tensorboard", "wandb")],
-        (["compare", "runs/heart"], 0, "heart"),
         (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
          *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),
         (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),
@@ -104,7 +114,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
                 said if there else missing,
             )
         )
-    return lines
+    return lines if extras else [*first, *lines, *last]
 
 
 def prepare(folder: Path, extras: set[str]) -> None:
