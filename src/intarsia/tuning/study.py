@@ -258,9 +258,10 @@ def _readable(path: Path) -> Iterator[None]:
     """Say in a sentence where the file of the trials cannot be read or written."""
     from sqlalchemy.exc import SQLAlchemyError  # here: optuna brings it along
 
+    damaged = SQLAlchemyError, _optuna().exceptions.StorageInternalError, json.JSONDecodeError
     try:
         yield
-    except (SQLAlchemyError, _optuna().exceptions.StorageInternalError) as problem:
+    except damaged as problem:
         cause = getattr(problem, "orig", None) or problem.__cause__ or problem
         raise CheckpointError(
             f"{path} cannot be read or written ({first_line(cause)}); make sure that the disk has "
