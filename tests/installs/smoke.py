@@ -104,6 +104,8 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
     ]  # fmt: skip
     for kind, packages in (("sqlite", ()), ("duckdb", ("duckdb",)), ("postgresql", ("psycopg",))):
         there = kind in extras
+        if extras and not there:  # other extras bring sqlalchemy, too
+            continue
         missing = 'pip install "intarsia['
         said = {"sqlite": "age", "duckdb": "duckdb", "postgresql": "postgresql"}[kind]
         # a database of SQLite is there, and none of the others
