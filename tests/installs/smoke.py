@@ -88,8 +88,10 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
           for one in ("mlflow", "tensorboard", "wandb")],
-        (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
-         *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),
+        # other extras bring its library, too
+        *[(["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
+           *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"')))
+          for _ in range(privacy or not extras)],
         (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),
         (["run", "flic.toml", *short],
          *((0, "") if torch else (2, 'pip install "intarsia[torch]"'))),
