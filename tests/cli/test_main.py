@@ -337,6 +337,19 @@ def test_compare_shows_figures_with_their_intervals(tmp_path, capfd):
     assert "0.75 – 0.9" in err
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["run x.toml --out", "predict run x.csv --out", "report --card", "compare --picture"],
+)
+def test_an_empty_path_is_not_the_working_folder(tmp_path, monkeypatch, capfd, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), ""]) == 2
+    after = command.split()[-1]
+    assert f"argument after {after!r} is empty; write what it is to be" in capfd.readouterr().err
+    assert main([*command.split()[:-1], f"{after}="]) == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_path, capfd):
     folders = [finished(tmp_path / name, seed, 0.8) for seed, name in enumerate("ab")]
     for folder, worst in zip(folders, (0.2, 0.4), strict=True):
@@ -353,6 +366,8 @@ def test_compare_shows_the_worst_client_and_macro_f1_where_they_are_known(tmp_pa
     assert group["macro_f1"]["mean"] == pytest.approx(0.55)
     assert "30.00 ± 14.14 %" in err
     assert "55.00 ± 0.00 %" in err
+    same = "accuracy and loss of the federated model are the same in all 2 runs"
+    assert f"hyfdca: the seeds (0, 1) make no difference: {same}" in err
 
 
 def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
@@ -368,7 +383,8 @@ def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
     assert (second["settings"], second["seeds"]) == ({"loss": "logistic"}, [0])
     assert second["federated"]["mean"] == pytest.approx(0.7)
     assert "hyfdca (loss=logistic)" in err
-    assert "note:" not in err
+    assert err.count("note:") == 1
+    assert "hyfdca (loss=hinge): the seeds (0, 1) make a difference: accuracy 82.00 ± 2.83 %" in err
 
 
 def test_compare_says_where_a_seed_counts_twice(tmp_path, capfd):

@@ -463,7 +463,7 @@ def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path)
 def test_without_the_library_the_commands_say_what_to_install(tmp_path, capfd):
     (tmp_path / "federation.toml").write_text(GOOD)
     assert main(["federation", "provision", str(tmp_path / "federation.toml")]) == 2
-    assert "install intarsia[nvflare]" in one_error(said(capfd)[1])
+    assert 'run pip install "intarsia[nvflare]".' in one_error(said(capfd)[1])
 
 
 def test_a_server_whose_port_is_in_use_says_so(tmp_path, capfd):

@@ -229,7 +229,8 @@ def test_what_is_no_table_is_named_as_it_was_given(model, table, expected, capfd
 @pytest.mark.parametrize(
     ("out", "expected"),
     [
-        ("", "--out . is a folder; name a file in it"),
+        ("", "argument after '--out' is empty"),
+        (".", "--out . is a folder; name a file in it"),
         ("run", "--out run is a folder"),
         ("none/x.csv", "is in none, which is no folder; make it first"),
         ("table.csv/x", "is in table.csv, which is no folder"),

@@ -9,6 +9,7 @@ lowest           the oldest Python, and of each requirement the lowest version t
 newest[-3.X]     the newest releases, with each Python that is there
 sdist            the newest releases, installed from the sdist
 EXTRA            an extra alone, for each of them
+lowest-EXTRA     an extra alone, of whose requirements the lowest versions; torch is pinned
 other-user       no home, another user (as root), an installation that cannot be written
 """
 
@@ -31,7 +32,6 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 PYTHONS = ("3.11", "3.12", "3.13")
-LARGE = {"nvflare", "flower"}  # extras with services of their own, which have tests of their own
 NOBODY = 65534
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 
@@ -76,16 +76,20 @@ def environments() -> dict[str, tuple[str, list[str], list[str]]]:
     }
     for version in PYTHONS:
         found["newest" if version == first else f"newest-{version}"] = (version, ["{wheel}"], [])
-    for extra in own["optional-dependencies"]:
-        if extra not in {"dev", *LARGE}:
-            found[extra] = (first, ["{wheel}[" + extra + "]", *_pinned(extra)], [extra])
+    extras = {**own["optional-dependencies"]}
+    del extras["dev"]
+    for extra in extras:
+        found[extra] = (first, ["{wheel}[" + extra + "]"], [extra])
+        if extra != "torch":
+            requirements = ["{wheel}[" + extra + "]", *lowest(extras[extra])]
+            found[f"lowest-{extra}"] = (first, requirements, [extra])
     return found
 
 
-def _pinned(extra: str) -> list[str]:
+def pinned() -> str:
     """Return the build of torch that development uses: a bare one would bring all of CUDA."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
-    return [one for one in lines if one.startswith("torch==")] if extra == "torch" else []
+    return "".join(f"{one}\n" for one in lines if one.startswith("torch=="))
 
 
 def built(folder: Path) -> tuple[Path, Path]:
@@ -138,7 +142,9 @@ def tried(
     own = str(place / "bin/python")
     # what another user runs later can be compiled now alone
     later = [] if name == "other-user" else ["--no-compile"]
-    install = [*PIP, "--python", own, "install", *later, *requirements]
+    torch = folder / "torch.txt"
+    torch.write_text(pinned(), "utf-8")
+    install = [*PIP, "--python", own, "install", *later, "-c", str(torch), *requirements]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
@@ -179,10 +185,12 @@ def main() -> int:
     """Try the environments that are named, or all."""
     known = environments()
     parser = argparse.ArgumentParser(description="Try the package in fresh environments.")
-    parser.add_argument("name", nargs="*", choices=[*known, []], default=list(known))
+    parser.add_argument("name", nargs="*", help=f"of {', '.join(known)}; all where none is named")
     parser.add_argument("--folder", type=Path, default=ROOT / ".installs")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
+    if unknown := set(given.name) - set(known):
+        parser.error(f"there is no environment {min(unknown)!r}; --list names those that are there")
     if given.list:
         sys.stdout.write("\n".join(known) + "\n")
         return 0
@@ -190,7 +198,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     wheel, sdist = built(folder)
     digest, status = content(wheel), 0
-    for name in given.name:
+    for name in given.name or known:
         version, requirements, extras = known[name]
         kept = folder / f"{name}.json"
         passed = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}

@@ -25,53 +25,89 @@ label = "y"
 """
 
 
+FLOWER = """
+[partition]
+kind = "flower"
+partitioner = "IidPartitioner"
+arguments = { num_partitions = 3 }
+"""
+# a few rows in the form of this data set
+USPS = """
+import h5py
+with h5py.File("usps.h5", "w") as file:
+    for part in ("train", "test"):
+        file[part + "/data"] = [[(row + column) % 3 for column in range(256)] for row in range(40)]
+        file[part + "/target"] = [row % 10 for row in range(40)]
+"""
+
+
 def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
-    """Return the commands in their order: arguments, exit status, a part of what is said."""
+    """Return the commands in their order: arguments, exit status, a part of what is said.
+
+    With extras these are what they bring, and what that builds on.
+    """
     short = ["--no-yardsticks", "-q", "-c", "experiment.rounds=3", "--overwrite"]
     torch, privacy = "torch" in extras, "privacy" in extras
-    lines = [
+    # what says nothing of extras, and is tried without any
+    first = [
         (["--version"], 0, "intarsia "),
         (["--help"], 0, "--install-completion"),
         ([], 2, "Usage"),
         (["run"], 2, "Missing argument 'FILE'"),
         (["rum"], 2, "No such command 'rum'"),
         (["run", "x.toml", "--loud"], 2, "No such option"),
+        (["run", "x.toml", "--out", ""], 2, "after '--out' is empty"),
         (["tune", "x.toml", "--trials", "many"], 2, "'--trials'"),
         (["run", "x.toml"], 2, "x.toml"),
         (["init"], 2, "No table is named"),
         (["init", "x.csv"], 2, "there is no such file"),
         (["federation", "site"], 2, "Missing argument"),
         (["keys", "nothing"], 2, "No such command"),
-        (["predict", "nowhere", "x.csv"], 2, "nowhere is not a folder"),
-        (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
+        (["predict", "nowhere", "x.csv"], 2, "'nowhere' is not a folder"),
         (["schema"], 0, "additionalProperties"),
-        (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
-        (["init", "heart/va.csv", "heart/cleveland.csv"], 0, "intarsia run mine.toml"),
+    ]
+    last = [
         (["inspect", "heart.toml", "--json"], 0, "hyfdca"),
-        (["run", "heart.toml", *short, "--json"], 0, "certificate"),
-        (["run", "mine.toml", *short], 0, ""),
         (["resume", "runs/heart", "--no-yardsticks"], 0, "heart"),
         (["audit", "runs/heart"], 0, "server"),
         (["coefficients", "runs/heart"], 0, "age"),
         (["predict", "runs/heart", "heart/va.csv"], 0, "id,score,label"),
         (["contribution", "mine.toml"], 0, "Shapley values"),
+        (["compare", "runs/heart"], 0, "heart"),
+        (["report", "runs/heart"], 0, "report.html"),
+    ]
+    lines = [
+        (["doctor"], *((0, "python") if "HOME" in os.environ else (1, "set NUMBA_CACHE_DIR"))),
+        (["init", "--example", "heart"], 0, "intarsia run heart.toml"),
+        (["init", "heart/va.csv", "heart/cleveland.csv"], 0, "intarsia run mine.toml"),
+        (["run", "heart.toml", *short, "--json"], 0, "certificate"),
+        (["run", "mine.toml", *short], 0, ""),
         *[(["export", "runs/heart", "--format", kind],
            *((0, "made-up rows") if "export" in extras else (2, 'pip install "intarsia[export]"')))
           for kind in ("onnx", "skops")],
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
-          for one in ("mlflow", "tensorboard")],
-        (["compare", "runs/heart"], 0, "heart"),
-        (["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
-         *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"'))),
+          for one in ("mlflow", "tensorboard", "wandb")],
+        # other extras bring its library, too
+        *[(["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
+           *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"')))
+          for _ in range(privacy or not extras)],
         (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),
         (["run", "flic.toml", *short],
          *((0, "") if torch else (2, 'pip install "intarsia[torch]"'))),
         (["tune", "heart.toml", "--trials", "1", "-q"],
          *((0, "best.toml") if "tune" in extras else (2, 'pip install "intarsia[tune]"'))),
+        *[(["inspect", f"{extra}.toml"],
+           *((0, "fits: hyfdca") if extra in extras else (2, f'pip install "intarsia[{extra}]"')))
+          for extra in ("hdf5", "flower")],
+        (["federation", "init"], 0, "wrote federation.toml"),
+        (["federation", "provision", "federation.toml"],
+         *((0, "wrote 4 kits") if "nvflare" in extras else (2, 'pip install "intarsia[nvflare]"'))),
     ]  # fmt: skip
     for kind, packages in (("sqlite", ()), ("duckdb", ("duckdb",)), ("postgresql", ("psycopg",))):
         there = kind in extras
+        if extras and not there:  # other extras bring sqlalchemy, too
+            continue
         missing = 'pip install "intarsia['
         said = {"sqlite": "age", "duckdb": "duckdb", "postgresql": "postgresql"}[kind]
         # a database of SQLite is there, and none of the others
@@ -82,10 +118,10 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
                 said if there else missing,
             )
         )
-    return lines
+    return lines if extras else [*first, *lines, *last]
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, extras: set[str]) -> None:
     """Write what the commands read, beside the example."""
     urls = {
         "sqlite": "sqlite:///va.sqlite",
@@ -106,12 +142,23 @@ def prepare(folder: Path) -> None:
     clients = [f'[[client]]\nname = "{one}"\npath = "{one}.csv"\nlabel = "y"\n' for one in names]
     text = '[algorithm]\nname = "flic"\npretraining_epochs = 1\n' + "".join(clients)
     (folder / "flic.toml").write_text(text, encoding="utf-8")
+    dealt = 'algorithm = { name = "hyfdca", loss = "squared_hinge" }\n'
+    for extra, what in (
+        ("hdf5", '[dataset]\nname = "usps"\npath = "."\n[partition]\nkind = "iid"\nclients = 2\n'),
+        ("flower", f"""[dataset]\nname = "digits"\n{FLOWER}"""),
+    ):
+        (folder / f"{extra}.toml").write_text(dealt + what, encoding="utf-8")
+    if "hdf5" in extras:
+        subprocess.run([sys.executable, "-c", USPS], cwd=folder, check=True)
 
 
 def problem(arguments: list[str], status: int, part: str, folder: Path) -> str:
     """Run a command; return what is wrong with how it ended."""
     command = [sys.executable, "-m", "intarsia", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    local = {**os.environ, "WANDB_MODE": "offline"}
+    done = subprocess.run(
+        command, cwd=folder, env=local, capture_output=True, text=True, check=False
+    )
     said = " ".join((done.stdout + done.stderr).split())
     if "Traceback" in said:
         return f"a traceback: {said[-600:]}"
@@ -130,8 +177,9 @@ def main() -> int:
     failed = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(folder)
-        listed = commands(set(sys.argv[1:]))
+        extras = set(sys.argv[1:])
+        prepare(folder, extras)
+        listed = commands(extras)
         for arguments, status, part in listed:
             found = problem(arguments, status, part, folder)
             if found:

@@ -113,6 +113,39 @@ def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folde
     assert any("Fisher information plus" in note for note in found["notes"])
 
 
+def test_numeric_columns_with_an_equals_sign_are_no_levels_of_a_column(folder, capfd):
+    place, x, _ = folder
+    for name, columns in (("bank", {"age": "rate=1"}), ("shop", {"orders": "rate=2"})):
+        table = pd.read_csv(place / f"{name}.csv").rename(columns=columns)
+        if name == "shop":
+            table["town"] = [("oslo", "rome")[row % 2] for row in range(len(table))]
+        table.to_csv(place / f"{name}.csv", index=False)
+    assert main(["run", "risk.toml", "--quiet", "-c", "algorithm.regularisation=1e-3"]) == 0
+    rows, found = table_of(capfd)
+    assert {"rate=1", "rate=2", "town=oslo", "town=rome"} <= {*rows}
+    errors = {name: rows[name].get("error") for name in rows}
+    assert errors["rate=1"] > 0
+    assert errors["rate=2"] > 0
+    assert errors["town=oslo"] is errors["town=rome"] is None
+    assert any("all levels of town stand" in note for note in found["notes"])
+    model = read_model(Path("runs/risk/model"))
+    assert model.levels_ == {"town": ("oslo", "rome")}
+
+    pd.DataFrame({"rate=1": x[:3, 0], "town": ["oslo", "rome", "paris"]}).to_csv(
+        "new.csv", index=False
+    )
+    assert main(["predict", "runs/risk", "new.csv"]) == 0
+    said = capfd.readouterr()
+    assert "lacks 2 of the model's 4 columns; each counts as its mean: income, rate=2" in said.err
+    scores = [float(line.split(",")[1]) for line in said.out.splitlines()[1:]]
+    coef = {name: rows[name]["estimate"] for name in rows}
+    means = dict(zip(map(str, model.feature_names_in_), model.means_, strict=True))
+    rest = sum(coef[name] * means[name] for name in ("income", "rate=2"))
+    for row, town in enumerate(("town=oslo", "town=rome")):
+        own = coef["intercept"] + rest + coef["rate=1"] * x[row, 0] + coef[town]
+        assert scores[row] == pytest.approx(own, rel=1e-9)
+
+
 def test_a_run_that_goes_on_comes_to_the_same_errors(folder, capfd):
     assert main(["run", "risk.toml", "--quiet"]) == 0
     made = Path("runs/risk/model/linear.json").read_bytes()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -272,11 +273,18 @@ def test_a_damaged_file_is_named(finished, tmp_path, harm):
 
 def test_a_network_without_others_is_all_its_own(tmp_path):
     network, _ = drawn()
+    network = replace(network, features=("town=oslo ✓", "town=rome", "a=b"))
+    network = replace(network, levels_={"town": ("oslo ✓", "rome")})
     write_model(Networks("flic", {"only ✓": network}), tmp_path)
     assert not (tmp_path / "shared.npz").exists()
     found = read_model(tmp_path)
-    x = np.random.default_rng(0).normal(size=(4, 3))
-    assert found["only ✓"].predict_proba(x).tolist() == network.predict_proba(x).tolist()
+    assert found["only ✓"].levels_ == network.levels_
+    table = {"a=b": [1.0, np.nan], "town": ["rome", "oslo ✓"]}
+    coded = Block(np.arange(2), network.features, np.array([[0, 1, 1.0], [1, 0, np.nan]]))
+    for one in (network, found["only ✓"]):
+        assert one.predict_proba(pd.DataFrame(table)).tolist() == (
+            network.predict_proba(coded).tolist()
+        )
 
 
 # ---- intarsia predict

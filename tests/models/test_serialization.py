@@ -48,7 +48,16 @@ def test_a_missing_model_is_named(tmp_path):
         read_model(tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"coef": [[1.0]]}, {"means": []}, {"features": None}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"coef": [[1.0]]},
+        {"means": []},
+        {"features": None},
+        {"levels": {"town": ["oslo"]}},  # of which no feature is one
+        {"levels": ["a"]},
+    ],
+)
 def test_a_damaged_model_is_named(tmp_path, change):
     model = LinearRegressor.from_weights({"a": 1.5, "b": 2.5}, intercept=7.0, **KNOWN)
     write_model(model, tmp_path)

@@ -42,7 +42,7 @@ def split(dataset):
 
 @pytest.mark.skipif(INSTALLED, reason="flwr-datasets is installed")
 def test_without_the_library_it_is_said_what_to_install():
-    with pytest.raises(ExperimentError, match="pip install flwr-datasets"):
+    with pytest.raises(ExperimentError, match=r'pip install "intarsia\[flower\]"'):
         partition("flower", labelled(), partitioner="IidPartitioner")
 
 

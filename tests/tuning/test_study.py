@@ -217,6 +217,13 @@ def test_a_search_of_something_else_is_refused_and_replaced_on_request(folder):
         tune(folder / "two.toml", objective=["accuracy"], trials=1, out=out)
     found = tune(changed, trials=1, out=out, overwrite=True)
     assert len(found.trials) == 1
+    whole = (out / "study.db").read_bytes()
+    for broken in (b"garbage", whole[:3000], whole.replace(b'"experiment"', b'"experiment\\')):
+        (out / "study.db").write_bytes(broken)
+        with pytest.raises(
+            CheckpointError, match=r"study\.db cannot be read or written \(.*; make"
+        ):
+            tune(changed, trials=1, out=out)
 
 
 def test_among_equals_the_largest_penalty_is_chosen_and_a_note_says_so(folder, monkeypatch, capsys):

@@ -181,7 +181,7 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
         study.contribution(folder / "four.toml", out=out)
 
 
-def test_of_more_than_five_parties_each_is_left_out_once():
+def test_of_more_than_five_parties_each_is_left_out_once_and_trained_alone():
     rng = np.random.default_rng(2)
     tables = {}
     for number in range(6):
@@ -191,7 +191,10 @@ def test_of_more_than_five_parties_each_is_left_out_once():
     found = intarsia.contribution(tables=tables, label="y", loss="squared", test=0.3)
     assert found.measure == "r2"
     assert found.shapley is None
-    assert len(found.coalitions) == 7
+    assert len(found.coalitions) == 13
+    for name in ("p0", "p5"):
+        own = intarsia.run(tables={name: tables[name]}, label="y", loss="squared", test=0.3)
+        assert found.alone[name].value == pytest.approx(own.metrics.clients[name].r2, abs=1e-12)
     assert found.left_out["p0"].keys() == {f"p{number}" for number in range(1, 6)}
     assert found.folder is None
     assert "all coalitions would be 63 runs" in found.notes[0]
@@ -249,6 +252,12 @@ def test_tables_at_sites_one_party_and_another_measure_are_refused(folder, tmp_p
     assert "measure is 'r2', which there is not of these labels (binary); use" in (
         capfd.readouterr().err
     )
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/study.json").write_text('{"experiment": ')
+    assert main([*command[:2], "--out", str(tmp_path / "broken")]) == 2
+    assert "broken/study.json is damaged, and says not whose coalitions" in capfd.readouterr().err
+    assert main(["compare", str(tmp_path / "broken")]) == 2
+    assert "holds what intarsia contribution found and no run; give" in capfd.readouterr().err
     running.run(described, out=tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a run or a search"):
         study.contribution(described, out=tmp_path / "run")

@@ -440,6 +440,6 @@ def _nvflare() -> Any:
         if (problem.name or "").split(".")[0] not in ("nvflare", "psutil"):
             raise
         raise ExperimentError(
-            "The library nvflare is not installed; install intarsia[nvflare]."
+            'The library nvflare is not installed; run pip install "intarsia[nvflare]".'
         ) from None
     return nvflare

@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,6 +110,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # without a home it would tell everyone where it keeps its fonts
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         with _warnings_in_a_line():
             status = command.main(
                 args=None if arguments is None else list(arguments),
@@ -141,6 +143,18 @@ def _main(arguments: Sequence[str] | None) -> int:
         _end_undisturbed()
         say("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an argument that is empty: as a path it would be the working folder."""
+    for before, one in pairwise(["intarsia", *arguments]):
+        joined = one.startswith("--") and one.endswith("=")
+        name = one[:-1] if joined else before
+        if (joined or not one) and name != "--missing":  # whose text may be empty
+            raise ExperimentError(
+                f"The argument after {name!r} is empty; write what it is to be, or leave it out "
+                "('.' is the folder that you are in)."
+            )
 
 
 @app.callback(invoke_without_command=True)

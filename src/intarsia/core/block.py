@@ -129,6 +129,8 @@ class Block:
     # (features,) what stands here for 0 of the table, less the mean and divided by the scale; None:
     # 0, as nothing was taken off
     zero: Array | None = None
+    # categorical column -> its levels here, of each of which the feature "column=level" is made
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -253,7 +255,11 @@ class Block:
         kinds = kinds if kinds is None or columns is None else kinds[columns]
         zero = self.zero
         zero = zero if zero is None or columns is None else zero[columns]
-        return Block(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero)
+        levels = self.levels if columns is None else held_levels(features, self.levels)
+        return Block(
+            *(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero),
+            levels,
+        )
 
     def weights_of(self, rows: NDArray[Any]) -> Array | None:
         """Return the weights of some rows, (rows,); None: 1 each."""
@@ -290,6 +296,18 @@ def held_groups(
         if any(f in kept for f in names)
     }
     return found, {name: shape for name, shape in shapes.items() if found.get(name) == groups[name]}
+
+
+def held_levels(
+    features: Sequence[str], levels: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return what some features leave of the levels of categorical columns."""
+    kept = set(features)
+    found = {
+        column: tuple(level for level in own if f"{column}={level}" in kept)
+        for column, own in levels.items()
+    }
+    return {column: own for column, own in found.items() if own}
 
 
 def row_weights(block: Block) -> Array:

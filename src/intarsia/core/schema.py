@@ -174,12 +174,16 @@ class Holding:
     labelled: NDArray[np.bool_]  # (samples,)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    # categorical column -> its levels, as a `Block` has them
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @classmethod
     def of(cls, block: Block) -> Holding:
         """Return what a block makes public."""
         labelled = np.zeros(len(block.samples), bool) if block.y is None else ~np.isnan(block.y)
-        return cls(block.samples, block.features, labelled, block.groups, block.shapes)
+        return cls(
+            *(block.samples, block.features, labelled, block.groups, block.shapes), block.levels
+        )
 
 
 @dataclass(frozen=True, eq=False)

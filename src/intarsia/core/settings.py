@@ -357,7 +357,11 @@ def wrong_value(
     """Return the error that a key has a value of the wrong type."""
     options = [one for one in _literals(hint) if isinstance(one, str)]
     advice = f"expected {expected}"
-    if isinstance(value, str) and options:
+    if isinstance(value, str) and options and typing.get_origin(hint) is tuple:
+        advice = f"expected a list of {listed(options)}"
+        if value in options:
+            advice = f"expected a list: write [{toml_text(value)}]"
+    elif isinstance(value, str) and options:
         advice = nearest(value, options)
         if any(typing.get_args(one)[1:] == (float,) for one in typing.get_args(hint)):
             advice += ", or a table of numbers such as { ill = 3.0 }"

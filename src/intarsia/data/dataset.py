@@ -36,6 +36,7 @@ class Dataset:
     classes: tuple[float, ...] = ()  # all values of encoded labels, whatever rows are taken
     class_names: tuple[str, ...] = ()  # what these mean
     indicators: NDArray[np.intp] | None = None  # (features,) as a `Block` has them
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -13,7 +13,6 @@ kept; a label that is missing makes a sample without a label; where one client's
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -122,6 +121,7 @@ def encode(table: Table, encoding: Encoding) -> Block:
         shapes=table.shapes,
         weights=table.weights,
         indicators=_indicators(table, features, expanded),
+        levels=expanded,
     )
 
 
@@ -185,16 +185,10 @@ def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int3
 
 def notes_on_levels(schema: Schema) -> tuple[str, ...]:
     """Return a note that names text columns whose levels are all too rare to be known."""
-    names = sorted(map(str, schema.features.ids.tolist()))
-    suffix = f"={RARE}"
-    lost = []
-    for name in names:
-        column = name.removesuffix(suffix)
-        if column == name:
-            continue
-        first, end = (bisect_left(names, f"{column}={mark}") for mark in ("", chr(0x10FFFF)))
-        if end - first == 1:
-            lost.append(column)
+    levels = {
+        column: own for held in schema.holdings.values() for column, own in held.levels.items()
+    }
+    lost = sorted(column for column, own in levels.items() if own == (RARE,))
     if not lost:
         return ()
     return (

@@ -46,7 +46,7 @@ def usps(home: Path) -> Dataset:
     except ImportError as error:
         raise ExperimentError(
             "The data set 'usps' is an HDF5 file and the library h5py is not installed; "
-            "install it with `pip install h5py`."
+            'run pip install "intarsia[hdf5]".'
         ) from error
     with h5py.File(file_in(home, "usps.h5")) as file:
         parts = {

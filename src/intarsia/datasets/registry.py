@@ -139,6 +139,7 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
         classes=tuple(sorted(set(encoding.codes.values()))),
         class_names=encoding.labels.classes,
         indicators=block.indicators,
+        levels=block.levels,
     )
     return dataset, encoding.labels
 

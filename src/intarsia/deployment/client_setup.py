@@ -510,6 +510,7 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
             np.array_equal(told.samples, own.samples[some])
             and np.array_equal(told.labelled, own.labelled[some])
             and told.features in (own.features, (*own.features, INTERCEPT))
+            and dict(told.levels) == dict(own.levels)
         ):
             raise RefusedError(
                 f"The schema of the part {part[:80]!r} has other rows, labels or columns of this "

@@ -194,7 +194,7 @@ class _Rows:
 def _made_up(model: Any) -> _Rows:
     """Return rows around the means, a tenth of whose values are missing or unknown."""
     features = tuple(str(name) for name in model.feature_names_in_)
-    raw, rng = RawColumns.of(features), np.random.default_rng(0)
+    raw, rng = RawColumns.of(features, model.levels_), np.random.default_rng(0)
     if hasattr(model, "coef_"):
         means, size = model.means_, np.abs(np.atleast_2d(model.coef_)).max(axis=0)
         scales = np.divide(1.0, size, out=np.ones(len(size)), where=size > 0)
@@ -274,6 +274,8 @@ def _write_arrays(model: Any, path: Path) -> Exported:
     from safetensors.numpy import save
 
     told: dict[str, Any] = {"features": [str(name) for name in model.feature_names_in_]}
+    if model.levels_ is not None:
+        told["levels"] = {name: list(own) for name, own in model.levels_.items()}
     if hasattr(model, "coef_"):
         arrays = {
             "coef": np.atleast_2d(model.coef_),

@@ -102,8 +102,7 @@ def predict_federated(
     model = read_model(folder / "model", allow_modules)
     described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
-    features = [str(name) for name in every.feature_names_in_]
-    read = _read(folder, described, tables, features, missing)
+    read = _read(folder, described, tables, every, missing)
     spread = _make_parties(described, read, every, networks)
     gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
@@ -149,7 +148,7 @@ def _read(
     folder: Path,
     described: Experiment,
     tables: Mapping[ClientId, Path | str],
-    features: Sequence[str],
+    every: LinearModel | ClientNetwork,
     missing: Sequence[str],
 ) -> dict[ClientId, Table]:
     """Return the clients' new tables, read and aligned as those of the run were."""
@@ -170,9 +169,8 @@ def _read(
         path = Path(path)
         settings = new_table.table_settings(folder, name)
         kind = new_table.check_table(path, settings)
-        source = _source(
-            known[name], path, kind, new_table.column_names(path, settings, kind), features
-        )
+        names = new_table.column_names(path, settings, kind)
+        source = _source(known[name], path, kind, names, every)
         separator = new_table.separator_of(path, settings, kind)
         sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
     with new_table.advice_for_new_tables():
@@ -180,13 +178,17 @@ def _read(
 
 
 def _source(
-    known: Source, path: Path, kind: Format, names: Sequence[str], features: Sequence[str]
+    known: Source,
+    path: Path,
+    kind: Format,
+    names: Sequence[str],
+    every: LinearModel | ClientNetwork,
 ) -> Source:
     """Return how a client's table was read, for a new one with columns of these names."""
     there = set(names)
     leave = {known.id, known.label}
     columns = [name for name in known.features or names if name in there and name not in leave]
-    levels = known_columns_of(features, columns)[1]
+    levels = _known(every, columns)[1]
     categorical = {*known.categorical, *levels}
     return replace(
         known,
@@ -216,7 +218,7 @@ def _make_parties(
     blocks: dict[ClientId, Block] = {}
     units: dict[ClientId, tuple[str, ...]] = {}
     for name, table in tables.items():
-        block = _block(table, features)
+        block = _block(table, every)
         whole = _whole_blocks(every, block)
         units[name] = tuple(block.features) if whole is None else tuple(whole)
         blocks[name] = block if whole is None else replace(block, groups=whole)
@@ -243,13 +245,21 @@ def _make_parties(
     return _Spread(engine, schema, holders, tuple(notes))
 
 
-def _block(table: Table, features: Sequence[str]) -> Block:
+def _known(
+    every: LinearModel | ClientNetwork, names: Sequence[str]
+) -> tuple[list[str], dict[str, tuple[str, ...]]]:
+    """Return which of a table's columns the model knows, and the levels of categorical ones."""
+    return known_columns_of([str(name) for name in every.feature_names_in_], names, every.levels_)
+
+
+def _block(table: Table, every: LinearModel | ClientNetwork) -> Block:
     """Return a client's table as the model's features; a level that it does not know is missing."""
-    known, levels = known_columns_of(features, table.columns)
+    known, levels = _known(every, table.columns)
     if not known:
         raise TableError(
             f"The table of {table.client!r} has the columns {listed(table.columns)}, of which the "
-            f"model knows none; it knows {listed(features)}: name the columns as in training."
+            f"model knows none; it knows {listed(every.feature_names_in_.tolist())}: name the "
+            "columns as in training."
         )
     numeric = [name for name in table.numeric if name in known]
     at = [table.numeric.index(name) for name in numeric]
@@ -266,11 +276,7 @@ def _block(table: Table, features: Sequence[str]) -> Block:
 
 
 def _columns(block: Block, table: Table) -> set[str]:
-    return {
-        column
-        for column in table.columns
-        if any(name == column or name.startswith(f"{column}=") for name in block.features)
-    }
+    return {*block.features, *block.levels}.intersection(table.columns)
 
 
 def _whole_blocks(

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from intarsia.core.algorithm import FinalResult, RandomKey, RoundMetrics
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Block, ClientId, Labels, held_levels
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
@@ -111,7 +111,8 @@ def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     scales = server.scales[known]
     inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
     return Block(
-        block.samples, features, np.nan_to_num((x - server.means[known]) * inverse), block.y
+        *(block.samples, features, np.nan_to_num((x - server.means[known]) * inverse), block.y),
+        levels=held_levels(features, block.levels),
     )
 
 

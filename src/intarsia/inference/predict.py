@@ -30,7 +30,7 @@ from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
 from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear.losses import loss_code, mean_of, shape_of
-from intarsia.models.feature_mapping import encode_known, known_columns_of
+from intarsia.models.feature_mapping import Levels, RawColumns, encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import grade_scores
@@ -137,11 +137,11 @@ def predict(
         owner = client  # whose table it is like
     settings = new_table.table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
-    known, levels = known_columns_of(features, names)
+    known, levels = known_columns_of(features, names, model.levels_)
     if not known:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
-            f"{listed(_columns_of(features))}; name the columns as in training."
+            f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
     if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
@@ -178,7 +178,7 @@ def predict(
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
-    notes = (*taken, *_notes(means, names, known, levels, block, id, settings))
+    notes = (*taken, *_notes(means, model.levels_, names, known, levels, block, id, settings))
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
@@ -273,11 +273,13 @@ def _estimator(
         return network, only, ()
     if server is not None and not model:  # a run over sites
         return server, None, ()
-    if server is not None and not {*_columns_of(server.features, names)}.difference(names):
+    if server is not None and not {*_columns_of(server.features, server.levels_, names)}.difference(
+        names
+    ):
         note = "The table has the columns of all clients, and the server's network predicts; "
         return server, None, (f"{note}name a client for its own.",)
     columns = {
-        name: set(_columns_of([str(feature) for feature in one.feature_names_in_], names))
+        name: set(_columns_of([str(own) for own in one.feature_names_in_], one.levels_, names))
         for name, one in model.items()
     }
     lacking = {name: own.difference(names) for name, own in columns.items()}
@@ -322,16 +324,18 @@ def from_scores(
     return Predictions(ids, top, labels, probabilities, notes)
 
 
-def _columns_of(features: Sequence[str], names: Sequence[str] = ()) -> list[str]:
-    """Return the columns that features come from: of `names`, or up to the first "="."""
-    known, levels = known_columns_of(features, names)
-    column = {f"{name}={level}": name for name, own in levels.items() for level in own}
+def _columns_of(features: Sequence[str], recorded: Levels, names: Sequence[str] = ()) -> list[str]:
+    """Return the columns that features come from: of `names`, or as the model recorded them."""
+    known, levels = known_columns_of(features, names, recorded)
+    coded = [RawColumns.of(features, recorded).categories, levels]
+    column = {f"{name}={level}": name for one in coded for name in one for level in one[name]}
     column.update({name: name for name in known if name not in levels})
-    return list(dict.fromkeys(column.get(name, name.split("=")[0]) for name in features))
+    return list(dict.fromkeys(column.get(name, name) for name in features))
 
 
 def _notes(
     means: Mapping[str, float],
+    recorded: Levels,
     names: Sequence[str],
     known: Sequence[str],
     levels: dict[str, tuple[str, ...]],
@@ -340,10 +344,11 @@ def _notes(
     settings: TableSettings,
 ) -> tuple[str, ...]:
     notes = []
-    covered = {*known, *(f"{name}={level}" for name in levels for level in levels[name])}
-    every = len(_columns_of(list(means), names))
+    coded = {f"{name}={level}": name for name in levels for level in levels[name]}
+    covered = {*known, *coded}
+    every = len(_columns_of(list(means), recorded, names))
     for what, some in _by_what_they_count(means, [one for one in means if one not in covered]):
-        lacking = _columns_of(some)
+        lacking = _columns_of(some, recorded)
         notes.append(
             f"The table lacks {len(lacking)} of the model's {every} columns; each counts as "
             f"{what.format('its')}: {_list_names(lacking)}."
@@ -352,7 +357,7 @@ def _notes(
     for what, some in _by_what_they_count(means, [one for one in count if count[one]]):
         counts: Counter[str] = Counter()
         for feature in some:
-            column = next((name for name in levels if feature.startswith(f"{name}=")), feature)
+            column = coded.get(feature, feature)
             counts[column] = max(counts[column], count[feature])
         gaps = [f"{name} ({number})" for name, number in counts.items()]
         notes.append(

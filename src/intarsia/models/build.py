@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,7 @@ def linear_model(
         model = LinearClassifier.from_weights(
             weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
         )
+    model.levels_ = _levels(schema, scaling, list(weights))
     if conclusion.errors is not None:
         # a feature that is constant has no direction in which samples vary, and no error
         factor = np.array([1 / constant if constant else np.nan for constant in own_scales])
@@ -99,6 +100,7 @@ def client_models(
             intercept=intercept + weight.get(INTERCEPT, 0.0),
             regularisation=0.0,
         )
+        found[client].levels_ = _levels(schema, [client], list(weight))
     return LinearModels(algorithm, found)
 
 
@@ -135,6 +137,7 @@ def client_networks(
             scales=scaling[client].scale[order],
             architecture=made_of.grown(own),
             parameters=own,
+            levels_=_levels(schema, [client], features),
         )
     if server is None:
         return Networks(algorithm, found)
@@ -156,12 +159,29 @@ def server_network(
         scales=np.array([scales[name] for name in names]),
         architecture=architecture.grown(parameters),
         parameters=parameters,
+        levels_=_levels(schema, scaling, names),
     )
 
 
 def _names(schema: Schema, client: ClientId) -> list[str]:
     """Return a client's features in the order of the schema."""
     return [str(name) for name in schema.features.ids[schema.features.own(client)]]
+
+
+def _levels(
+    schema: Schema, clients: Iterable[ClientId], features: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the levels of the clients' categorical columns that are among some features."""
+    origin = {
+        f"{column}={level}": (column, level)
+        for client in clients
+        for column, own in schema.holdings[client].levels.items()
+        for level in own
+    }
+    found: dict[str, list[str]] = {}
+    for column, level in (origin[name] for name in features if name in origin):
+        found.setdefault(column, []).append(level)
+    return {column: tuple(own) for column, own in found.items()}
 
 
 def _by_name(

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -26,6 +25,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from intarsia.core.text_tables import Part, add_more, as_html, as_text, new_table
 from intarsia.errors import ExperimentError
+from intarsia.models.feature_mapping import RawColumns
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import LinearModel
@@ -203,12 +203,11 @@ def summarise(
             "plus regularisation times samples."
         )
         if table.levels:
-            columns = sorted({name.partition("=")[0] for name in table.levels})
             notes.append(
-                f"all levels of {', '.join(columns)} stand beside the intercept, so that the data "
-                "tell their differences alone: the errors of a level and of the intercept would be "
-                "those of the penalty, and are left out; for an error write two levels as one "
-                "column of 0 and 1, and more levels as such columns without one of them."
+                f"all levels of {', '.join(table.categories)} stand beside the intercept, so that "
+                "the data tell their differences alone: the errors of a level and of the intercept "
+                "would be those of the penalty, and are left out; for an error write two levels as "
+                "one column of 0 and 1, and more levels as such columns without one of them."
             )
     return Summary(tuple(table.rows()), loss, float(model.regularisation), classes, tuple(notes))
 
@@ -235,7 +234,12 @@ class _Table:
         self.zero_errors = getattr(model, "zero_errors_", None)
         self.left = getattr(model, "degrees_of_freedom_", None)
         self.loss, self.units, self.scorecard = loss, units, scorecard
-        self.levels = _levels(self.names) if bool(np.any(self.intercept)) else frozenset()
+        several_levels = {}
+        if np.any(self.intercept):
+            columns = RawColumns.of(self.names, getattr(model, "levels_", None)).categories
+            several_levels = {name: own for name, own in columns.items() if len(own) > 1}
+        self.categories = sorted(several_levels)
+        self.levels = {f"{name}={level}" for name, own in several_levels.items() for level in own}
         several = len(self.intercept) > 1
         self.outputs = [str(one) for one in classes] if several else [None]
 
@@ -284,12 +288,6 @@ class _Table:
         return Coefficient(
             name, None if special else self.units.get(name), output, estimate, **found
         )
-
-
-def _levels(names: Sequence[str]) -> frozenset[str]:
-    """Return those of some features that are levels of one column, "column=level"."""
-    count = Counter(name.partition("=")[0] for name in names if "=" in name)
-    return frozenset(name for name in names if "=" in name and count[name.partition("=")[0]] > 1)
 
 
 def _power(value: float) -> float | None:

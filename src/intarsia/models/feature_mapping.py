@@ -19,9 +19,14 @@ from intarsia.data.table import Table as DataTable
 from intarsia.errors import TableError, listed
 
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
+# categorical column -> its levels, of which the features are "column=level"; None where a model
+# does not say: then the names of its features do
+Levels = Mapping[str, tuple[str, ...]] | None
 
 
-def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], Any]:
+def known_columns(
+    table: Table, features: list[str], recorded: Levels = None
+) -> tuple[NDArray[np.intp], Any]:
     """Return which features a table has, and their values (samples, those features).
 
     A DataFrame is read as `intarsia predict` reads a file: a column of categories has the features
@@ -39,7 +44,7 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
     if isinstance(table, Block):
         names, values = list(table.features), table.x
     elif hasattr(type(table), "columns"):
-        block = _read(table, features)
+        block = _read(table, features, recorded)
         names, values = list(block.features), block.x
     else:
         names, values = features, table if issparse(table) else np.asarray(table)
@@ -85,7 +90,7 @@ def known_columns(table: Table, features: list[str]) -> tuple[NDArray[np.intp], 
     return known, x
 
 
-def _read(frame: Any, features: list[str]) -> Block:
+def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
     """Return those features of a model that a DataFrame's columns say."""
     if not hasattr(frame, "__len__"):  # such as polars.LazyFrame
         raise TableError(
@@ -93,7 +98,7 @@ def _read(frame: Any, features: list[str]) -> Block:
             "of polars by collect())."
         )
     names = [str(name) for name in frame.columns]
-    known, levels = known_columns_of(features, names)
+    known, levels = known_columns_of(features, names, recorded)
     twice = next((name for name, count in Counter(known).items() if count > 1), None)
     if twice is not None:
         raise TableError(f"The column {twice!r} appears more than once; leave one of them out.")
@@ -134,7 +139,7 @@ def encode_known(
 
 
 def known_columns_of(
-    features: Sequence[str], names: Sequence[str]
+    features: Sequence[str], names: Sequence[str], recorded: Levels = None
 ) -> tuple[list[str], dict[str, tuple[str, ...]]]:
     """Return the columns that the model knows, and the levels of the categorical ones.
 
@@ -142,13 +147,15 @@ def known_columns_of(
     """
     numeric, there = set(features), set(names)
     levels: dict[str, list[str]] = {}
-    for feature in features:
-        parts = feature.split("=")
-        for cut in range(1, len(parts)):  # a name and a level may both hold "="
-            levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
+    if recorded is None:
+        for feature in features:
+            parts = feature.split("=")
+            for cut in range(1, len(parts)):  # a name and a level may both hold "="
+                levels.setdefault("=".join(parts[:cut]), []).append("=".join(parts[cut:]))
+    known_levels = levels if recorded is None else recorded
     levels = {
-        name: own
-        for name, own in levels.items()
+        name: list(own)
+        for name, own in known_levels.items()
         if name in there and there.isdisjoint(f"{name}={level}" for level in own)
     }
     known = [name for name in names if name in numeric or name in levels]
@@ -163,13 +170,18 @@ class RawColumns:
     categories: Mapping[str, tuple[str, ...]]  # column → its levels
 
     @classmethod
-    def of(cls, features: Sequence[str]) -> RawColumns:
+    def of(cls, features: Sequence[str], recorded: Levels = None) -> RawColumns:
         """Return those of features, of which "city=oslo" is the level oslo of the column city."""
+        if recorded is not None:
+            coded = {f"{name}={level}" for name, own in recorded.items() for level in own}
+            numeric = tuple(feature for feature in features if feature not in coded)
+            return cls(numeric, dict(recorded))
         numbers: list[str] = []
         levels: dict[str, list[str]] = {}
+        every = set(features)
         for feature in features:
             name, equals, level = feature.partition("=")
-            if equals and name and name not in features:
+            if equals and name and name not in every:
                 levels.setdefault(name, []).append(level)
             else:
                 numbers.append(feature)

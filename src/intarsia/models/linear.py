@@ -91,6 +91,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    levels_ : of categorical columns, by name; None: the names of features say which are levels
     errors_ : (outputs, features), standard errors of coef_; only where training stored them
     intercept_errors_ : (outputs,), of the intercept at the features' means
     zero_errors_ : (outputs,), of intercept_, where all features are 0
@@ -237,6 +238,7 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    levels_ : of categorical columns, by name; None: the names of features say which are levels
     errors_, intercept_errors_, zero_errors_, degrees_of_freedom_ : as of LinearClassifier, of one
         output
     """
@@ -379,7 +381,7 @@ def _train(
             stacklevel=3,
         )
     model.gap_, model.n_iter_ = found.gap, found.epochs
-    for name in ("means_", *ERRORS):
+    for name in ("means_", "levels_", *ERRORS):
         if hasattr(model, name):
             delattr(model, name)  # trained anew: no longer a federation's model
     if model.fit_intercept:
@@ -419,7 +421,7 @@ def _restore(
     coef = np.stack(columns, axis=1) / scale if names else np.zeros((len(constant), 0))
     model.feature_names_in_ = np.array(names, object)
     model.n_features_in_ = len(names)
-    model.means_ = mean
+    model.means_, model.levels_ = mean, None
     model.gap_ = np.nan if gap is None else gap
     return coef, constant - coef @ mean
 
@@ -429,7 +431,9 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
     check_is_fitted(model)
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if hasattr(model, "means_"):
-        known, x = known_columns(table, [str(name) for name in model.feature_names_in_])
+        known, x = known_columns(
+            table, [str(name) for name in model.feature_names_in_], model.levels_
+        )
         missing = np.setdiff1d(np.arange(len(model.means_)), known)
         intercept = intercept + coef[:, missing] @ model.means_[missing]
         coef = coef[:, known]

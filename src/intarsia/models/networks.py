@@ -20,7 +20,7 @@ from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.text_tables import Part
 from intarsia.data.labels import as_in_tables
 from intarsia.errors import ExperimentError
-from intarsia.models.feature_mapping import Table, known_columns
+from intarsia.models.feature_mapping import Levels, Table, known_columns
 from intarsia.models.serialization import ClientModels
 
 
@@ -37,6 +37,7 @@ class ClientNetwork:
     scales: Array  # (features,) 0: the feature was constant in training and counts for nothing
     architecture: TrainedArchitecture
     parameters: Arrays  # by their dotted names; what all clients share is among them
+    levels_: Levels = None  # of categorical columns; None: an older version did not record them
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -123,7 +124,7 @@ class ClientNetwork:
         return self.architecture.predict(self.parameters, self._standardised(table), self.labels)
 
     def _standardised(self, table: Table) -> Block:
-        known, values = known_columns(table, list(self.features))
+        known, values = known_columns(table, list(self.features), self.levels_)
         x = values.toarray() if issparse(values) else values
         scales = self.scales[known]
         inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)

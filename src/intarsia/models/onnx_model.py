@@ -42,7 +42,7 @@ def linear_onnx(model: LinearModel) -> bytes:
     """Return the ONNX file of a linear model."""
     graph = _Graph()
     features = [str(name) for name in model.feature_names_in_]
-    raw = RawColumns.of(features)
+    raw = RawColumns.of(features, model.levels_)
     order = raw.order(features)
     x = graph.columns(raw, model.means_[order])
     weights = np.atleast_2d(model.coef_)[:, order]
@@ -76,7 +76,7 @@ def network_onnx(network: ClientNetwork) -> bytes:
         If torch cannot write what the network is made of.
     """
     graph = _Graph()
-    raw = RawColumns.of(network.features)
+    raw = RawColumns.of(network.features, network.levels_)
     order = raw.order(network.features)
     means, scales = network.means[order], network.scales[order]
     inverse = np.divide(1.0, scales, out=np.zeros(len(scales)), where=scales > 0)

@@ -13,7 +13,7 @@ import io
 import json
 import math
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
@@ -34,6 +34,7 @@ from intarsia.maths.linear.losses import SHAPES, shape_of
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
+    from intarsia.models.feature_mapping import Levels
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
 
@@ -47,7 +48,7 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.Ba
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
-_OWN = ("features", "means", "scales", "module", "composition")
+_OWN = ("features", "means", "scales", "levels", "module", "composition")
 
 
 class ClientModels(Mapping[ClientId, M]):
@@ -178,6 +179,7 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
         "features": [str(name) for name in model.feature_names_in_],
         "means": model.means_.tolist(),
         "coef": np.atleast_2d(model.coef_).tolist(),
+        **({} if model.levels_ is None else {"levels": _as_lists(model.levels_)}),
         **errors,
     }
 
@@ -204,6 +206,7 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
         model.coef_, model.intercept_ = coef[0], float(intercept[0])
     model.feature_names_in_, model.n_features_in_ = names, len(names)
     model.means_ = means
+    model.levels_ = _levels(content.get("levels"), content["features"])
     shapes = {"errors": coef.shape}
     for name in ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom"):
         if name in content:
@@ -213,6 +216,23 @@ def _linear(content: Mapping[str, Any]) -> LinearModel:
             setattr(model, f"{name}_", known if name == "errors" else known[0])
     model.gap_ = math.nan if content["gap"] is None else content["gap"]
     return model
+
+
+def _as_lists(levels: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {name: list(own) for name, own in levels.items()}
+
+
+def _levels(stored: Any, features: Sequence[str]) -> Levels:
+    """Return the levels of categorical columns; None where an older version wrote none."""
+    if stored is None:
+        return None
+    found = {str(name): tuple(map(str, own)) for name, own in dict(stored).items()}
+    known = set(features)
+    for name, own in found.items():
+        for level in own:
+            if f"{name}={level}" not in known:
+                raise ValueError(f"the level {level[:80]!r} of {name[:80]!r} is no feature")
+    return found
 
 
 def _write_clients(model: LinearModels, folder: Path) -> None:
@@ -326,7 +346,11 @@ def _network(
             parameters = _fitting(parameters, made_of)
     if made_of is None:
         raise ValueError("a network has no architecture")
-    return ClientNetwork(labels, features, own["means"], own["scales"], made_of, parameters)
+    stored = parse_json(str(own["levels"])) if "levels" in own else None
+    return ClientNetwork(
+        *(labels, features, own["means"], own["scales"], made_of, parameters),
+        levels_=_levels(stored, features),
+    )
 
 
 def _fitting(
@@ -354,6 +378,9 @@ def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     own = {key: values for key, values in network.parameters.items() if key not in shared}
     features = np.array(network.features, np.str_)
     extra = {"features": features, "means": network.means, "scales": network.scales}
+    if network.levels_ is not None:
+        text = json.dumps(_as_lists(network.levels_), ensure_ascii=False)
+        extra["levels"] = np.array(text, np.str_)
     return _arrays({**own, **extra, **network.architecture.to_arrays()})
 
 

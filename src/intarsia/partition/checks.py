@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, held_groups
+from intarsia.core.block import Array, Block, ClientId, held_groups, held_levels
 from intarsia.data.dataset import Dataset
 from intarsia.errors import ExperimentError, nearest
 
@@ -53,7 +53,8 @@ def block_of(
     samples = dataset.samples[rows] if samples is None else samples
     kinds = dataset.indicators
     kinds = kinds if kinds is None or columns is None else kinds[columns]
-    return Block(samples, features, x, y, groups, shapes=shapes, indicators=kinds)
+    levels = dataset.levels if columns is None else held_levels(features, dataset.levels)
+    return Block(samples, features, x, y, groups, shapes=shapes, indicators=kinds, levels=levels)
 
 
 def _run(columns: Positions) -> slice | Positions:

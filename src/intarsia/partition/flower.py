@@ -160,7 +160,7 @@ def _library(name: str) -> Any:
     except ImportError as error:
         raise ExperimentError(
             "A partition of kind 'flower' needs the library flwr-datasets, which is not installed; "
-            "install it with `pip install flwr-datasets`."
+            'run pip install "intarsia[flower]".'
         ) from error
 
 

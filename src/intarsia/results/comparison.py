@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from intarsia.core.text_tables import Part
 
 
+_ALIKE = 1e-6  # relative deviation of figures that are the same to six digits
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the three-way comparison."""
@@ -123,7 +126,12 @@ class Spread:
     def __str__(self) -> str:
         if self.deviation is None:
             return number(self.mean)
-        return f"{number(self.mean)} ± {number(self.deviation)}"
+        return f"{number(self.mean)} ± {number(0.0 if self.alike else self.deviation)}"
+
+    @property
+    def alike(self) -> bool:
+        """Return whether the figure is the same in all runs, to six digits."""
+        return self.deviation is None or self.deviation <= _ALIKE * abs(self.mean)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -303,7 +303,18 @@ def _missing(folder: Path) -> str:
         return f"{str(folder)!r} is not a folder; give the output folder of a finished run."
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
+    for name, what in _OTHERS.items():
+        if (folder / name).is_file():
+            return f"{folder} holds {what} and no run; give the output folder of a finished run."
     return f"{folder} holds no result.json; give the output folder of a finished run."
+
+
+# what other commands write -> what the folder is then
+_OTHERS: Final = {
+    "study.db": "a search of intarsia tune",
+    "study.json": "what intarsia contribution found",
+    "site.toml": "the kit of a site",
+}
 
 
 def _structures(found: Structures) -> dict[str, Any] | None:

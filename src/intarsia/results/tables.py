@@ -216,7 +216,24 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
             several = f"more than one run has the seed {', '.join(map(str, seeds))}"
             remedy = "each counts in the mean: give every run once"
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
+        if len({*group.seeds}) > 1:
+            parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
     return parts
+
+
+def _of_seeds(group: Group) -> str:
+    """Return whether the federated models of runs with several seeds differ."""
+    known = [*dict.fromkeys(group.seeds)]
+    seeds = ", ".join(map(str, known[:6])) + (" and more" if len(known) > 6 else "")
+    score = group.federated or group.clients
+    told = {name: one for name, one in ((group.measure, score), ("loss", group.loss)) if one}
+    if not told:
+        return f"whether the seeds ({seeds}) make a difference is not known without a score"
+    if all(one.alike for one in told.values()):
+        said = f"the seeds ({seeds}) make no difference: {' and '.join(told)}"
+        return f"{said} of the federated model are the same in all {len(group.seeds)} runs"
+    differing = [f"{name} {_spread(one, name)}" for name, one in told.items() if not one.alike]
+    return f"the seeds ({seeds}) make a difference: {' and '.join(differing)}"
 
 
 def _scores(groups: Sequence[Group], measure: str) -> Table:

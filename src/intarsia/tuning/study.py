@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ import numpy as np
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import toml_text
-from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError
+from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, first_line
 from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
@@ -154,9 +155,10 @@ def tune(
     with alone(folder / "tuning.lock", busy):
         if overwrite:
             _clear(folder)
-        study = _opened(folder, described, how, checksum)
-        work = _Work(study, described, how, folder, tables, progress)
-        found = _tried(work)
+        with _readable(folder / _STUDY):
+            study = _opened(folder, described, how, checksum)
+            work = _Work(study, described, how, folder, tables, progress)
+            found = _tried(work)
         return _finished(found, work)
 
 
@@ -227,6 +229,11 @@ def _check_folder(folder: Path) -> None:
         raise CheckpointError(
             f"{folder} holds a run; choose another folder for the search with --out."
         )
+    if (folder / "study.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds what intarsia contribution found; choose another folder for the "
+            "search with --out."
+        )
 
 
 def _clear(folder: Path) -> None:
@@ -246,15 +253,31 @@ def _optuna() -> Any:
     return optuna
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Say in a sentence where the file of the trials cannot be read or written."""
+    from sqlalchemy.exc import SQLAlchemyError  # here: optuna brings it along
+
+    damaged = SQLAlchemyError, _optuna().exceptions.StorageInternalError, json.JSONDecodeError
+    try:
+        yield
+    except damaged as problem:
+        cause = getattr(problem, "orig", None) or problem.__cause__ or problem
+        raise CheckpointError(
+            f"{path} cannot be read or written ({first_line(cause)}); make sure that the disk has "
+            "room, and else put back a copy, or begin the search anew with --overwrite."
+        ) from problem
+
+
 def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> Any:
     """Return the study in the folder, begun or gone on with; refuse that of something else."""
     optuna = _optuna()
     tree = config.to_dict(described)
     del tree["experiment"]["out"]
-    known = search.to_table(how)
+    ranges = search.to_table(how)
     if not how.path:
-        del known["trials"]  # there may be more of them later
-    own = {"experiment": tree, "tune": known, "tables": tables}
+        del ranges["trials"]  # there may be more of them later
+    own = {"experiment": tree, "tune": ranges, "tables": tables}
     (folder / _STUDY).touch(mode=0o600)  # the experiment in it may hold the URLs of databases
     study = optuna.create_study(
         study_name="tuning",
@@ -267,7 +290,8 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     if before is None:
         study.set_user_attr("of", own)
     elif before != own:
-        differ = [key for key in own if own[key] != before.get(key)]
+        known = before if isinstance(before, dict) else {}
+        differ = [key for key in own if own[key] != known.get(key)]
         words = {
             "experiment": "another experiment",
             "tune": "another [tune]",

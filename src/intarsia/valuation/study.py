@@ -1,7 +1,8 @@
 """What each party is worth to each other: the runs of coalitions, one after the other, and figures.
 
 Each coalition's run is kept in the output folder once it is done, so that the same call goes on
-after a stop. Up to `MOST` parties all coalitions are trained, of more all parties, and all but one.
+after a stop. Up to `MOST` parties all coalitions are trained, of more all parties, all but one, and
+each alone.
 
 The value of a coalition to a party of it is the measure on the party's own test rows. A party that
 is in no coalition has what is said without a model: its commonest class, or its mean label.
@@ -77,7 +78,7 @@ class Contribution:
     parties: tuple[ClientId, ...]
     rows: Mapping[ClientId, int]  # labelled test rows; 0: it has none, and gives only
     baseline: Mapping[ClientId, float]  # without a model
-    alone: Mapping[ClientId, Worth]  # trained alone; of more than `MOST` parties it is not known
+    alone: Mapping[ClientId, Worth]  # trained alone
     together: Mapping[ClientId, Worth]  # with all
     left_out: Table  # to a party, to OTHERS, to ALL → what is lost without another
     shapley: Table | None  # likewise; None: there are more than `MOST` parties
@@ -261,9 +262,14 @@ def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
     try:
         before = parse_json((folder / _OF).read_text(encoding="utf-8"))
     except ValueError:
-        before = {}
+        before = None
+    if not isinstance(before, dict):
+        raise CheckpointError(
+            f"{folder / _OF} is damaged, and says not whose coalitions are kept here; put back a "
+            "copy, or begin anew with --overwrite."
+        )
     if before != own:
-        differ = [key for key in own if not isinstance(before, dict) or own[key] != before.get(key)]
+        differ = [key for key in own if own[key] != before.get(key)]
         words = {"experiment": "another experiment", "tables": "other tables"}
         raise CheckpointError(
             f"{folder} holds the coalitions of {' and '.join(words[one] for one in differ)}; "
@@ -278,7 +284,8 @@ def _wanted(count: int) -> list[int]:
     """Return the coalitions to be trained, that of all parties first."""
     every = (1 << count) - 1
     if count > MOST:
-        return [every, *(every & ~(1 << one) for one in range(count))]
+        single = [1 << one for one in range(count)]
+        return [every, *(every & ~one for one in single), *single]
     return sorted(range(1, every + 1), key=lambda one: (-one.bit_count(), one))
 
 
@@ -547,7 +554,7 @@ def _notes(
         notes.append(
             f"There are {len(parties)} parties, of which all coalitions would be "
             f"{2 ** len(parties) - 1:,} runs: Shapley values are computed of up to {MOST} parties, "
-            "and of more each party is left out once."
+            "and of more each party is left out once, and trained alone."
         )
     for name in none:
         notes.append(f"The labels of {name}'s test rows are all alike: it has no value here.")

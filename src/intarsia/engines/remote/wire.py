@@ -29,7 +29,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # functions by their modules; 2 had sealed pieces without nonces; in 3 messages said which labels
 # and columns are compared, and what clients count for; 4 had sealed pieces without owners; in 5
 # sites agreed on schemas alone, not on the experiment; in 7 none held out rows for early stopping;
-# in 8 the server added up what the weights of duals changed by.
+# in 8 the server added up what the weights of duals changed by, and none said which columns are
+# categorical.
 PROTOCOL = 9
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
