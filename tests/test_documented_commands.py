@@ -30,7 +30,7 @@ PAGES = {
 WITH_BLOCKS = [page for page, found in PAGES.items() if any(one.runs for one in found)]
 QUICK = {"docs/tutorials/own-tables.md"}
 SHOWN = {*QUICK, "docs/tutorials/different-columns.md"}  # linear models: the same everywhere
-LANGUAGES = {"", "csv", "python", "sh", "text", "toml"}
+LANGUAGES = {"", "csv", "ini", "python", "sh", "text", "toml"}
 REASONS = {
     "development": "what a checkout makes of itself, tests among it",
     "installs": "make test-installs tries it in fresh environments",

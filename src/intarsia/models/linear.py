@@ -432,7 +432,7 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if hasattr(model, "means_"):
         known, x = known_columns(
-            table, [str(name) for name in model.feature_names_in_], model.levels_
+            table, [str(name) for name in model.feature_names_in_], getattr(model, "levels_", None)
         )
         missing = np.setdiff1d(np.arange(len(model.means_)), known)
         intercept = intercept + coef[:, missing] @ model.means_[missing]

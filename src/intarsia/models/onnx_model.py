@@ -42,7 +42,7 @@ def linear_onnx(model: LinearModel) -> bytes:
     """Return the ONNX file of a linear model."""
     graph = _Graph()
     features = [str(name) for name in model.feature_names_in_]
-    raw = RawColumns.of(features, model.levels_)
+    raw = RawColumns.of(features, getattr(model, "levels_", None))
     order = raw.order(features)
     x = graph.columns(raw, model.means_[order])
     weights = np.atleast_2d(model.coef_)[:, order]

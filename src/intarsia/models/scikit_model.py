@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 def scikit_pipeline(model: LinearModel) -> Pipeline:
     """Return a fitted pipeline with the model's predictions; it needs pandas."""
     features = [str(name) for name in model.feature_names_in_]
-    raw = RawColumns.of(features, model.levels_)
+    raw = RawColumns.of(features, getattr(model, "levels_", None))
     order = raw.order(features)
     means, weights = model.means_[order], np.atleast_2d(model.coef_)[:, order]
     steps, coefficients = _columns(raw, means, weights)

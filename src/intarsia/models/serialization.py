@@ -157,6 +157,7 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
     from intarsia.models.linear import ERRORS, LinearClassifier
 
     kind, classes = "regressor", None
+    levels = getattr(model, "levels_", None)
     if isinstance(model, LinearClassifier):
         kind, classes = "classifier", model.classes_.tolist()
     shape = {SHAPES[model.loss]: shape_of(model)} if model.loss in SHAPES else {}
@@ -179,7 +180,7 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
         "features": [str(name) for name in model.feature_names_in_],
         "means": model.means_.tolist(),
         "coef": np.atleast_2d(model.coef_).tolist(),
-        **({} if model.levels_ is None else {"levels": _as_lists(model.levels_)}),
+        **({} if levels is None else {"levels": _as_lists(levels)}),
         **errors,
     }
 

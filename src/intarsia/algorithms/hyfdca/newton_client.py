@@ -572,7 +572,7 @@ def gather_point(
             f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
-    if not point.implied.size:
+    if point.implied.shape != point.w.shape:
         point = _of_earlier_version(point)
     ridge = point.options.ridge
     taken = {LIFT / LOWER**step for step in range(round(math.log(LIFT, LOWER)) + 1)}
