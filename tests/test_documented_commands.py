@@ -37,9 +37,10 @@ REASONS = {
     "several machines": "the tutorial across organisations runs a server and sites",
     "fingerprints": "they are others each time; the same tutorial exchanges keys",
     "its own test": "test_hyfem_run.py runs it with tables of its own",
+    "an installed package": "test_own_algorithm.py and test_nvflare_own_algorithm.py run it by name",
     "another library": "flwr-datasets and a download: make test-flower",
 }
-MOST_NOT_RUN = 14
+MOST_NOT_RUN = 19
 
 
 def test_a_block_is_of_a_known_language_and_has_a_known_reason_where_it_is_not_run():
@@ -48,6 +49,13 @@ def test_a_block_is_of_a_known_language_and_has_a_known_reason_where_it_is_not_r
     left = [(page, one.line, one.reason) for page, one in every if one.reason]
     assert {reason for *_, reason in left} <= set(REASONS), left
     assert len(left) <= MOST_NOT_RUN, left
+
+
+def test_what_a_page_shows_of_a_file_stands_there():
+    parts = [(page, one) for page, found in PAGES.items() for one in found if one.source]
+    assert parts
+    for page, one in parts:
+        assert one.text in (ROOT / one.source).read_text(encoding="utf-8"), (page, one.line)
 
 
 def _parameters(words: list[str]) -> set[str] | None:

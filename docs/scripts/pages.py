@@ -7,6 +7,7 @@ folder. Beside the fence stands what is special:
 - `<!-- run first: ... -->`: commands that a page needs and does not show.
 - `<!-- tables of PAGE -->`: the first block of Python of another page, which makes its tables.
 - `<!-- not run: reason -->`, in the line before the fence: what needs more than one machine.
+- `<!-- part of FILE -->`, in the line before the fence: code that a file has, which is run there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _PIECE = re.compile(
     r"^<!-- run first:\s(?P<first>.*?)-->$"
     r"|^<!-- tables of (?P<page>\S+) -->$"
     r"|^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
+    r"(?:<!-- part of (?P<source>\S+) -->\n)?"
     r"(?P<indent> *)```(?P<language>[\w-]*)(?: title=\"(?P<title>[^\"]+)\")?\n"
     r"(?P<text>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
@@ -38,12 +40,13 @@ class Block:
     line: int
     title: str = ""  # of a file: its name
     reason: str = ""  # why it is not run
+    source: str = ""  # the file that it is a part of
     shown: bool = True
 
     @property
     def runs(self) -> bool:
-        """Return whether it is run, and not written to a file or left alone."""
-        return self.language in RUN and not self.title and not self.reason
+        """Return whether it is run, and not written to a file, left alone or a part of one."""
+        return self.language in RUN and not (self.title or self.reason or self.source)
 
 
 def pieces(page: str) -> Iterator[str | Block]:
@@ -62,8 +65,8 @@ def pieces(page: str) -> Iterator[str | Block]:
             yield Block(text, "python", line, shown=False)
             continue
         text = re.sub(f"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
-        title, reason = found["title"] or "", found["reason"] or ""
-        yield Block(text, found["language"], line, title, reason)
+        marks = (found[one] or "" for one in ("title", "reason", "source"))
+        yield Block(text, found["language"], line, *marks)
     yield page[end:]
 
 
