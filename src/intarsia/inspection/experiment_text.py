@@ -32,12 +32,14 @@ def experiment_text(
     numbers to predict.
     """
     names = [table.source.name for table in proposal.tables]
+    runs = "It does not run yet" if advice.obstacle else "It runs as it is"
     parts = [
         *_comment(
-            f"Written by intarsia init from the tables of {', '.join(names)}. It runs as it is; "
+            f"Written by intarsia init from the tables of {', '.join(names)}. {runs}; "
             "read what was taken for what, and correct it. All keys: "
             "docs/reference/experiment-file.md."
         ),
+        *(_comment(f"a run would stop: {advice.obstacle}") if advice.obstacle else ()),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
         *_algorithm(advice, algorithm, numbers=numbers),
@@ -95,7 +97,7 @@ def _labels(proposal: Proposal) -> list[str]:
         'task = "multiclass"',
         *_comment(f"or one class against all others: positive = {toml(classes[-1])}"),
         *(
-            _comment('or, if they are amounts: task = "regression" and loss = "squared"')
+            _comment('or, if they are amounts: task = "regression" and loss = "squared", or "poisson"')
             if whole
             else ()
         ),

@@ -8,10 +8,11 @@ itself (`data.column_types`): what it would refuse is left out, for the reason t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ _TRUTHS = {
 }
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
 _MOST_CODES = 12  # whole numbers of so many different values may be codes
+_LEAST_COUNTS = 5  # different whole numbers that may be seen to be counts of events
+_THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
 _LEAST_SHARED = 20  # rows by which two columns are compared
@@ -473,18 +476,23 @@ def _refuse_repeats(
     """Raise if a table has the ids of another in rows that repeat."""
     for other in tables:
         name = chosen.get(other.source.name)
-        if name is None or name not in one.columns or other is one:
+        if name is None or other is one:
             continue
-        own, ids = one.columns[name], other.columns[name]
-        if own.distinct or own.missing:
-            continue
-        shared = len(own.values_there & ids.values_there)
-        if 2 * shared > len(own.texts):
-            raise one.source.error(
-                f"the column {name!r} has the ids of {other.source.name!r}, but {own.rows} rows "
-                f"have {len(own.texts)} different ones",
-                "every sample needs one row: write one row for each id, such as sums or means",
-            )
+        ids = other.columns[name]
+        for own in one.columns.values():
+            if own.distinct or own.missing:
+                continue
+            telling = own.figures is None or _is_id(own.name)
+            if own.name != name and not (telling and 2 * len(own.texts) >= own.rows):
+                continue  # few values, or plain numbers, may be the same by chance
+            shared = len(own.values_there & ids.values_there)
+            if 2 * shared > len(own.texts):
+                raise one.source.error(
+                    f"the column {own.name!r} has the ids of {other.source.name!r}, but {own.rows} "
+                    f"rows have {len(own.texts)} different ones",
+                    "every sample needs one row: drop rows that repeat, or write one row for each id, "
+                    "such as sums or means",
+                )
 
 
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
@@ -860,4 +868,27 @@ def _codes(name: str, some: Sequence[Column], levels: set[str]) -> bool:
     """Return whether a column's whole numbers are few enough to be codes, and no amounts."""
     rows = sum(own.rows for own in some)
     few = 3 <= len(levels) <= _MOST_CODES and rows >= 5 * len(levels)
-    return few and all(own.whole for own in some) and not _AMOUNTS & set(_words(name))
+    if not few or not all(own.whole for own in some) or _AMOUNTS & set(_words(name)):
+        return False
+    return not _counted(some)
+
+
+def _counted(some: Sequence[Column]) -> bool:
+    """Return whether whole numbers are spread as counts of events are.
+
+    They begin at 0, and the rows of five values or more rise to one peak and fall to a thin tail.
+    Codes whose numbers say nothing of an order do so rarely.
+    """
+    rows: Counter[float] = Counter()
+    for own in some:
+        counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+        for figure, count in zip(own.figures or (), counts, strict=True):
+            rows[figure] += int(count)
+    values = sorted(rows)
+    if len(values) < _LEAST_COUNTS or values[0] != 0:
+        return False
+    height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    peak = height.index(max(height))
+    rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
+    falls = all(one >= two for one, two in pairwise(height[peak:]))
+    return rises and falls and rows[values[-1]] < _THIN_TAIL * rows.total()
