@@ -234,12 +234,29 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
+@pytest.mark.parametrize(
+    ("rare", "often", "positive"), [("ja", "nein", "ja"), ("pos", "neg", None), ("no", "yes", None)]
+)
+def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, monkeypatch):
+    label = [rare if one % 4 == 0 else often for one in BANK]
+    found = proposed(tmp_path, monkeypatch, bank(default=label), shop())
+    assert found.get("labels", {}).get("positive") == positive
+
+
 def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch):
     third = {"height": INCOME[:50]}  # without ids and labels
     proposed(tmp_path, monkeypatch, bank(), shop(), third)
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").split("\n# "))
     assert "It does not run yet" in text
     assert "a run would stop: Client 'c' has" in text
+
+
+def test_an_id_that_nobody_shares_is_no_feature(tmp_path, monkeypatch):
+    one = {"pid": [7 * one for one in BANK], **bank()}
+    del one["customer"]
+    other = {**one, "pid": [7 * one + 3 for one in BANK]}
+    found = proposed(tmp_path, monkeypatch, one, other)
+    assert [client(found, place)["id"] for place in (0, 1)] == ["pid", "pid"]
 
 
 def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
@@ -316,7 +333,10 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
         (["bank.csv", "--id", "age"], "id column 'age' has "),
         (["shop.csv"], "No column is named like a label"),
         (["orders.csv", "bank.csv"], "80 rows have 40 different ones; every sample needs one row"),
-        (["twice.csv", "bank.csv"], "column 'Fall' has the ids of 'bank', but 42 rows have 40 diff"),
+        (
+            ["twice.csv", "bank.csv"],
+            "column 'Fall' has the ids of 'bank', but 42 rows have 40",
+        ),
         (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),
         (["bank.csv", "--out", "none/mine.toml"], "none is no folder"),
         (["--example", "credti"], "--example 'credti' is none; use 'credit'"),

@@ -88,6 +88,9 @@ def _algorithm(advice: Advice, algorithm: str, *, numbers: bool) -> list[str]:
 def _labels(proposal: Proposal) -> list[str]:
     """Return the table [labels], as a comment where nothing needs to be set."""
     classes = proposal.classes
+    if proposal.positive is not None:
+        why = "the rarer class: scores and coefficients speak for it"
+        return ["", "[labels]", f"positive = {toml(proposal.positive)}  # {why}"]
     if classes is None or len(classes) < 3:
         return []
     whole = all(one.lstrip("-").isdecimal() for one in classes)
@@ -97,7 +100,9 @@ def _labels(proposal: Proposal) -> list[str]:
         'task = "multiclass"',
         *_comment(f"or one class against all others: positive = {toml(classes[-1])}"),
         *(
-            _comment('or, if they are amounts: task = "regression" and loss = "squared", or "poisson"')
+            _comment(
+                'or, if they are amounts: task = "regression" and loss = "squared", or "poisson"'
+            )
             if whole
             else ()
         ),

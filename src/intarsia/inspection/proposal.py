@@ -39,6 +39,7 @@ _AS_A_WORD = set(_LABELS) - {"y", "class", "event", "label"}  # a label's name m
 _IDS = {
     *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
     *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
+    *("pid", "uid", "cid", "sid", "mrn", "ssn"),
 }
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
@@ -160,16 +161,32 @@ class Proposal:
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Return the different labels of all tables; None: numbers to predict, or of a matrix."""
+        rows = self._rows_of_classes
+        return None if rows is None else ascending(rows)
+
+    @property
+    def positive(self) -> str | None:
+        """Return the rarer of two classes where it would not be +1 by itself, else None."""
+        classes = self.classes
+        if self._rows_of_classes is None or classes is None or len(classes) != 2:
+            return None
+        first, last = classes  # the last is +1 where nothing is said
+        rarer = self._rows_of_classes[first] < self._rows_of_classes[last]
+        return first if rarer and not _TRUTHS.get(last.casefold()) else None
+
+    @cached_property
+    def _rows_of_classes(self) -> Counter[str] | None:
         found = [one for one in self.tables if _labelled(one)]
         labels = [one.columns[str(one.source.label)] for one in found]
         if not found or any(one.kinds == "numbers" for one in labels):
             return None
-        named = {
-            str(one.source.label_map.get(canonical(text), canonical(text)))
-            for one, own in zip(found, labels, strict=True)
-            for text in own.texts
-        }
-        return ascending(named)
+        rows: Counter[str] = Counter()
+        for one, own in zip(found, labels, strict=True):
+            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+            for text, count in zip(own.texts, counts, strict=True):
+                name = canonical(text)
+                rows[str(one.source.label_map.get(name, name))] += int(count)
+        return rows
 
 
 def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str] = ()) -> Proposal:
@@ -490,8 +507,8 @@ def _refuse_repeats(
                 raise one.source.error(
                     f"the column {own.name!r} has the ids of {other.source.name!r}, but {own.rows} "
                     f"rows have {len(own.texts)} different ones",
-                    "every sample needs one row: drop rows that repeat, or write one row for each id, "
-                    "such as sums or means",
+                    "every sample needs one row: drop rows that repeat, or write one row for each "
+                    "id, such as sums or means",
                 )
 
 

@@ -169,7 +169,8 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
-        "chance.",
+        "chance. `intarsia contribution` says what each party adds, and `intarsia tune` looks for "
+        "better hyperparameters.",
     )
 
 
