@@ -210,6 +210,15 @@ def test_clients_that_the_federation_makes_worse_are_named():
     assert worse_by_joining(Metrics()) == ()
 
 
+def test_means_of_macro_f1_are_of_the_same_clients():
+    federated = {"north": Score(0.4, 0.9, macro_f1=0.5), "south": Score(0.1, 1.0)}  # withheld
+    alone = {"north": Score(0.4, 0.9, macro_f1=0.4), "south": Score(0.1, 1.0, macro_f1=1.0)}
+    metrics = Metrics(clients=federated).beside(alone)
+    assert metrics.standalone_mean is not None
+    assert metrics.standalone_mean.macro_f1 == 0.4
+    assert metrics.standalone["south"].macro_f1 is None
+
+
 @pytest.mark.parametrize(("federated", "told"), [(0.69, True), (0.6, False), (None, False)])
 def test_a_client_that_is_worse_by_accuracy_and_better_by_auc_is_told_both(federated, told):
     scores = {"clients": (0.7, federated), "standalone": (0.75, 0.65)}
