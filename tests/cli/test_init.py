@@ -106,13 +106,15 @@ def test_nothing_is_overwritten_unasked(tmp_path, monkeypatch, capfd):
 
 def test_files_of_excel_in_german_are_read(tmp_path, monkeypatch):
     comma = [str(one).replace(".", ",") for one in INCOME[:80]]
-    own = {"Kunde": BANK, "Größe": comma, "Ausfall default": DEFAULT[:80]}
+    points = [f"{1 + one % 9}.{one:03},5" for one in BANK]
+    own = {"Kunde": BANK, "Größe": comma, "Umsatz": points, "Ausfall default": DEFAULT[:80]}
     other = {"Kunde": SHOP, "Ort": ["Köln", "Mainz"] * 50}
     how = {"separator": ";", "encoding": "latin-1"}
     found = proposed(tmp_path, monkeypatch, own, other, **how)
     assert client(found, 0) == {
         "encoding": "cp1252",
         "decimal": ",",
+        "thousands": ".",
         "id": "Kunde",
         "label": "Ausfall default",
     }
@@ -234,9 +236,7 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
-@pytest.mark.parametrize(
-    ("rare", "often", "positive"), [("ja", "nein", "ja"), ("pos", "neg", None), ("no", "yes", None)]
-)
+@pytest.mark.parametrize(("rare", "often", "positive"), [("ja", "nein", "ja"), ("no", "yes", None)])
 def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, monkeypatch):
     label = [rare if one % 4 == 0 else often for one in BANK]
     found = proposed(tmp_path, monkeypatch, bank(default=label), shop())
@@ -266,6 +266,7 @@ def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
     assert found["algorithm"]["loss"] == "squared"
     assert client(found, 0) == {"id": "account", "label": "price", "exclude": ["customer"]}
+    assert "It runs as it is" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
     assert client(found, 1) == {"id": "customer"}
 
 
@@ -337,6 +338,7 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
             ["twice.csv", "bank.csv"],
             "column 'Fall' has the ids of 'bank', but 42 rows have 40",
         ),
+        (["bank.csv", "share.csv"], "no column is left to learn from: 'share' has numbers with"),
         (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),
         (["bank.csv", "--out", "none/mine.toml"], "none is no folder"),
         (["--example", "credti"], "--example 'credti' is none; use 'credit'"),
@@ -355,6 +357,7 @@ def test_what_cannot_be_proposed_is_said_in_a_sentence(
     write(tmp_path, "far.csv", shop(customer=range(1000, 1100)))
     write(tmp_path, "index.csv", {"": BANK, "y": DEFAULT[:80]})
     write(tmp_path, "orders.csv", {"customer": [one // 2 for one in BANK], "basket": BASKET[:80]})
+    write(tmp_path, "share.csv", {"customer": SHOP, "share": [f"{one % 9} %" for one in SHOP]})
     twice = [f"P{one}" for one in [*SHOP[:40], 20, 21]]
     write(tmp_path, "twice.csv", {"Fall": twice, "basket": BASKET[:42]})
     if "twice.csv" in arguments:

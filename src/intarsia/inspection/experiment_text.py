@@ -122,7 +122,8 @@ def _client(table: TableProposal, folder: Path) -> list[str]:
         why = table.reasons.get(key, "")
         if key == "label" and value is not None and value in table.columns:
             why = f"{why}: {_values(table.columns[value])}"
-        if value in (None, (), {}, ".") or (key == "missing" and "missing" not in table.reasons):
+        unset = value in (None, (), {}) or (key, value) == ("decimal", ".")
+        if unset or (key == "missing" and "missing" not in table.reasons):
             lines += _comment(f"no {key}: {why}") if key == "id" and why else []
             continue
         lines += _set(key, value, why)

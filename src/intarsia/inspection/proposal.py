@@ -211,7 +211,15 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = _Matched(tables, rules)
     tables = _with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in _without_copies(tables, matched)]
-    return Proposal(tuple(_as_one_kind(_without_constants(tables))), rules, tuple(notes))
+    tables = _as_one_kind(_without_constants(tables))
+    for one in tables:
+        if one.left_out and not one.features and one.source.label is None:
+            raise one.source.error(
+                "no column is left to learn from: "
+                + "; ".join(f"{name!r} {why}" for name, why in one.left_out.items()),
+                "mend one of them, or leave the table out",
+            )
+    return Proposal(tuple(tables), rules, tuple(notes))
 
 
 def client_names(paths: Sequence[Path]) -> dict[str, Path]:
