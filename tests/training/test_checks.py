@@ -100,3 +100,9 @@ def test_pairs_of_a_block_and_a_class_that_nobody_holds_are_named():
     whole = {**blocks, "c": dataclasses.replace(blocks["a"], y=np.array([2.0, 0, 1, 2]))}
     (note,) = caveats.unheld(whole, labels)
     assert "nobody: right of 'p'." in note
+
+
+def test_each_client_alone_is_not_compared_with_itself():
+    described = from_dict({"algorithm": {"name": "local"}, "client": [{"name": "a", "path": "a"}]})
+    [note] = caveats.unmeasured(described, choose(described)[0])
+    assert 'run algorithm.name = "standalone" (linear models)' in note

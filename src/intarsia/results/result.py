@@ -178,8 +178,9 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
-        "chance. `intarsia contribution` says what each party adds, and `intarsia tune` looks for "
-        "better hyperparameters.",
+        "chance. See what each party adds with intarsia contribution, and look for better "
+        "hyperparameters with intarsia tune. Where the clients' rows follow different rules, one "
+        "model for all fits none: then femam or flic may serve, which train one for each client.",
     )
 
 

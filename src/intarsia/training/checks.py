@@ -65,7 +65,8 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
         return ()
     other = '"standalone" with loss = "squared"'
     if model.kind == "networks":
-        other = '"local" (networks) or "standalone" (linear models)'
+        networks = "" if algorithm.name == "local" else '"local" (networks) or '
+        other = f'{networks}"standalone" (linear models)'
     return (
         f"The baselines are linear models of all columns and {algorithm.name} trains models of "
         "each client's own: there are none beside it; to compare with each client alone run "
