@@ -74,6 +74,17 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     )
 
 
+def graded_in_training(description: Experiment) -> tuple[str, ...]:
+    """Return a note where clients' tables have no rows that models are scored on alone."""
+    split = description.split
+    if description.dataset is not None or split.test or split.graded[1]:
+        return ()
+    return (
+        "No rows are held out (test in [split] is 0): the scores are of rows that the model was "
+        "trained on, and better than those of new rows will be.",
+    )
+
+
 def untracked(description: Experiment, *, sites: bool) -> tuple[str, ...]:
     """Return a note where trackers are named for a run over sites, which tells them nothing."""
     if not sites or not description.trackers:
