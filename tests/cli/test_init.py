@@ -106,13 +106,15 @@ def test_nothing_is_overwritten_unasked(tmp_path, monkeypatch, capfd):
 
 def test_files_of_excel_in_german_are_read(tmp_path, monkeypatch):
     comma = [str(one).replace(".", ",") for one in INCOME[:80]]
-    own = {"Kunde": BANK, "Größe": comma, "Ausfall default": DEFAULT[:80]}
+    points = [f"{1 + one % 9}.{one:03},5" for one in BANK]
+    own = {"Kunde": BANK, "Größe": comma, "Umsatz": points, "Ausfall default": DEFAULT[:80]}
     other = {"Kunde": SHOP, "Ort": ["Köln", "Mainz"] * 50}
     how = {"separator": ";", "encoding": "latin-1"}
     found = proposed(tmp_path, monkeypatch, own, other, **how)
     assert client(found, 0) == {
         "encoding": "cp1252",
         "decimal": ",",
+        "thousands": ".",
         "id": "Kunde",
         "label": "Ausfall default",
     }
@@ -227,6 +229,36 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
         assert line in text
 
 
+def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypatch):
+    returns = np.repeat([0, 1, 2, 3, 5], [30, 35, 10, 4, 1])  # one peak and a thin tail
+    region = np.repeat([0, 1, 2, 3, 4], [10, 25, 5, 30, 10])
+    found = proposed(tmp_path, monkeypatch, bank(returns=returns, region=region), shop())
+    assert client(found, 0)["categorical"] == ["region"]
+
+
+@pytest.mark.parametrize(("rare", "often", "positive"), [("ja", "nein", "ja"), ("no", "yes", None)])
+def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, monkeypatch):
+    label = [rare if one % 4 == 0 else often for one in BANK]
+    found = proposed(tmp_path, monkeypatch, bank(default=label), shop())
+    assert found.get("labels", {}).get("positive") == positive
+
+
+def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch):
+    third = {"height": INCOME[:50]}  # without ids and labels
+    proposed(tmp_path, monkeypatch, bank(), shop(), third)
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").split("\n# "))
+    assert "It does not run yet" in text
+    assert "a run would stop: Client 'c' has" in text
+
+
+def test_an_id_that_nobody_shares_is_no_feature(tmp_path, monkeypatch):
+    one = {"pid": [7 * one for one in BANK], **bank()}
+    del one["customer"]
+    other = {**one, "pid": [7 * one + 3 for one in BANK]}
+    found = proposed(tmp_path, monkeypatch, one, other)
+    assert [client(found, place)["id"] for place in (0, 1)] == ["pid", "pid"]
+
+
 def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     price = (INCOME + BASKET).round(3)
     own = {"customer": BANK, "account": BANK, "age": AGE[:80], "price": price[:80]}
@@ -234,6 +266,7 @@ def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
     assert found["algorithm"]["loss"] == "squared"
     assert client(found, 0) == {"id": "account", "label": "price", "exclude": ["customer"]}
+    assert "It runs as it is" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
     assert client(found, 1) == {"id": "customer"}
 
 
@@ -301,6 +334,11 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
         (["bank.csv", "--id", "age"], "id column 'age' has "),
         (["shop.csv"], "No column is named like a label"),
         (["orders.csv", "bank.csv"], "80 rows have 40 different ones; every sample needs one row"),
+        (
+            ["twice.csv", "bank.csv"],
+            "column 'Fall' has the ids of 'bank', but 42 rows have 40",
+        ),
+        (["bank.csv", "share.csv"], "no column is left to learn from: 'share' has numbers with"),
         (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),
         (["bank.csv", "--out", "none/mine.toml"], "none is no folder"),
         (["--example", "credti"], "--example 'credti' is none; use 'credit'"),
@@ -319,6 +357,11 @@ def test_what_cannot_be_proposed_is_said_in_a_sentence(
     write(tmp_path, "far.csv", shop(customer=range(1000, 1100)))
     write(tmp_path, "index.csv", {"": BANK, "y": DEFAULT[:80]})
     write(tmp_path, "orders.csv", {"customer": [one // 2 for one in BANK], "basket": BASKET[:80]})
+    write(tmp_path, "share.csv", {"customer": SHOP, "share": [f"{one % 9} %" for one in SHOP]})
+    twice = [f"P{one}" for one in [*SHOP[:40], 20, 21]]
+    write(tmp_path, "twice.csv", {"Fall": twice, "basket": BASKET[:42]})
+    if "twice.csv" in arguments:
+        write(tmp_path, "bank.csv", bank(customer=[f"P{one}" for one in BANK]))
     assert main(["init", *arguments]) == 2
     assert sentence in one_error(said(capfd)[1])
     assert not (tmp_path / "mine.toml").exists()

@@ -117,6 +117,14 @@ def test_classes_that_are_listed_or_that_a_client_has_more_of_are_not_noted() ->
     assert not notes_on_codes(more, labels, LabelSettings())
 
 
+def test_of_two_long_lists_of_classes_only_those_that_differ_are_noted() -> None:
+    labels = Labels("multiclass", tuple("012345"))
+    found = {"east": set("01234"), "west": set("01235")}
+    (note,) = notes_on_codes(found, labels, LabelSettings())
+    assert "the classes '4' at 'east' but '5' at 'west' beside 4 that both have" in note
+    assert 'label_map = { "5" = "4" }' in note
+
+
 @pytest.mark.parametrize("weight", [1e306, 1e101, 1e-101])
 def test_a_weight_of_a_class_whose_products_are_no_numbers_is_refused(weight) -> None:
     with pytest.raises(ExperimentError, match=r"class_weight of '0' is .* from 1e-100 to 1e\+100"):

@@ -109,6 +109,20 @@ def test_compare_sets_the_published_figure_beside_the_mean_over_clients(file, tm
     assert found[0]["clients"]["mean"] == pytest.approx(0.9)
 
 
+def test_runs_with_other_labels_or_columns_are_no_seeds_of_one_experiment(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'algorithm = { name = "hyfdca" }\n[[client]]\nname = "bank"\npath = "bank.csv"\n'
+        'label = "y"\n'
+    )
+    changes = ["experiment.seed=1", "labels.class_weight=balanced", 'client.bank.exclude=["age"]']
+    folders = [ran(tmp_path / str(n), file, n, 0.9, one) for n, one in enumerate(changes)]
+    groups = comparison.compare(map(load, folders))
+    assert [len(group.seeds) for group in groups] == [1, 1, 1]
+    assert [group.settings["client.bank.exclude"] for group in groups] == [[], [], ["age"]]
+    assert groups[1].settings["labels.class_weight"] == "balanced"
+
+
 def test_without_published_figures_nothing_is_shown_of_them(tmp_path, capfd):
     folder = finished(tmp_path / "one", 0, 0.9)
     assert main(["compare", str(folder)]) == 0

@@ -206,8 +206,18 @@ def test_clients_that_the_federation_makes_worse_are_named():
     (note,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)))
     assert "worse than the own model of 2 of 3 clients on their rows" in note
     assert "north (accuracy 0.75 alone, 0.7 federated), west (accuracy 0.625 alone, 0.5" in note
+    assert "intarsia contribution" in note
     assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
     assert worse_by_joining(Metrics()) == ()
+
+
+def test_means_of_macro_f1_are_of_the_same_clients():
+    federated = {"north": Score(0.4, 0.9, macro_f1=0.5), "south": Score(0.1, 1.0)}  # withheld
+    alone = {"north": Score(0.4, 0.9, macro_f1=0.4), "south": Score(0.1, 1.0, macro_f1=1.0)}
+    metrics = Metrics(clients=federated).beside(alone)
+    assert metrics.standalone_mean is not None
+    assert metrics.standalone_mean.macro_f1 == 0.4
+    assert metrics.standalone["south"].macro_f1 is None
 
 
 @pytest.mark.parametrize(("federated", "told"), [(0.69, True), (0.6, False), (None, False)])

@@ -100,3 +100,17 @@ def test_pairs_of_a_block_and_a_class_that_nobody_holds_are_named():
     whole = {**blocks, "c": dataclasses.replace(blocks["a"], y=np.array([2.0, 0, 1, 2]))}
     (note,) = caveats.unheld(whole, labels)
     assert "nobody: right of 'p'." in note
+
+
+def test_each_client_alone_is_not_compared_with_itself():
+    described = from_dict({"algorithm": {"name": "local"}, "client": [{"name": "a", "path": "a"}]})
+    [note] = caveats.unmeasured(described, choose(described)[0])
+    assert 'run algorithm.name = "standalone" (linear models)' in note
+
+
+@pytest.mark.parametrize(("split", "said"), [({"test": 0}, 1), ({}, 0), ({"validation": 0.1}, 0)])
+def test_scores_of_rows_that_were_trained_on_are_noted(split, said):
+    tables = {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a", "path": "a.csv"}]}
+    described = from_dict({**tables, "split": {"test": 0, **split} if split else {}})
+    notes = caveats.graded_in_training(described)
+    assert ["trained on" in note for note in notes] == [True] * said

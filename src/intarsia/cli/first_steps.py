@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,14 +53,17 @@ def write_proposal(
         return text, api.inspect(described)
 
     _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
-    advice = found.advice
+    advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
     if advice.algorithm is None:
         raise ExperimentError(
             f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; see "
             "whether --id or --label names the right columns."
         )
     chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
-    text, found = inspected(advice, chosen, found.schema.labels.task)
+    task = found.schema.labels.task
+    text, found = inspected(advice, chosen, task)
+    if found.advice.obstacle:
+        text, _ = inspected(replace(advice, obstacle=found.advice.obstacle), chosen, task)
     _write(file, text.encode())
     _show(found)
     for note in proposal.notes:

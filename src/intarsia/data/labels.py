@@ -355,11 +355,16 @@ def notes_on_codes(
         own = known[first]
         if own == others:
             continue
+        alike = own & others
+        beside = ""
+        if 2 * len(alike) > len(own):  # one code, of which each lacks some: only those may be meant
+            own, others = own - alike, others - alike
+            beside = f" beside {len(alike)} that both have"
         both = zip(ascending(others), ascending(own), strict=True)
         example = ", ".join(f'"{one}" = "{to}"' for one, to in list(both)[:3])
         return (
             f"Label column {labels.name!r} has the classes {listed(ascending(own), 5)} at "
-            f"{first!r} but {listed(ascending(others), 5)} at {second!r}, which count as "
+            f"{first!r} but {listed(ascending(others), 5)} at {second!r}{beside}, which count as "
             f"{len(own | others)} different classes; if they mean the same, say so at {second!r}, "
             f"as in label_map = {{ {example} }}, and if not, list all in [labels] classes.",
         )

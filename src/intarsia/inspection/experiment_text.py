@@ -32,12 +32,14 @@ def experiment_text(
     numbers to predict.
     """
     names = [table.source.name for table in proposal.tables]
+    runs = "It does not run yet" if advice.obstacle else "It runs as it is"
     parts = [
         *_comment(
-            f"Written by intarsia init from the tables of {', '.join(names)}. It runs as it is; "
+            f"Written by intarsia init from the tables of {', '.join(names)}. {runs}; "
             "read what was taken for what, and correct it. All keys: "
             "docs/reference/experiment-file.md."
         ),
+        *(_comment(f"a run would stop: {advice.obstacle}") if advice.obstacle else ()),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
         *_algorithm(advice, algorithm, numbers=numbers),
@@ -86,6 +88,9 @@ def _algorithm(advice: Advice, algorithm: str, *, numbers: bool) -> list[str]:
 def _labels(proposal: Proposal) -> list[str]:
     """Return the table [labels], as a comment where nothing needs to be set."""
     classes = proposal.classes
+    if proposal.positive is not None:
+        why = "the rarer class: scores and coefficients speak for it"
+        return ["", "[labels]", f"positive = {toml(proposal.positive)}  # {why}"]
     if classes is None or len(classes) < 3:
         return []
     whole = all(one.lstrip("-").isdecimal() for one in classes)
@@ -95,7 +100,9 @@ def _labels(proposal: Proposal) -> list[str]:
         'task = "multiclass"',
         *_comment(f"or one class against all others: positive = {toml(classes[-1])}"),
         *(
-            _comment('or, if they are amounts: task = "regression" and loss = "squared"')
+            _comment(
+                'or, if they are amounts: task = "regression" and loss = "squared", or "poisson"'
+            )
             if whole
             else ()
         ),
@@ -115,7 +122,8 @@ def _client(table: TableProposal, folder: Path) -> list[str]:
         why = table.reasons.get(key, "")
         if key == "label" and value is not None and value in table.columns:
             why = f"{why}: {_values(table.columns[value])}"
-        if value in (None, (), {}, ".") or (key == "missing" and "missing" not in table.reasons):
+        unset = value in (None, (), {}) or (key, value) == ("decimal", ".")
+        if unset or (key == "missing" and "missing" not in table.reasons):
             lines += _comment(f"no {key}: {why}") if key == "id" and why else []
             continue
         lines += _set(key, value, why)

@@ -8,10 +8,11 @@ itself (`data.column_types`): what it would refuse is left out, for the reason t
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ _AS_A_WORD = set(_LABELS) - {"y", "class", "event", "label"}  # a label's name m
 _IDS = {
     *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
     *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
+    *("pid", "uid", "cid", "sid", "mrn", "ssn"),
 }
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
@@ -50,6 +52,8 @@ _TRUTHS = {
 }
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
 _MOST_CODES = 12  # whole numbers of so many different values may be codes
+_LEAST_COUNTS = 5  # different whole numbers that may be seen to be counts of events
+_THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
 _LEAST_SHARED = 20  # rows by which two columns are compared
@@ -157,16 +161,32 @@ class Proposal:
     @property
     def classes(self) -> tuple[str, ...] | None:
         """Return the different labels of all tables; None: numbers to predict, or of a matrix."""
+        rows = self._rows_of_classes
+        return None if rows is None else ascending(rows)
+
+    @property
+    def positive(self) -> str | None:
+        """Return the rarer of two classes where it would not be +1 by itself, else None."""
+        classes = self.classes
+        if self._rows_of_classes is None or classes is None or len(classes) != 2:
+            return None
+        first, last = classes  # the last is +1 where nothing is said
+        rarer = self._rows_of_classes[first] < self._rows_of_classes[last]
+        return first if rarer and not _TRUTHS.get(last.casefold()) else None
+
+    @cached_property
+    def _rows_of_classes(self) -> Counter[str] | None:
         found = [one for one in self.tables if _labelled(one)]
         labels = [one.columns[str(one.source.label)] for one in found]
         if not found or any(one.kinds == "numbers" for one in labels):
             return None
-        named = {
-            str(one.source.label_map.get(canonical(text), canonical(text)))
-            for one, own in zip(found, labels, strict=True)
-            for text in own.texts
-        }
-        return ascending(named)
+        rows: Counter[str] = Counter()
+        for one, own in zip(found, labels, strict=True):
+            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+            for text, count in zip(own.texts, counts, strict=True):
+                name = canonical(text)
+                rows[str(one.source.label_map.get(name, name))] += int(count)
+        return rows
 
 
 def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str] = ()) -> Proposal:
@@ -191,7 +211,15 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = _Matched(tables, rules)
     tables = _with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in _without_copies(tables, matched)]
-    return Proposal(tuple(_as_one_kind(_without_constants(tables))), rules, tuple(notes))
+    tables = _as_one_kind(_without_constants(tables))
+    for one in tables:
+        if one.left_out and not one.features and one.source.label is None:
+            raise one.source.error(
+                "no column is left to learn from: "
+                + "; ".join(f"{name!r} {why}" for name, why in one.left_out.items()),
+                "mend one of them, or leave the table out",
+            )
+    return Proposal(tuple(tables), rules, tuple(notes))
 
 
 def client_names(paths: Sequence[Path]) -> dict[str, Path]:
@@ -473,18 +501,23 @@ def _refuse_repeats(
     """Raise if a table has the ids of another in rows that repeat."""
     for other in tables:
         name = chosen.get(other.source.name)
-        if name is None or name not in one.columns or other is one:
+        if name is None or other is one:
             continue
-        own, ids = one.columns[name], other.columns[name]
-        if own.distinct or own.missing:
-            continue
-        shared = len(own.values_there & ids.values_there)
-        if 2 * shared > len(own.texts):
-            raise one.source.error(
-                f"the column {name!r} has the ids of {other.source.name!r}, but {own.rows} rows "
-                f"have {len(own.texts)} different ones",
-                "every sample needs one row: write one row for each id, such as sums or means",
-            )
+        ids = other.columns[name]
+        for own in one.columns.values():
+            if own.distinct or own.missing:
+                continue
+            telling = own.figures is None or _is_id(own.name)
+            if own.name != name and not (telling and 2 * len(own.texts) >= own.rows):
+                continue  # few values, or plain numbers, may be the same by chance
+            shared = len(own.values_there & ids.values_there)
+            if 2 * shared > len(own.texts):
+                raise one.source.error(
+                    f"the column {own.name!r} has the ids of {other.source.name!r}, but {own.rows} "
+                    f"rows have {len(own.texts)} different ones",
+                    "every sample needs one row: drop rows that repeat, or write one row for each "
+                    "id, such as sums or means",
+                )
 
 
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
@@ -860,4 +893,27 @@ def _codes(name: str, some: Sequence[Column], levels: set[str]) -> bool:
     """Return whether a column's whole numbers are few enough to be codes, and no amounts."""
     rows = sum(own.rows for own in some)
     few = 3 <= len(levels) <= _MOST_CODES and rows >= 5 * len(levels)
-    return few and all(own.whole for own in some) and not _AMOUNTS & set(_words(name))
+    if not few or not all(own.whole for own in some) or _AMOUNTS & set(_words(name)):
+        return False
+    return not _counted(some)
+
+
+def _counted(some: Sequence[Column]) -> bool:
+    """Return whether whole numbers are spread as counts of events are.
+
+    They begin at 0, and the rows of five values or more rise to one peak and fall to a thin tail.
+    Codes whose numbers say nothing of an order do so rarely.
+    """
+    rows: Counter[float] = Counter()
+    for own in some:
+        counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+        for figure, count in zip(own.figures or (), counts, strict=True):
+            rows[figure] += int(count)
+    values = sorted(rows)
+    if len(values) < _LEAST_COUNTS or values[0] != 0:
+        return False
+    height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    peak = height.index(max(height))
+    rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
+    falls = all(one >= two for one, two in pairwise(height[peak:]))
+    return rises and falls and rows[values[-1]] < _THIN_TAIL * rows.total()

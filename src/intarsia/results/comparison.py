@@ -228,8 +228,12 @@ class _Run:
         if described is None:
             return cls(result, own, ())
         tree = to_dict(described)
-        setting = {key: tree["experiment"][key] for key in ("rounds", "participation")}
+        setting = {key: tree["experiment"][key] for key in _OF_TRAINING}
         data = {name: tree[name] for name in _DATA_TABLES if name in tree}
+        for table in tree.get("client", ()):
+            data[f"client.{table['name']}"] = {
+                key: value for key, value in table.items() if key not in _PLACES
+            }
         return cls(result, {**own, "experiment": setting, **data}, described.published)
 
     def setting(self, key: str) -> Any:
@@ -244,7 +248,9 @@ class _Run:
         return [name.removeprefix("algorithm.") for name in names]
 
 
-_DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "privacy")
+_DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "labels", "alignment", "privacy")
+_PLACES = ("name", "path", "url")  # of a client's table, which may be others on another machine
+_OF_TRAINING = ("rounds", "participation", "participation_pattern", "early_stopping", "stop_by")
 
 
 def compare(results: Iterable[Result]) -> Comparison:

@@ -101,8 +101,17 @@ class Metrics:
     clients_deciles: tuple[Score, ...] = ()  # of each figure, from the worst on
 
     def beside(self, standalone: Mapping[ClientId, Score]) -> Metrics:
-        """Return these beside the scores of each client alone."""
-        return replace(self, standalone=standalone, standalone_mean=mean(standalone))
+        """Return these beside the scores of each client alone.
+
+        Macro-F1 is withheld from the federated scores of clients with few rows of a class. Their
+        own is left out then, so that both means are of the same clients.
+        """
+        withheld = {name for name, one in self.clients.items() if one.macro_f1 is None}
+        alike = {
+            name: replace(one, macro_f1=None) if name in withheld else one
+            for name, one in standalone.items()
+        }
+        return replace(self, standalone=alike, standalone_mean=mean(alike))
 
 
 @dataclass(frozen=True)
@@ -169,7 +178,9 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
-        "chance.",
+        "chance. See what each party adds with intarsia contribution, and look for better "
+        "hyperparameters with intarsia tune. Where the clients' rows follow different rules, one "
+        "model for all fits none: then femam or flic may serve, which train one for each client.",
     )
 
 

@@ -65,11 +65,23 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
         return ()
     other = '"standalone" with loss = "squared"'
     if model.kind == "networks":
-        other = '"local" (networks) or "standalone" (linear models)'
+        networks = "" if algorithm.name == "local" else '"local" (networks) or '
+        other = f'{networks}"standalone" (linear models)'
     return (
         f"The baselines are linear models of all columns and {algorithm.name} trains models of "
         "each client's own: there are none beside it; to compare with each client alone run "
         f"algorithm.name = {other}.",
+    )
+
+
+def graded_in_training(description: Experiment) -> tuple[str, ...]:
+    """Return a note where clients' tables have no rows that models are scored on alone."""
+    split = description.split
+    if description.dataset is not None or split.test or split.graded[1]:
+        return ()
+    return (
+        "No rows are held out (test in [split] is 0): the scores are of rows that the model was "
+        "trained on, and better than those of new rows will be.",
     )
 
 

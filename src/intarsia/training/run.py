@@ -367,6 +367,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
         *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
+        *caveats.graded_in_training(description),
         *caveats.untracked(description, sites=sites),
         *caveats.named_alike(description, algorithm, schema),
         *privacy_guarantee.notes(plan.promise, plan.options, *units),
