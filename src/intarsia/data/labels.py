@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, Block, ClientId, Labels, Task
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
-from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
+from intarsia.errors import (
+    ExperimentError,
+    FederationError,
+    RefusedError,
+    TableError,
+    listed,
+    nearest,
+)
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
@@ -193,6 +200,12 @@ def meaning(
             f"All {sum(map(len, raw))} labels are {next(iter(present))!r} (label column {name!r}); "
             "training needs two classes: check the label column."
         )
+    return _coded(classes, settings, name)
+
+
+def _coded(
+    classes: tuple[str, ...], settings: LabelSettings, name: str
+) -> tuple[Labels, dict[str, float]]:
     task = settings.task or ("binary" if len(classes) == 2 else "multiclass")
     if task == "binary" and len(classes) != 2:
         raise FederationError(
@@ -201,6 +214,35 @@ def meaning(
         )
     values = (-1.0, 1.0) if task == "binary" else map(float, range(len(classes)))
     return Labels(task, classes, name), dict(zip(classes, values, strict=True))
+
+
+def check_meaning(labels: Labels, codes: Mapping[str, float], settings: LabelSettings) -> None:
+    """Refuse labels that mean something else than the settings say of their classes.
+
+    A site is told them by the server. Which rows have a label is public, so that a class which is
+    stored as NaN would tell who has it.
+
+    Raises
+    ------
+    RefusedError
+        If they do, or classes weigh otherwise.
+    FederationError
+        If the classes do not fit the settings.
+    """
+    numbers = settings.task in (None, "regression") and not (settings.positives or settings.named)
+    if numbers and labels.task == "regression":
+        known, stored = Labels("regression", (), labels.name), dict[str, float]()
+    elif settings.positives:
+        classes = settings.named or tuple(codes)
+        known, stored = _one_against_rest(classes, set(classes), settings, labels.name)
+    else:
+        known, stored = _coded(settings.named or labels.classes, settings, labels.name)
+    known = with_weights(known, settings, weighted=labels.weighted)
+    if labels != known or dict(codes) != stored:
+        raise RefusedError(
+            "The labels were to be stored, or their classes weighed, otherwise than the experiment "
+            "has it; run the algorithm as it is at the server."
+        )
 
 
 def with_weights(labels: Labels, settings: LabelSettings, *, weighted: bool) -> Labels:

@@ -21,6 +21,7 @@ from intarsia.core.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode
+from intarsia.data.labels import check_meaning
 from intarsia.data.table import Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
@@ -136,6 +137,7 @@ class Work:
         self.told: tuple[str, ...] = ()
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
+        self._labels: Labels | None = None  # as the table was encoded
         self._declared: Declared | None = None
         self._limit: Limit | None = None  # as the run's experiment says
         self._goes_on = False  # whether rounds go on without clients that do not answer
@@ -302,6 +304,7 @@ class Work:
         job = self._take_experiment(message)
         self._admit(message, ())
         found = build(job)
+        self._labels = found.labels
         name = self._settings.name
         if name not in found.train:
             raise ExperimentError(f"The simulation has no client {name!r}.")
@@ -323,6 +326,8 @@ class Work:
         if self._table is None:
             raise StaleError("An encoding came before the site's table was read.")
         encoding = codec.decode(message, Encoding, Labels)
+        check_meaning(encoding.labels, encoding.codes, self._experiment.labels)
+        self._labels = encoding.labels
         block = encode(self._table, encoding)
         self._table = None
         check_label_values(self._experiment, encoding.labels, self._settings.name, block)
@@ -352,6 +357,11 @@ class Work:
         check_clients(self._settings.policy, len(self.schemas["train"].clients))
         check_rows(self._settings.policy, int(np.sum(settled.kept)))
         self._check_asked(settled.schemas)
+        if any(schema.labels != self._labels for schema in settled.schemas.values()):
+            raise RefusedError(
+                "The schemas have other labels than the site's table was encoded with; run the "
+                "algorithm as it is at the server."
+            )
         _check_own(self._blocks, settled, name)
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
