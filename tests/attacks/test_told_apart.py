@@ -102,10 +102,9 @@ def test_sites_that_are_told_of_other_encodings_seal_nothing(tmp_path):
 
 
 def _other_encoding(body):
-    """Return an encoding that comes to the same holdings: its classes under other numbers."""
+    """Return an encoding that comes to the same holdings: with a column that nobody has."""
     told = codec.decode(body, Encoding, Labels)
-    values = dict(zip(told.codes, reversed(told.codes.values()), strict=True))
-    return codec.encode(replace(told, codes=values))
+    return codec.encode(replace(told, levels={**told.levels, "nobody's": ("a", "b")}))
 
 
 def test_where_all_have_one_key_nothing_of_different_jobs_is_opened(tmp_path):
