@@ -238,13 +238,13 @@ def test_a_model_that_is_written_and_read_has_the_same_table(tmp_path):
 
 
 def test_a_spreadsheet_takes_no_name_of_a_column_for_a_formula(tmp_path):
-    names = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "age"]
+    names = ["=cmd|' /C calc'!A0", "+1+cmd", "-A1", "@SUM(A1)", "age", "-1"]
     rows = tuple(Coefficient(name, None, None, -1.5) for name in names)
     with (tmp_path / "c.csv").open("w+", newline="") as file:
         Summary(rows, "logistic", 1.0).write(file)
         file.seek(0)
         _, *written = csv.reader(file)
-    assert [row[0] for row in written] == [*(f"'{name}" for name in names[:4]), "age"]
+    assert [row[0] for row in written] == [*(f"'{name}" for name in names[:4]), "age", "-1"]
     assert {row[1] for row in written} == {"-1.5"}  # a number is none
 
 

@@ -1,6 +1,7 @@
 """What trackers are told of a run: its settings, metrics by round, scores at the end, files.
 
-No path, url or name of a column of a client's table is in the settings, nor any row.
+No path, url or name of a column of a client's table is in the settings, nor any row, nor the salt
+by which rows are held out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def settings_of(description: Experiment) -> dict[str, Any]:
     """Return an experiment's settings by table and key, and its clients' names."""
     tree = to_dict(description)
     tree["experiment"].pop("out", None)
+    tree["split"].pop("salt", None)  # it tells which rows, to who knows their ids
     found = {
         f"{table}.{key}": value
         for table in _TABLES

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -19,9 +19,25 @@ from intarsia.errors import printable
 
 Part: TypeAlias = Table | str
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
+
 MOST_LINES = 20  # of a table of many clients, or of much else
 _WIDTH = 120  # letters
 _CELL = "padding:.15em .7em;vertical-align:top;text-align:"
+
+
+def without_formula(cell: Any) -> Any:
+    """Return a cell of a CSV file; text that a spreadsheet takes for a formula has an apostrophe.
+
+    Names, levels and classes come from other parties. Text that is a number is none.
+    """
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def new_table(title: str, *columns: str) -> Table:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.text_tables import without_formula
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Source
@@ -75,10 +76,14 @@ class Predictions:
         return found if self.basis is None else {**found, "basis": list(self.basis)}
 
     def write(self, file: TextIO) -> None:
-        """Write the rows as CSV with a header."""
+        """Write the rows as CSV with a header.
+
+        A label, or a client's name, that a spreadsheet would take for a formula has an apostrophe
+        before it: they are other clients'. Ids stay as the table has them.
+        """
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(self.rows)
+        writer.writerows((own, *map(without_formula, more)) for own, *more in self.rows)
 
 
 def predict(

@@ -23,14 +23,13 @@ import numpy as np
 from rich.text import Text
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from intarsia.core.text_tables import Part, add_more, as_html, as_text, new_table
+from intarsia.core.text_tables import Part, add_more, as_html, as_text, new_table, without_formula
 from intarsia.errors import ExperimentError
 from intarsia.models.feature_mapping import RawColumns
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import LinearModel
 
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
 _LEVEL: Final = 0.975  # of the 95 % interval
 NO_ERRORS: Final = "no standard errors were stored; hyfdca stores them with errors = true."
 INTERCEPT_ROW, CENTRED_ROW = "intercept", "intercept at the means"
@@ -123,11 +122,7 @@ class Summary:
         """
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.header)
-        for row in self.cells():
-            writer.writerow(
-                f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one
-                for one in row
-            )
+        writer.writerows(map(without_formula, row) for row in self.cells())
 
     def parts(self, most: int | None = None) -> list[Part]:
         """Return a table of the coefficients, at most so many, and what is to be known of them."""

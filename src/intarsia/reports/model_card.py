@@ -17,7 +17,8 @@ from intarsia.reports.page import writable
 from intarsia.results.audit import sentences as audit_sentences
 from intarsia.results.comparison import FIGURES, figure_of, number, three_way, value_of
 
-_SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&])")
+# and what pages make a link or mathematics of without marks
+_SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&$]|:(?=//)|(?<=www)\.)")
 _MOST = 50  # parties
 
 
