@@ -12,6 +12,7 @@ import sites
 from departing_server import begin
 from intarsia.core.block import Labels
 from intarsia.core.schema import Holding, Schema
+from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import SETTLE, Settled, site_in
 from intarsia.engines import codec
@@ -75,6 +76,43 @@ def test_rows_whose_labels_a_site_has_are_not_left_out(tmp_path, way):
     assert seen[-1] == SETTLE
     said = (tmp_path / "bank" / "errors.log").read_text()
     assert ("leaves out training rows" if way == "kept" else "has other rows") in said
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_server_that_says_there_are_no_test_rows_has_none_of_training_graded(
+    tmp_path, monkeypatch, checked
+):
+    described = four_sites.write_tables("hyfdca", tmp_path)
+    for name, text in described.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
+    found, graded = {name: site_in(tmp_path / name) for name in described}, []
+    if not checked:
+        monkeypatch.setattr(client_setup, "_check_own", lambda *given: None)
+
+    def line(client, number, data, deliver):
+        call, answer = codec.decode(data, Call), deliver(data)
+        if call.function.endswith(".grade") and not codec.decode(answer, Answer).error:
+            graded.append(call.part)
+        return answer
+
+    whole = four_sites.experiment_of("hyfdca", described, tmp_path)
+    build = remote_running.AtSites.build
+
+    def without_test(self, description):
+        schema = build(self, description)
+        self._schemas = {"train": self._schemas["train"]}
+        return schema
+
+    monkeypatch.setattr(remote_running.AtSites, "build", without_test)
+    given = whole, sites.Lines(found, line), four_sites.NAMES, tmp_path / "server"
+    if checked:
+        with pytest.raises(RefusedError, match="At client 'bank' in settle"):
+            remote_running.run_over(*given, patience=sites.HASTY)
+        assert "leaves out the test part" in (tmp_path / "bank" / "errors.log").read_text()
+    else:
+        remote_running.run_over(*given, patience=sites.HASTY)
+    assert bool(graded) != checked and set(graded) <= {"train"}
 
 
 def without_a_row(told, client, way):

@@ -501,8 +501,19 @@ class Work:
 
 
 def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) -> None:
-    """Refuse a set-up that leaves out rows of a client's own: totals would differ by them."""
+    """Refuse a set-up that leaves out rows of a client's own: totals would differ by them.
+
+    Without a test part models are graded on the training rows.
+    """
     kept, own = settled.kept, Holding.of(held["train"])
+    lacking = [
+        part for part, block in held.items() if len(block.samples) and (part not in settled.schemas)
+    ]
+    if lacking:
+        raise RefusedError(
+            f"The set-up leaves out the {lacking[0]} part, of which this site has rows; run the "
+            "algorithm as it is at the server."
+        )
     if not isinstance(kept, np.ndarray) or kept.dtype != bool or kept.shape != own.samples.shape:
         raise RefusedError(
             f"What says which training rows have a label is no {own.samples.shape} of truth "
