@@ -54,7 +54,8 @@ class Policy:
     # whether the server may read a model of this site alone; None: where plain sums are allowed
     models_readable: bool | None = None
     columns: tuple[str, ...] = ()  # names, or patterns such as "lab_*", that may take part; (): all
-    least_rows: CountOrZero = 0  # to train on, of the site's table
+    # to train on, of the site's table: a model of fewer shows them, and who names the split chooses
+    least_rows: CountOrZero = 5
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
     rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
