@@ -425,7 +425,8 @@ def test_a_server_goes_on_from_the_checkpoint_before_a_damaged_one(federation):
 
 def test_a_table_that_does_not_fit_the_others_ends_the_run_by_name(tmp_path):
     found = set_up(tmp_path)
-    (tmp_path / "retailer.csv").write_text("id,x3,label\na,7,yes\nb,8,no\n")  # ids are text
+    rows = "".join(f"{name},7,{'yes' if name in 'ace' else 'no'}\n" for name in "abcdef")
+    (tmp_path / "retailer.csv").write_text(f"id,x3,label\n{rows}")  # ids are text
     with pytest.raises(FederationError, match="ids"):
         remote_running.run_over(described(tmp_path), sites.Lines(found), NAMES, tmp_path / "sites")
 

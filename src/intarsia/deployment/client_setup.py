@@ -122,6 +122,7 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
+        self._clip: float | None = None  # to which norm rows are to be clipped; None: not
         self._lacking: tuple[str, ...] = ()  # what is to be made of the blocks before training
         self._anchor: int | None = None  # of the calls before the first round, once training began
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
@@ -375,6 +376,7 @@ class Work:
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
+        self._clip = release.clip if clip and release is not None else None
         made = {"prepared": True, "clipped": clip, "counted once": self._algorithm.model.additive}
         self._lacking = tuple(name for name, needed in made.items() if needed)
         if release is not None and self._algorithm.private is not None:
@@ -461,6 +463,14 @@ class Work:
 
     def _transform(self, state: Any, message: bytes) -> tuple[Any, Any]:
         self._scaling, step = state, codec.decode(message)
+        if (step == "clipped" and state.clip != self._clip) or (
+            step == "prepared" and state.row_scale is not None
+        ):
+            raise RefusedError(
+                f"Rows were to be {step} where their norms were not measured between both steps, "
+                f"or for the bound {state.clip} where the experiment has {self._clip}; set the "
+                "run up as the algorithm says."
+            )
         for part, block in self._blocks.items():
             self._blocks[part] = transform_block(step, state, part, block)
         return state, None
@@ -488,7 +498,8 @@ class Work:
     def _declare(self, clients: Sequence[ClientId]) -> Declared:
         """Return what the server may ask."""
         algorithm, options, settings = self._algorithm, self._options, self._experiment
-        sends = declare_exchanges(algorithm, options, self.schemas)
+        standardise = settings.preprocessing.standardise
+        sends = declare_exchanges(algorithm, options, self.schemas, standardise=standardise)
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
         least = settings.privacy.least_clients if apart else 1
         server = algorithm.init_server(options, self.schemas["train"], first_key(settings.seed))

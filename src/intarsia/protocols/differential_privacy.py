@@ -104,7 +104,7 @@ def settle_rows(
     most = message.clip**2
     total: Array = message.squares[0] + SLACK * most
     scale = np.sqrt(np.minimum(1.0, most / np.maximum(total, most)))
-    return replace(state, row_scale=scale), fl.Ready()
+    return replace(state, row_scale=scale, clip=message.clip), fl.Ready()
 
 
 SENDS = fl.opening(

@@ -168,6 +168,7 @@ class Preparation:
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
     # part -> (samples, centred features): holders that have a value, where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
+    clip: float | None = None  # to which norm; None: no bound was told
     client: ClientId = ""  # whose it is
     weights: Array | None = None  # (training samples,) with mean 1 over the federation
 
@@ -629,13 +630,12 @@ def add_intercept(block: Block) -> Block:
     )
 
 
-def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
+def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:
     """Return what crosses in `prepare`."""
-    found = [
-        *fl.sums(_add_labels(schemas["train"]), reveals=("totals",)),
-        *fl.sums(measure_features, centre),
-        *fl.sums(settle_scale, reveals=("features",)),
-    ]
+    found = [*fl.sums(_add_labels(schemas["train"]), reveals=("totals",))]
+    if standardise:
+        found += fl.sums(measure_features, centre)
+        found += fl.sums(settle_scale, reveals=("features",))
     if schemas["train"].labels.weighted:
         count_classes, settle_weights = _weighing(schemas["train"])
         weighing = (*fl.sums(count_classes), *fl.asks(settle_weights))

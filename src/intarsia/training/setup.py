@@ -216,6 +216,8 @@ def declare_exchanges(
     options: Any,
     schemas: Mapping[str, Schema],
     least_rows: int = evaluation.LEAST_ROWS,
+    *,
+    standardise: bool = True,
 ) -> tuple[Sends, ...]:
     """Return all that may cross in a run: of the algorithm, and of the steps that runs share.
 
@@ -225,7 +227,10 @@ def declare_exchanges(
     """
     model, loss = algorithm.model, evaluation.grading_loss(options.loss)
     blocks = evaluation.server_blocks(algorithm.model, options, schemas["train"])
-    found = [*algorithm.disclosure.needed(options), *preprocessing.sends(schemas)]
+    found = [
+        *algorithm.disclosure.needed(options),
+        *preprocessing.sends(schemas, standardise=standardise),
+    ]
     found += differential_privacy.SENDS
     parts: list[Part] = ["test" if "test" in schemas else "train"]
     for part in [*parts, *(["validation"] if "validation" in schemas else [])]:
