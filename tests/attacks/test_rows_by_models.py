@@ -4,7 +4,7 @@ Of one training row the weights of a linear model are that row, times a number t
 tells. The split and its salt are the experiment's, so that one run told a row of every party.
 
 With as many jobs as there are rows, each with one row less to train on, the server reads the final
-weights of each, and nothing else. At the optimum leaving row i out moves them by H⁻¹ x_i r_i / N, up
+weights of each, and nothing else. Leaving row i out moves them by H⁻¹ x_i r_i / N, up
 to terms of the second order. Over all rows these differences have the second moments
 H⁻¹ (Σ r² x xᵀ) H⁻¹ / N², which is H⁻¹ up to a factor. With it the rows are read up to their length.
 privacy/site-refusals.md says so: `jobs_a_day`, `approve` and noise are what there is against it.

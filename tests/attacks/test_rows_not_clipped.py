@@ -1,8 +1,9 @@
-"""A server that leaves rows longer than the noise is measured for: epsilon and delta hold no more.
+"""A server that makes rows or weights outgrow their noise: epsilon and delta hold no more.
 
-Rows are clipped by exchanges and steps that the server asks for. It used to be free to leave out the
-measuring, to tell another bound than the experiment's, and to have the columns scaled by their
-deviations after rows were measured, or in a run that standardises nothing.
+Rows are clipped by exchanges and steps that the server asks for. It used to be free to leave the
+measuring out, to tell another bound than the experiment's, and to have the columns scaled by their
+deviations after rows were measured, or in a run that standardises nothing. Before the noise was
+added it could take a million times the last step of the ascent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from intarsia.protocols import differential_privacy, preprocessing
 
 CLIP = differential_privacy.clip_rows
 PREPARE = preprocessing.prepare
+CONCLUDE = differential_privacy.conclude
 
 
 def not_measured(monkeypatch):
@@ -60,6 +62,16 @@ WAYS = {
 }
 
 
+def overstepped(monkeypatch):
+    def conclude(server, clients, rng, *, certify, **given):
+        return CONCLUDE(replace(server, taken=1e6), clients, rng, certify=certify, **given)
+
+    monkeypatch.setattr(differential_privacy, "conclude", conclude)
+
+
+WAYS[overstepped] = "in hyfdca.aggregate_primal"
+
+
 @pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
 def test_no_noise_is_added_for_rows_beyond_their_bound(way, tmp_path, monkeypatch):
     described = four_sites.write_tables("hyfdca", tmp_path)
@@ -69,6 +81,8 @@ def test_no_noise_is_added_for_rows_beyond_their_bound(way, tmp_path, monkeypatc
     found = {name: site_in(tmp_path / name) for name in described}
     way(monkeypatch)
     description = four_sites.experiment_of("hyfdca", described, tmp_path, tolerance=1e-6)
+    ascent = {**description.hyperparameters, "method": "ascent"}
+    description = replace(description, hyperparameters=ascent)
     privacy = replace(description.privacy, epsilon=5.0, delta=1e-5)
     as_they_are = replace(description.preprocessing, standardise=False)
     description = replace(description, privacy=privacy, preprocessing=as_they_are)

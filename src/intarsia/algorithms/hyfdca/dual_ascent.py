@@ -22,7 +22,7 @@ from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
-from intarsia.errors import ConvergenceError
+from intarsia.errors import ConvergenceError, RefusedError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.local_sdca import feature_squares
 from intarsia.maths.linear.products import gather, row_norms, scores
@@ -167,6 +167,11 @@ def settle_trial(client: Client | InPhase, taken: float) -> Client:
         )
     if client.alpha is client.alpha_trial and client.w is client.w_trial:
         return client
+    if not 0.0 <= taken <= 1.0:  # nor for nan; beyond it weights would outgrow their noise
+        raise RefusedError(
+            f"The share of the last trial that was taken is {taken:g}, and shares are from 0 to 1; "
+            "run the algorithm as it is at the server."
+        )
     alpha = client.alpha + taken * (client.alpha_trial - client.alpha)
     w = client.w + taken * (client.w_trial - client.w)
     return fl.evolve(client, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w)
