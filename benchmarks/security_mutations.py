@@ -70,6 +70,8 @@ STEPS = "tests/attacks/test_steps_told_apart.py"
 SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
+ENCODING = "tests/attacks/test_labels_by_encoding.py"
+CLIPPED = "tests/attacks/test_rows_not_clipped.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -177,6 +179,43 @@ MUTATIONS = [
     *_of(
         "cli/doctor.py",
         ("code of others in a diagnosis", "if load:", "if True:", "tests/core/test_plugins.py"),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "labels stored as the experiment has it",
+            "check_meaning(encoding.labels, encoding.codes, self._experiment.labels)",
+            "pass",
+            ENCODING,
+        ),
+        (
+            "schemas with the labels of the encoding",
+            "if any(schema.labels != self._labels for schema in settled.schemas.values()):",
+            "if False:",
+            ENCODING,
+        ),
+        (
+            "a test part that is left out",
+            "    if lacking:",
+            "    if False:",
+            "tests/attacks/test_set_up_twice.py",
+        ),
+        ("rows clipped to the experiment's norm", "state.clip != self._clip", "False", CLIPPED),
+        ("rows scaled after they were measured", "state.row_scale is not None", "False", CLIPPED),
+        ("columns scaled in a run that does not", "standardise=standardise", "", CLIPPED),
+    ),
+    *_of(
+        "algorithms/hyfdca/dual_ascent.py",
+        ("no more than a whole step", "if not 0.0 <= taken <= 1.0:", "if False:", CLIPPED),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "rows to train on without a policy",
+            "least_rows: CountOrZero = 5",
+            "least_rows: CountOrZero = 0",
+            "tests/attacks/test_rows_by_models.py",
+        ),
     ),
     *_of(
         "algorithms/hyfdca/newton_shares.py",

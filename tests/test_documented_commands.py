@@ -37,7 +37,7 @@ REASONS = {
     "several machines": "the tutorial across organisations runs a server and sites",
     "fingerprints": "they are others each time; the same tutorial exchanges keys",
     "its own test": "test_hyfem_run.py runs it with tables of its own",
-    "an installed package": "test_own_algorithm.py and test_nvflare_own_algorithm.py run it by name",
+    "an installed package": "test_own_algorithm.py and its NVFLARE twin run it by name",
     "another library": "flwr-datasets and a download: make test-flower",
 }
 MOST_NOT_RUN = 19
