@@ -119,7 +119,6 @@ def test_words_over_a_pair_s_product_are_others_where_either_nonce_is(works, mon
         engine.set_states({n: goes_back(one) if change else one for n, one in states.items()})
         engine.begin_round(2)
         phase = server.phase
-        newton_shares.solve_shared(
-            engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
-        )
+        given = engine, phase.dealer, phase.bounds, 1, engine.key(), newton_shares.share_by_dealer
+        newton_shares.solve_shared(*given, smoothed=False)
     assert (found[0] == found[1]).all() if works else (found[0] != found[1]).all()

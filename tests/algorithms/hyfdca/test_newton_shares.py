@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -178,13 +179,17 @@ def test_the_optimum_is_that_of_rows_in_a_frame(kind, loss):
     assert found["shares"].info.primal == pytest.approx(found["rows"].info.primal, rel=2e-8)
 
 
-def test_axes_that_rounding_made_up_are_not_followed():
+@pytest.mark.parametrize("smoothed", [True, False])
+def test_axes_that_rounding_made_up_are_not_followed(smoothed):
+    direction = partial(newton_shares._direction, smoothed=smoothed)
     hessian, gradient = np.diag([1.0, 1e-3, -1e-9]), np.array([1.0, 1.0, 1e-9])
-    found = newton_shares._direction(hessian, gradient, 1e-8)
+    found = direction(hessian, gradient, 1e-8)
     np.testing.assert_allclose(found, [1.0, 1e3, 0.1], rtol=1e-12)
-    sure = newton_shares._direction(np.diag([1.0, 1e-3, 1e-7]), gradient, 1e-8)
+    sure = direction(np.diag([1.0, 1e-3, 1e-7]), gradient, 1e-8)
     np.testing.assert_allclose(sure, [1.0, 1e3, 1e-2], rtol=1e-12)
-    assert np.isfinite(newton_shares._direction(np.zeros((3, 3)), np.zeros(3), 0.0)).all()
+    doubtful = direction(np.diag([1.0, 1e-3, 1e-9]), gradient, 1e-8)
+    np.testing.assert_allclose(doubtful, [1.0, 1e3, 1.0 if smoothed else 0.1], rtol=1e-12)
+    assert np.isfinite(direction(np.zeros((3, 3)), np.zeros(3), 0.0)).all()
 
 
 @pytest.mark.parametrize(("l1_ratio", "mode"), [(0.0, "masked"), (0.5, "plain"), (0.5, "masked")])

@@ -265,7 +265,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     count, weight = newton.samples, newton.regularisation * newton.lift
     if newton.dealer is not None:
         given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
-        found = solve_shared(*given, _share(newton.dealer))
+        smoothed = newton.loss in losses.SMOOTHED
+        found = solve_shared(*given, _share(newton.dealer), smoothed=smoothed)
         products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
     elif newton.framed:
         products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)

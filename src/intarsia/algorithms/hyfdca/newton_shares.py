@@ -302,21 +302,28 @@ def solve_shared(
     outputs: int,
     rng: fl.RandomKey,
     share: Share,
+    *,
+    smoothed: bool,
 ) -> dict[ClientId, Array]:
     """Return the Newton direction's coefficients for each client's features, (outputs, features).
 
     They are in units of the system's size, which each client knows; parameters as `_open_system`.
+    `smoothed` says that the loss is smoothed around a centre that moves.
     """
     y = np.empty((outputs, dealer.features))
     systems = _open_system(clients, dealer, bounds, outputs, rng, share)
     for c, (hessian, gradient) in enumerate(systems):
-        y[c] = _direction(hessian, gradient, _noise(hessian, dealer))
+        y[c] = _direction(hessian, gradient, _noise(hessian, dealer), smoothed=smoothed)
     return {name: np.ascontiguousarray(y[:, own.features]) for name, own in dealer.overlaps.items()}
 
 
-def _direction(hessian: Array, gradient: Array, noise: float) -> Array:
-    """Solve the system; along its axes that rounding may have made up, as if they bent by that."""
-    surely = hessian - noise * np.eye(len(hessian))
+def _direction(hessian: Array, gradient: Array, noise: float, *, smoothed: bool) -> Array:
+    """Solve the system; along its axes that rounding may have made up, as if they bent by that.
+
+    With a smoothed loss only where the system is not positive definite: its centre moves by many
+    steps, and gets nowhere along such axes otherwise (benchmarks/RESULTS.md, small penalties).
+    """
+    surely = hessian - (0.0 if smoothed else noise) * np.eye(len(hessian))
     if lapack.dpotrf(surely, lower=1, overwrite_a=1)[1] == 0:
         return np.asarray(np.linalg.solve(hessian, gradient))
     values, vectors = np.linalg.eigh(hessian)
