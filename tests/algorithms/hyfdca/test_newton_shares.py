@@ -753,3 +753,13 @@ def test_a_shared_system_smooths_more_where_smoothing_stands_still():
     engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2), BINARY)
     info = train(HYFDCA, engine, server, 120, tolerance=1e-6)
     assert info.info.gap_relative <= 1e-6
+
+
+def test_a_system_of_nonsense_comes_to_numbers(monkeypatch):
+    schema = Schema.of(federation("grid")[2], BINARY)
+    dealer = newton_shares.deal_overlaps(schema)
+    system = -np.diag(np.arange(1.0, len(schema.features) + 1))  # what no sum of squares comes to
+    opened = [(system, np.ones(len(system)))]
+    monkeypatch.setattr(newton_shares, "_open_system", lambda *_: opened)
+    found = newton_shares.solve_shared(None, dealer, None, 1, None, None, smoothed=False)
+    assert all(np.isfinite(one).all() for one in found.values())

@@ -334,10 +334,11 @@ def _noise(system: Array, dealer: Dealer) -> float:
     """Return about the norm of what the rounding of its shares adds to a system.
 
     It is about a matrix of independent entries: each is a sum over rows of which both factors were
-    rounded, or a client's own, rounded once.
+    rounded, or a client's own, rounded once. A diagonal below 0, of clients that answer nonsense,
+    counts as one above.
     """
     bits = BITS if any(own.partners for own in dealer.overlaps.values()) else 2 * BITS
-    return float(2 * np.sqrt(len(system) / 6 * np.diag(system).max()) * 2.0**-bits)
+    return float(2 * np.sqrt(len(system) / 6 * np.abs(np.diag(system)).max()) * 2.0**-bits)
 
 
 def reveal_variances(
