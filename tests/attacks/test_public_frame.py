@@ -98,7 +98,7 @@ def frames(engine, attacker):
     and of which it knows its own, are given to it: in a standardised table all are about 1.
     """
     schema = engine.schema("train")
-    own = engine._secrets[attacker]
+    own = engine._host.secrets[attacker]
     starts = (own, *(SecretKey(one) for one in (bytes(32), SEED.to_bytes(32, "little"))))
     starts += tuple(SecretKey(str(SEED).encode().ljust(32, pad)) for pad in (b"\0", b"."))
 

@@ -1,0 +1,565 @@
+"""Processes that compute for clients of a simulation, beside the one that has the server.
+
+A worker is a fork: it has the clients' blocks and states of the moment as its own, without a copy,
+and keeps the states of its clients from there on. What it is asked and what it answers are values
+that the codec writes into memory that both processes share; what finds no room there takes a
+socket, which also says that something is there. Nothing is pickled.
+
+A worker that is gone leaves a `WorkerError`; one whose own parent is gone ends by itself.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import mmap
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from intarsia import errors
+from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia.core.block import Block, ClientId
+from intarsia.engines import codec
+from intarsia.engines.client_host import Host, Moment, Release
+from intarsia.errors import IntarsiaError, WorkerError
+
+_LENGTH = struct.Struct("<Q")
+_ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
+_CHUNK = 64  # states that are brought over at a time
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Asks a worker to run a function for some of its clients, whose messages follow."""
+
+    function: str
+    round: int
+    exchange: int
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Asks for the states of some clients."""
+
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Says that the states of some clients follow."""
+
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Says what went wrong in a worker."""
+
+    kind: str  # class of the error
+    sentence: str
+    notes: tuple[str, ...]
+    trace: str  # "" of an error of our own
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """What a release draws from."""
+
+    secret: bytes
+    number: int
+
+
+class Workers:
+    """Processes with some of a simulation's clients each.
+
+    Parameters
+    ----------
+    host
+        All clients, as they are now.
+    shares
+        The clients of each worker.
+    functions
+        What may be asked.
+    states
+        The dataclasses that states may hold.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        shares: Sequence[Sequence[ClientId]],
+        functions: Mapping[str, ClientFunction],
+        states: Sequence[type],
+    ) -> None:
+        self._functions, self._classes = functions, tuple(states)
+        self._members: list[_Worker] = []
+        self._where: dict[ClientId, _Worker] = {}
+        for share in shares:
+            given = len(shares) + 1, self._functions, self._classes
+            member = _Worker(host, share, *given, [one.channel for one in self._members])
+            self._members.append(member)
+            self._where.update(dict.fromkeys(share, member))
+        for member in self._members:
+            member.receive()  # it has its clients' states apart
+
+    @property
+    def processes(self) -> int:
+        """Return how many compute, the one that asks among them."""
+        return len(self._members) + 1
+
+    def has(self, client: ClientId) -> bool:
+        """Return whether a worker has a client."""
+        return client in self._where
+
+    def knows(self, fn: ClientFunction) -> bool:
+        """Return whether the workers can be asked for a function."""
+        return self._functions.get(fn.name) is fn
+
+    def send(self, fn: ClientFunction, opened: Mapping[ClientId, Any], now: Moment) -> _Asked:
+        """Let workers run a function for their clients among some; `_Asked` has what they say."""
+        asked = {
+            member: tuple(client for client in opened if self._where.get(client) is member)
+            for member in self._members
+        }
+        asked = {member: clients for member, clients in asked.items() if clients}
+        for member, clients in asked.items():
+            head = _Call(fn.name, now.round, now.exchange, clients)
+            member.send(head, *(opened[client] for client in clients))
+        return _Asked(fn, asked)
+
+    def fetched(self, clients: Iterable[ClientId]) -> Iterator[tuple[ClientId, Any]]:
+        """Yield the states of clients, some of each worker's at a time."""
+        wanted = [client for client in clients if client in self._where]
+        for member in self._members:
+            own = [client for client in wanted if self._where[client] is member]
+            for first in range(0, len(own), _CHUNK):
+                names = tuple(own[first : first + _CHUNK])
+                member.send(_Fetch(names))
+                values = member.receive()
+                for name, value in zip(names, values, strict=True):
+                    yield name, codec.decode_unchecked(value, *self._classes)
+
+    def put(self, states: Mapping[ClientId, Any]) -> None:
+        """Replace the states of clients."""
+        for member in self._members:
+            names = tuple(client for client in states if self._where[client] is member)
+            for first in range(0, len(names), _CHUNK):
+                some = names[first : first + _CHUNK]
+                member.send(_Put(some), *(states[client] for client in some))
+                member.receive()
+
+    def close(self) -> None:
+        """End the processes; what they have is gone."""
+        for member in self._members:
+            member.close()
+
+
+class _Asked:
+    """What workers were asked together, and have not all answered yet."""
+
+    def __init__(self, fn: ClientFunction, asked: Mapping[_Worker, tuple[ClientId, ...]]) -> None:
+        self._fn, self._asked = fn, asked
+
+    def releases(self) -> list[Release]:
+        """Return what the noise of the releases is drawn by: the first thing that workers say."""
+        found: list[Release] = []
+        for member, clients in self._asked.items():
+            for client, value in zip(clients, member.receive(), strict=True):
+                words, parts = codec.decode_unchecked(value)
+                found.append(Release(client, RandomKey(words), parts))
+        return found
+
+    def draw(self, noise: Mapping[ClientId, NoiseKey]) -> None:
+        """Tell workers what their clients' releases draw from."""
+        for member, clients in self._asked.items():
+            keys = (noise[client] for client in clients)
+            member.send(*(_Noise(key.secret.to_file(), key.number) for key in keys))
+
+    def replies(self) -> dict[ClientId, Any]:
+        """Return what the clients reply.
+
+        Raises
+        ------
+        IntarsiaError
+            As a client raised it, once all workers are done.
+        WorkerError
+            If a process is gone.
+        """
+        found: dict[ClientId, Any] = {}
+        failed: Exception | None = None
+        for member, clients in self._asked.items():
+            try:
+                values = member.receive()
+            except WorkerError:
+                raise
+            except Exception as error:
+                failed = failed or error
+                continue
+            classes = codec.classes_in(self._fn.reply)
+            for client, value in zip(clients, values, strict=True):
+                found[client] = codec.decode_unchecked(value, *classes)
+        if failed is not None:
+            raise failed
+        return found
+
+
+class Everywhere(Mapping[ClientId, Any]):
+    """The states of all clients, those at workers read as they are asked for, in order at best."""
+
+    def __init__(
+        self, clients: Sequence[ClientId], held: Mapping[ClientId, Any], workers: Workers
+    ) -> None:
+        self._clients, self._held, self._workers = clients, held, workers
+        self._near: dict[ClientId, Any] = {}  # the next ones, read with the one that was asked for
+
+    def __getitem__(self, client: ClientId) -> Any:
+        if not self._workers.has(client):
+            return self._held[client]
+        if client not in self._near:
+            at = self._clients.index(client)
+            self._near = dict(self._workers.fetched(self._clients[at : at + _CHUNK]))
+        return self._near[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+class Staff:
+    """Decides how many processes compute for the clients of a simulation, and when.
+
+    By itself it takes more than one where they save time: once the clients have computed for a
+    while, and much longer than it takes to bring messages from one process to another.
+
+    Parameters
+    ----------
+    most
+        How many, where an algorithm is expected; None: as many as there are cores, if it pays.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._asked, self._most = most is not None, _cores() if most is None else most
+        self.expect_nothing()
+
+    def expect(self, algorithm: Algorithm) -> None:
+        """Take note of the algorithm whose functions clients run from now on."""
+        functions = {fn.name: fn for fn in algorithm.disclosure.functions}
+        self._note(functions, tuple(algorithm.states))
+
+    def expect_nothing(self) -> None:
+        """Let this process compute, as nobody knows what for."""
+        self._note({}, ())
+
+    def _note(self, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]) -> None:
+        self._functions, self._classes = functions, classes
+        self._seen: set[str] = set()
+        self._seconds = self._cost = 0.0
+
+    @contextlib.contextmanager
+    def watch(self, fn: ClientFunction) -> Iterator[None]:
+        """Take note of what clients compute; a function's first call may compile something."""
+        began = time.perf_counter()
+        yield
+        if fn.name in self._seen:
+            self._seconds += time.perf_counter() - began
+
+    def moved(self, fn: ClientFunction, size: int) -> None:
+        """Take note of an exchange that is over, with the bytes of its messages and replies."""
+        if fn.name in self._seen:
+            self._cost += _CALL + _BYTE * size
+        self._seen.add(fn.name)
+
+    def workers(self, host: Host) -> Workers | None:
+        """Return processes for some of the clients; None: this one is to go on with all."""
+        if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
+            return None
+        *shares, own = shares_of(host.blocks, self._most)
+        if not shares or not can_fork(asked=self._asked):
+            self._most = 1
+            return None
+        found = Workers(host, shares, self._functions, self._classes)
+        host.states = host.states.apart(own, len(shares) + 1)
+        return found
+
+    def _pays(self, host: Host) -> bool:
+        return self._seconds > _LONG and self._seconds > _TIMES * self._cost
+
+
+_LONG = 1.0  # seconds that clients compute before others are to help
+_TIMES = 4.0  # that they compute longer than messages would take
+_CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
+
+
+def _cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def can_fork(*, asked: bool) -> bool:
+    """Return whether this process can be forked, and what it uses goes on in the copy.
+
+    Libraries of macOS end in forks, so that it is done there only where it was `asked` for; an
+    accelerator's never go on.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return False
+    if multiprocessing.current_process().daemon or (sys.platform == "darwin" and not asked):
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_available()
+
+
+def shares_of(
+    blocks: Mapping[ClientId, Mapping[str, Block]], processes: int
+) -> list[list[ClientId]]:
+    """Return the clients in shares of about equal size, the last the smallest; none is empty."""
+    sizes = {
+        name: 1 + sum(one.x.data.nbytes for one in own.values()) for name, own in blocks.items()
+    }
+    loads = [0] * min(processes, len(sizes))
+    shares: list[list[ClientId]] = [[] for _ in loads]
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        least = loads.index(min(loads))
+        shares[least].append(name)
+        loads[least] += sizes[name]
+    order = {name: at for at, name in enumerate(sizes)}
+    return [
+        sorted(shares[at], key=order.__getitem__)
+        for at in sorted(range(len(loads)), key=lambda at: -loads[at])
+    ]
+
+
+class _Worker:
+    """A worker, on the side of the process that asks."""
+
+    def __init__(
+        self,
+        host: Host,
+        clients: Sequence[ClientId],
+        processes: int,
+        functions: Mapping[str, ClientFunction],
+        classes: tuple[type, ...],
+        others: Sequence[_Channel],
+    ) -> None:
+        self._clients = tuple(clients)
+        ours, theirs = socket.socketpair()
+        here, there = mmap.mmap(-1, _ROOM), mmap.mmap(-1, _ROOM)
+        self.channel = _Channel(ours, here, there)
+        other = _Channel(theirs, there, here)
+        not_its = (*others, self.channel)
+        given = host, self._clients, processes, functions, classes, other, not_its
+        self._process: BaseProcess = multiprocessing.get_context("fork").Process(
+            target=_serve, args=given, daemon=True
+        )
+        with warnings.catch_warnings():
+            # what other threads hold is left alone: a worker computes, and talks to its parent
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        self._closing = weakref.finalize(self, _close, self._process, self.channel)
+
+    def send(self, *values: Any) -> None:
+        """Send some values; WorkerError if the process is gone."""
+        try:
+            self.channel.send(values)
+        except OSError:
+            raise self._gone() from None
+
+    def receive(self) -> list[memoryview]:
+        """Return the values that the worker sends, written; they last until it is sent something.
+
+        Raises
+        ------
+        WorkerError
+            If the process is gone.
+        Exception
+            What went wrong in the worker, as it was raised there.
+        """
+        try:
+            head, *values = self.channel.receive()
+        except (OSError, EOFError):
+            raise self._gone() from None
+        failure = codec.decode_unchecked(head, _Failure)
+        if failure is not None:
+            raise _raised(failure)
+        return values
+
+    def close(self) -> None:
+        """End the process."""
+        self._closing()
+
+    def _gone(self) -> WorkerError:
+        self._process.join(5)
+        code = self._process.exitcode
+        how = f"with exit status {code}"
+        if code is None:
+            how = "its connection"
+        elif code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        names = ", ".join(map(repr, self._clients[:3])) + (", …" if len(self._clients) > 3 else "")
+        return WorkerError(
+            f"The process that computed for {names} ended ({how}), perhaps for want of memory; "
+            "resume the run, with fewer experiment.workers if it happens again."
+        )
+
+
+def _close(process: BaseProcess, channel: _Channel) -> None:
+    channel.close()  # on which the process ends
+    process.join(1)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+
+
+class _Channel:
+    """One end of a connection of two processes: what is sent comes whole, and in order."""
+
+    def __init__(self, line: socket.socket, out: mmap.mmap, back: mmap.mmap) -> None:
+        self._line, self._out, self._back = line, out, back
+
+    def send(self, values: Iterable[Any]) -> None:
+        """Send values as the codec writes them; the other side has read what was sent before."""
+        pieces: list[bytes | memoryview] = []
+        for value in values:
+            own = codec.unchecked_pieces(value)
+            pieces += (_LENGTH.pack(sum(len(one) for one in own)), *own)
+        at, rest = 0, list[bytes | memoryview]()
+        for piece in pieces:
+            if at + len(piece) <= _ROOM and not rest:
+                self._out[at : at + len(piece)] = piece
+                at += len(piece)
+            else:
+                rest.append(piece)
+        self._line.sendall(_LENGTH.pack(at) + _LENGTH.pack(sum(map(len, rest))))
+        for piece in rest:
+            self._line.sendall(piece)
+
+    def receive(self) -> list[memoryview]:
+        """Return the values that were sent, each as it was written; EOFError at the end."""
+        head = self._read(2 * _LENGTH.size)
+        inside, beside = _LENGTH.unpack_from(head)[0], _LENGTH.unpack_from(head, _LENGTH.size)[0]
+        data = memoryview(self._back)[:inside]
+        if beside:
+            data = memoryview(bytes(data) + self._read(beside))
+        found: list[memoryview] = []
+        at = 0
+        while at < len(data):
+            size = _LENGTH.unpack_from(data, at)[0]
+            at += _LENGTH.size
+            found.append(data[at : at + size])
+            at += size
+        return found
+
+    def close(self) -> None:
+        """Close the line; the memory goes when nobody looks at it."""
+        self._line.close()
+
+    def _read(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while len(view):
+            count = self._line.recv_into(view)
+            if not count:
+                raise EOFError
+            view = view[count:]
+        return data
+
+
+def _serve(
+    host: Host,
+    clients: Sequence[ClientId],
+    processes: int,
+    functions: Mapping[str, ClientFunction],
+    classes: tuple[type, ...],
+    channel: _Channel,
+    others: Sequence[_Channel],
+) -> None:
+    """Answer calls until the other side closes: what a worker's process does."""
+    for one in others:
+        one.close()  # or those that they lead to would not notice that it is closed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+    host = Host(host.seed, host.blocks, host.states.apart(clients, processes), host.secrets)
+    with contextlib.suppress(OSError, EOFError):
+        channel.send((None,))
+        while True:
+            given = channel.receive()
+            try:
+                answer = _answer(host, given, functions, classes, channel)
+            except Exception as error:
+                answer = [_failure(error)]
+            channel.send(answer)
+
+
+def _answer(
+    host: Host,
+    given: Sequence[memoryview],
+    functions: Mapping[str, ClientFunction],
+    classes: tuple[type, ...],
+    channel: _Channel,
+) -> list[Any]:
+    """Return the answer to a call: that nothing failed, and values."""
+    head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put)
+    if isinstance(head, _Fetch):
+        return [None, *(host.states[client] for client in head.clients)]
+    if isinstance(head, _Put):
+        for client, value in zip(head.clients, given[1:], strict=True):
+            host.states.replace(client, codec.decode_unchecked(value, *classes))
+        return [None]
+    fn, now = functions[head.function], Moment(head.round, head.exchange)
+    kinds = codec.classes_in(fn.message)
+    messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
+    opened = dict(zip(head.clients, messages, strict=True))
+    noise: dict[ClientId, NoiseKey] = {}
+    if fn.releases:
+        releases = host.releases(fn, opened, now)
+        channel.send([None, *((one.key.words, one.parts) for one in releases)])
+        drawn = [codec.decode_unchecked(value, _Noise) for value in channel.receive()]
+        for one, own in zip(releases, drawn, strict=True):
+            noise[one.client] = NoiseKey(one.key, SecretKey(own.secret), own.number)
+    answer: list[Any] = [None]
+    for group in host.groups(fn, head.clients, 1):
+        answer += host.replies(fn, {client: opened[client] for client in group}, now, noise)
+    return answer
+
+
+def _failure(error: Exception) -> _Failure:
+    ours = isinstance(error, IntarsiaError)
+    sentence = Exception.__str__(error) if ours else str(error)
+    trace = "" if ours else "".join(traceback.format_exception(error))
+    return _Failure(type(error).__name__, sentence, tuple(getattr(error, "__notes__", ())), trace)
+
+
+def _raised(failure: _Failure) -> Exception:
+    """Return an error as it was raised in a worker, of its own class if that is known here."""
+    kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    try:
+        found: Exception = kind(failure.sentence)
+    except TypeError:  # it is made of something else than a sentence
+        found = RuntimeError(f"{failure.kind}: {failure.sentence}")
+    for note in failure.notes:
+        found.add_note(note)
+    if failure.trace:
+        found.add_note(f"In a worker's process:\n{failure.trace}")
+    return found
