@@ -16,8 +16,10 @@ from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.errors import IntarsiaError
 
-# Those of a function for several clients: copies of their states and rows, and new states, are
-# there at once, some six times this.
+# Clients of a function for several at once: their networks share each step of Python's, of which 64
+# leave little to save, and a federation of more is work for several processes.
+_TOGETHER = 64
+# Their copies of states and rows, and new states, are there at once, some six times this.
 _TOGETHER_BYTES = 1 << 26
 
 
@@ -42,6 +44,29 @@ class Release:
 Noise = Callable[[Sequence[Release]], Sequence[NoiseKey]]
 
 
+def groups_of(
+    fn: ClientFunction, clients: Sequence[ClientId], size_of: Callable[[ClientId], int]
+) -> list[list[ClientId]]:
+    """Return the clients in groups, for each of which a function is run at once.
+
+    They are the same wherever it is run: who is in a group may show in the last bits. `size_of`
+    says how many bytes a client's state and rows take.
+    """
+    if fn.together is None:
+        return [[client] for client in clients]
+    even = -(-len(clients) // max(1, -(-len(clients) // _TOGETHER)))
+    groups: list[list[ClientId]] = []
+    room = 0
+    for client in clients:
+        needed = size_of(client)
+        if not groups or needed > room or len(groups[-1]) == even:
+            groups.append([])
+            room = _TOGETHER_BYTES
+        groups[-1].append(client)
+        room -= needed
+    return groups
+
+
 @dataclass(eq=False)
 class Host:
     """Some clients: their blocks, secrets and states.
@@ -62,26 +87,6 @@ class Host:
     blocks: Mapping[ClientId, Mapping[str, Block]]
     states: States
     secrets: Mapping[ClientId, SecretKey]
-
-    def groups(
-        self, fn: ClientFunction, clients: Sequence[ClientId], size: int
-    ) -> list[list[ClientId]]:
-        """Return the clients in groups, of which each computes before the next.
-
-        They have `size` clients; of a function for several at once as many as memory allows.
-        """
-        if fn.together is None:
-            return [[*clients[first : first + size]] for first in range(0, len(clients), size)]
-        groups: list[list[ClientId]] = []
-        room = 0
-        for client in clients:
-            needed = self.states.size(client) + int(self.blocks[client][fn.part].x.data.nbytes)
-            if not groups or needed > room:
-                groups.append([])
-                room = _TOGETHER_BYTES
-            groups[-1].append(client)
-            room -= needed
-        return groups
 
     def releases(
         self, fn: ClientFunction, opened: Mapping[ClientId, Any], now: Moment

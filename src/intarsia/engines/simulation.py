@@ -16,7 +16,7 @@ from intarsia.core.algorithm import ClientFunction, NoiseKey, RandomKey, SecretK
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.client_host import Host, Moment, Release
+from intarsia.engines.client_host import Host, Moment, Release, groups_of
 from intarsia.engines.client_states import States
 from intarsia.engines.communication_log import CommunicationLog, Exchange
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -231,10 +231,15 @@ class Simulation:
 
     def _compute(self, fn: ClientFunction, exchange: Exchange) -> None:
         """Let clients open their messages, compute, and seal replies, some after others."""
-        size = 1 if self._totals.mode == "plain" else _TOGETHER
-        for group in self._host.groups(fn, list(exchange.messages), size):
+        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        alone = len(groups) == 1
+        if fn.together is None and self._totals.mode != "plain":
+            groups = [[one for group in some for one in group] for some in _parts(groups, _SOME)]
+        for group in groups:
             opened = {client: self._opened(client, exchange) for client in group}
-            for client, reply in zip(group, self._replies(fn, opened), strict=True):
+            with self._staff.watch(fn, alone=alone):
+                replies = self._replies(fn, opened)
+            for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)
         self._staff.moved(fn, exchange.down + exchange.up)
 
@@ -242,8 +247,18 @@ class Simulation:
         noise: Mapping[ClientId, NoiseKey] = {}
         if fn.releases:
             noise = self._drawn(self._host.releases(fn, opened, self._now))
-        with self._staff.watch(fn):
-            return self._host.replies(fn, opened, self._now, noise)
+        return self._host.replies(fn, opened, self._now, noise)
+
+    def _size(self, fn: ClientFunction) -> Callable[[ClientId], int]:
+        """Return what says how many bytes a client's state and rows take."""
+        states, workers = self._host.states, self._workers
+
+        def size(client: ClientId) -> int:
+            away = workers is not None and workers.has(client)
+            own = workers.size(client) if workers is not None and away else states.size(client)
+            return own + int(self._blocks[client][fn.part].x.data.nbytes)
+
+        return size
 
     def _drawn(self, releases: Sequence[Release]) -> dict[ClientId, NoiseKey]:
         """Return what releases draw from, once all of them are counted for good."""
@@ -258,33 +273,48 @@ class Simulation:
 
     def _compute_together(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
         """Let all processes compute, each for its clients; replies are taken in their order."""
-        clients = list(exchange.messages)
-        size = _BATCH * workers.processes
+        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        batch = _BATCH if fn.together is None else _BATCH_OF_MANY
         try:
-            for first in range(0, len(clients), size):
-                batch = clients[first : first + size]
-                opened = {client: self._opened(client, exchange) for client in batch}
-                mine = {one: opened.pop(one) for one in batch if not workers.has(one)}
-                asked = workers.send(fn, opened, self._now)
-                noise: dict[ClientId, NoiseKey] = {}
-                if fn.releases:
-                    own = self._host.releases(fn, mine, self._now)
-                    noise = self._drawn([*asked.releases(), *own])
-                    asked.draw(noise)
-                found: dict[ClientId, Any] = {}
-                try:
-                    for group in self._host.groups(fn, list(mine), 1):
-                        given = {client: mine[client] for client in group}
-                        replies = self._host.replies(fn, given, self._now, noise)
-                        found.update(zip(group, replies, strict=True))
-                finally:
-                    found |= asked.replies()
-                for client in batch:
+            for some in _parts(groups, batch * workers.processes):
+                places = workers.places(fn, some)
+                workers.bring(self._host.states, some, places)
+                opened = {
+                    client: self._opened(client, exchange) for group in some for client in group
+                }
+                found = self._found(fn, some, places, opened, workers)
+                for client in opened:
                     exchange.take(client, found.pop(client))
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, WorkerError):
                 self._go_on_alone(kept=())  # nobody knows what the others were at
             raise
+
+    def _found(
+        self,
+        fn: ClientFunction,
+        groups: Sequence[Sequence[ClientId]],
+        places: Sequence[Any],
+        opened: Mapping[ClientId, Any],
+        workers: Workers,
+    ) -> dict[ClientId, Any]:
+        """Return what clients reply, computed where their groups have their places."""
+        asked = workers.send(fn, groups, places, opened, self._now)
+        own = [group for group, place in zip(groups, places, strict=True) if place is None]
+        noise: dict[ClientId, NoiseKey] = {}
+        if fn.releases:
+            mine = {client: opened[client] for group in own for client in group}
+            noise = self._drawn([*asked.releases(), *self._host.releases(fn, mine, self._now)])
+            asked.draw(noise)
+        found: dict[ClientId, Any] = {}
+        try:
+            for group in own:
+                given = {client: opened[client] for client in group}
+                replies = self._host.replies(fn, given, self._now, noise)
+                found.update(zip(group, replies, strict=True))
+        finally:
+            found |= asked.replies()
+        return found
 
     def _compute_for(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
         """Compute for workers' clients what these cannot: they do not have the function."""
@@ -321,6 +351,10 @@ class Simulation:
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
 # caches filled with the data of a computation.
-_TOGETHER = 16
-# Clients of each process whose replies are there at once.
-_BATCH = 64
+_SOME = 16
+# Groups of each process whose replies are there at once: of a client each, and of several.
+_BATCH, _BATCH_OF_MANY = 64, 4
+
+
+def _parts(groups: list[list[ClientId]], size: int) -> list[list[list[ClientId]]]:
+    return [groups[first : first + size] for first in range(0, len(groups), size)]

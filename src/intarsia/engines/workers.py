@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ import time
 import traceback
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -33,6 +35,7 @@ from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomK
 from intarsia.core.block import Block, ClientId
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
+from intarsia.engines.client_states import States
 from intarsia.errors import IntarsiaError, WorkerError
 
 _LENGTH = struct.Struct("<Q")
@@ -48,6 +51,7 @@ class _Call:
     round: int
     exchange: int
     clients: tuple[ClientId, ...]
+    groups: tuple[int, ...]  # how many of them each call of the function has
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class _Fetch:
     """Asks for the states of some clients."""
 
     clients: tuple[ClientId, ...]
+    leave: bool  # whether others have them from here on
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ class Workers:
             member = _Worker(host, share, *given, [one.channel for one in self._members])
             self._members.append(member)
             self._where.update(dict.fromkeys(share, member))
+        # bytes of the states of clients at workers
+        self._sizes = {client: host.states.size(client) for client in self._where}
         for member in self._members:
             member.receive()  # it has its clients' states apart
 
@@ -128,38 +135,100 @@ class Workers:
         """Return whether the workers can be asked for a function."""
         return self._functions.get(fn.name) is fn
 
-    def send(self, fn: ClientFunction, opened: Mapping[ClientId, Any], now: Moment) -> _Asked:
-        """Let workers run a function for their clients among some; `_Asked` has what they say."""
-        asked = {
-            member: tuple(client for client in opened if self._where.get(client) is member)
-            for member in self._members
-        }
-        asked = {member: clients for member, clients in asked.items() if clients}
-        for member, clients in asked.items():
-            head = _Call(fn.name, now.round, now.exchange, clients)
-            member.send(head, *(opened[client] for client in clients))
-        return _Asked(fn, asked)
+    def size(self, client: ClientId) -> int:
+        """Return the bytes of the state of a client that a worker has."""
+        return self._sizes[client]
 
-    def fetched(self, clients: Iterable[ClientId]) -> Iterator[tuple[ClientId, Any]]:
-        """Yield the states of clients, some of each worker's at a time."""
+    def places(
+        self, fn: ClientFunction, groups: Sequence[Sequence[ClientId]]
+    ) -> list[_Worker | None]:
+        """Return which worker is to run a function for each group; None: the process that asks.
+
+        Of clients that compute alone it is the one that has them. Of groups each process gets as
+        many, those of which it has most if it can be.
+        """
+        if fn.together is None:
+            return [self._where.get(client) for client, *_ in groups]
+        every: list[_Worker | None] = [None, *self._members]
+        room = dict.fromkeys(every, -(-len(groups) // len(every)))
+        found: list[_Worker | None] = []
+        for group in groups:
+            held = Counter(self._where.get(client) for client in group)
+            open_ = [one for one in every if room[one]]
+            best = max(open_, key=lambda one: held[one])
+            room[best] -= 1
+            found.append(best)
+        return found
+
+    def bring(
+        self, states: States, groups: Sequence[Sequence[ClientId]], places: Sequence[_Worker | None]
+    ) -> None:
+        """Let the states of groups be where they are to be; `states` are those of this process."""
+        moved: dict[_Worker | None, list[ClientId]] = {}
+        for group, place in zip(groups, places, strict=True):
+            away = [client for client in group if self._where.get(client) is not place]
+            moved.setdefault(place, []).extend(away)
+        for place, clients in moved.items():
+            for first in range(0, len(clients), _CHUNK):
+                some = clients[first : first + _CHUNK]
+                found = dict(self.fetched(some, leave=True))
+                here = [client for client in some if client not in found]
+                found |= {client: states[client] for client in here}
+                if place is None:
+                    states.begin(found.items())
+                else:
+                    states.forget(here)
+                    self._put(place, found)
+                for client in some:
+                    self._where.pop(client, None)
+                    if place is not None:
+                        self._where[client] = place
+
+    def send(
+        self,
+        fn: ClientFunction,
+        groups: Sequence[Sequence[ClientId]],
+        places: Sequence[_Worker | None],
+        opened: Mapping[ClientId, Any],
+        now: Moment,
+    ) -> _Asked:
+        """Let workers run a function for their groups; `_Asked` has what they say."""
+        asked: dict[_Worker, tuple[ClientId, ...]] = {}
+        for member in self._members:
+            own = [one for one, place in zip(groups, places, strict=True) if place is member]
+            clients = tuple(client for group in own for client in group)
+            if clients:
+                asked[member] = clients
+                head = _Call(fn.name, now.round, now.exchange, clients, tuple(map(len, own)))
+                member.send(head, *(opened[client] for client in clients))
+        return _Asked(fn, asked, self._sizes)
+
+    def fetched(
+        self, clients: Iterable[ClientId], *, leave: bool = False
+    ) -> Iterator[tuple[ClientId, Any]]:
+        """Yield the states of clients that workers have, some of each one's at a time."""
         wanted = [client for client in clients if client in self._where]
         for member in self._members:
             own = [client for client in wanted if self._where[client] is member]
             for first in range(0, len(own), _CHUNK):
                 names = tuple(own[first : first + _CHUNK])
-                member.send(_Fetch(names))
+                member.send(_Fetch(names, leave))
                 values = member.receive()
                 for name, value in zip(names, values, strict=True):
                     yield name, codec.decode_unchecked(value, *self._classes)
 
     def put(self, states: Mapping[ClientId, Any]) -> None:
-        """Replace the states of clients."""
+        """Replace the states of clients that workers have."""
         for member in self._members:
-            names = tuple(client for client in states if self._where[client] is member)
-            for first in range(0, len(names), _CHUNK):
-                some = names[first : first + _CHUNK]
-                member.send(_Put(some), *(states[client] for client in some))
-                member.receive()
+            self._put(member, {k: one for k, one in states.items() if self._where[k] is member})
+
+    def _put(self, member: _Worker, states: Mapping[ClientId, Any]) -> None:
+        names = tuple(states)
+        for first in range(0, len(names), _CHUNK):
+            some = names[first : first + _CHUNK]
+            member.send(_Put(some), *(states[client] for client in some))
+            [sizes] = member.receive()
+            self._sizes.update(zip(some, codec.decode_unchecked(sizes), strict=True))
 
     def close(self) -> None:
         """End the processes; what they have is gone."""
@@ -170,8 +239,13 @@ class Workers:
 class _Asked:
     """What workers were asked together, and have not all answered yet."""
 
-    def __init__(self, fn: ClientFunction, asked: Mapping[_Worker, tuple[ClientId, ...]]) -> None:
-        self._fn, self._asked = fn, asked
+    def __init__(
+        self,
+        fn: ClientFunction,
+        asked: Mapping[_Worker, tuple[ClientId, ...]],
+        sizes: dict[ClientId, int],
+    ) -> None:
+        self._fn, self._asked, self._sizes = fn, asked, sizes
 
     def releases(self) -> list[Release]:
         """Return what the noise of the releases is drawn by: the first thing that workers say."""
@@ -202,12 +276,13 @@ class _Asked:
         failed: Exception | None = None
         for member, clients in self._asked.items():
             try:
-                values = member.receive()
+                sizes, *values = member.receive()
             except WorkerError:
                 raise
             except Exception as error:
                 failed = failed or error
                 continue
+            self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
             classes = codec.classes_in(self._fn.reply)
             for client, value in zip(clients, values, strict=True):
                 found[client] = codec.decode_unchecked(value, *classes)
@@ -271,11 +346,14 @@ class Staff:
         self._seconds = self._cost = 0.0
 
     @contextlib.contextmanager
-    def watch(self, fn: ClientFunction) -> Iterator[None]:
-        """Take note of what clients compute; a function's first call may compile something."""
+    def watch(self, fn: ClientFunction, *, alone: bool) -> Iterator[None]:
+        """Take note of what clients compute, if others could do a part of it: it is not `alone`.
+
+        A function's first call may compile something, and does not count.
+        """
         began = time.perf_counter()
         yield
-        if fn.name in self._seen:
+        if fn.name in self._seen and not alone:
             self._seconds += time.perf_counter() - began
 
     def moved(self, fn: ClientFunction, size: int) -> None:
@@ -520,11 +598,14 @@ def _answer(
     """Return the answer to a call: that nothing failed, and values."""
     head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put)
     if isinstance(head, _Fetch):
-        return [None, *(host.states[client] for client in head.clients)]
+        found = [host.states[client] for client in head.clients]
+        if head.leave:
+            host.states.forget(head.clients)
+        return [None, *found]
     if isinstance(head, _Put):
-        for client, value in zip(head.clients, given[1:], strict=True):
-            host.states.replace(client, codec.decode_unchecked(value, *classes))
-        return [None]
+        values = [codec.decode_unchecked(value, *classes) for value in given[1:]]
+        host.states.begin(zip(head.clients, values, strict=True))
+        return [None, tuple(map(host.states.size, head.clients))]
     fn, now = functions[head.function], Moment(head.round, head.exchange)
     kinds = codec.classes_in(fn.message)
     messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
@@ -536,10 +617,12 @@ def _answer(
         drawn = [codec.decode_unchecked(value, _Noise) for value in channel.receive()]
         for one, own in zip(releases, drawn, strict=True):
             noise[one.client] = NoiseKey(one.key, SecretKey(own.secret), own.number)
-    answer: list[Any] = [None]
-    for group in host.groups(fn, head.clients, 1):
-        answer += host.replies(fn, {client: opened[client] for client in group}, now, noise)
-    return answer
+    replies: list[Any] = []
+    clients = iter(head.clients)
+    for size in head.groups:
+        group = {client: opened[client] for client in itertools.islice(clients, size)}
+        replies += host.replies(fn, group, now, noise)
+    return [None, tuple(map(host.states.size, head.clients)), *replies]
 
 
 def _failure(error: Exception) -> _Failure:
