@@ -22,7 +22,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.algorithm import Release, SecretKey, client_function, vectorised_function
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
-from intarsia.engines import client_host, codec, workers
+from intarsia.engines import client_host, codec, forks, workers
 from intarsia.engines.client_states import States
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
@@ -94,7 +94,7 @@ def tell(engine: Simulation, first: float = 1.0, size: int = 3):
 @pytest.mark.parametrize("room", [None, 100, 5_000])
 def test_replies_and_states_are_those_of_one_process(count, room, monkeypatch):
     if room is not None:  # more than the memory holds goes beside it
-        monkeypatch.setattr(workers, "_ROOM", room)
+        monkeypatch.setattr(forks, "_ROOM", room)
     alone, spread = counting(5), counting(5, count)
     for number in (1, 2):
         for engine in (alone, spread):

@@ -105,6 +105,11 @@ class Simulation:
         """Return whether contributions are hidden from the server."""
         return self.books.mode != "plain"
 
+    @property
+    def spreads(self) -> bool:
+        """Return whether other processes than this one may compute."""
+        return self._staff.may_grow
+
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
         return self._run("ask", fn, messages).replies

@@ -1,45 +1,29 @@
 """Processes that compute for clients of a simulation, beside the one that has the server.
 
 A worker is a fork: it has the clients' blocks and states of the moment as its own, without a copy,
-and keeps the states of its clients from there on. What it is asked and what it answers are values
-that the codec writes into memory that both processes share; what finds no room there takes a
-socket, which also says that something is there. Nothing is pickled.
-
-A worker that is gone leaves a `WorkerError`; one whose own parent is gone ends by itself.
+and keeps the states of its clients from there on.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import itertools
-import mmap
-import multiprocessing
 import os
-import signal
-import socket
-import struct
-import sys
 import time
-import traceback
-import warnings
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from functools import partial
 from typing import Any
 
-from intarsia import errors
 from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States
-from intarsia.errors import IntarsiaError, WorkerError
+from intarsia.engines.forks import Channel, Fork, can_fork, failure_of
+from intarsia.errors import WorkerError
 
-_LENGTH = struct.Struct("<Q")
-_ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
 _CHUNK = 64  # states that are brought over at a time
 
 
@@ -67,16 +51,6 @@ class _Put:
     """Says that the states of some clients follow."""
 
     clients: tuple[ClientId, ...]
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Says what went wrong in a worker."""
-
-    kind: str  # class of the error
-    sentence: str
-    notes: tuple[str, ...]
-    trace: str  # "" of an error of our own
 
 
 @dataclass(frozen=True)
@@ -362,13 +336,18 @@ class Staff:
             self._cost += _CALL + _BYTE * size
         self._seen.add(fn.name)
 
+    @property
+    def may_grow(self) -> bool:
+        """Return whether there may be other processes."""
+        return self._most > 1 and can_fork(asked=self._asked)
+
     def workers(self, host: Host) -> Workers | None:
         """Return processes for some of the clients; None: this one is to go on with all."""
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
         *shares, own = shares_of(host.blocks, self._most)
-        if not shares or not can_fork(asked=self._asked):
-            self._most = 1
+        if not shares or not self.may_grow:
+            self.expect_nothing()
             return None
         found = Workers(host, shares, self._functions, self._classes)
         host.states = host.states.apart(own, len(shares) + 1)
@@ -388,20 +367,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def can_fork(*, asked: bool) -> bool:
-    """Return whether this process can be forked, and what it uses goes on in the copy.
-
-    Libraries of macOS end in forks, so that it is done there only where it was `asked` for; an
-    accelerator's never go on.
-    """
-    if "fork" not in multiprocessing.get_all_start_methods():
-        return False
-    if multiprocessing.current_process().daemon or (sys.platform == "darwin" and not asked):
-        return False
-    torch = sys.modules.get("torch")
-    return torch is None or not torch.cuda.is_available()
 
 
 def shares_of(
@@ -424,7 +389,7 @@ def shares_of(
     ]
 
 
-class _Worker:
+class _Worker(Fork):
     """A worker, on the side of the process that asks."""
 
     def __init__(
@@ -434,130 +399,11 @@ class _Worker:
         processes: int,
         functions: Mapping[str, ClientFunction],
         classes: tuple[type, ...],
-        others: Sequence[_Channel],
+        others: Sequence[Channel],
     ) -> None:
-        self._clients = tuple(clients)
-        ours, theirs = socket.socketpair()
-        here, there = mmap.mmap(-1, _ROOM), mmap.mmap(-1, _ROOM)
-        self.channel = _Channel(ours, here, there)
-        other = _Channel(theirs, there, here)
-        not_its = (*others, self.channel)
-        given = host, self._clients, processes, functions, classes, other, not_its
-        self._process: BaseProcess = multiprocessing.get_context("fork").Process(
-            target=_serve, args=given, daemon=True
-        )
-        with warnings.catch_warnings():
-            # what other threads hold is left alone: a worker computes, and talks to its parent
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        theirs.close()
-        self._closing = weakref.finalize(self, _close, self._process, self.channel)
-
-    def send(self, *values: Any) -> None:
-        """Send some values; WorkerError if the process is gone."""
-        try:
-            self.channel.send(values)
-        except OSError:
-            raise self._gone() from None
-
-    def receive(self) -> list[memoryview]:
-        """Return the values that the worker sends, written; they last until it is sent something.
-
-        Raises
-        ------
-        WorkerError
-            If the process is gone.
-        Exception
-            What went wrong in the worker, as it was raised there.
-        """
-        try:
-            head, *values = self.channel.receive()
-        except (OSError, EOFError):
-            raise self._gone() from None
-        failure = codec.decode_unchecked(head, _Failure)
-        if failure is not None:
-            raise _raised(failure)
-        return values
-
-    def close(self) -> None:
-        """End the process."""
-        self._closing()
-
-    def _gone(self) -> WorkerError:
-        self._process.join(5)
-        code = self._process.exitcode
-        how = f"with exit status {code}"
-        if code is None:
-            how = "its connection"
-        elif code < 0:
-            how = f"by {signal.Signals(-code).name}"
-        names = ", ".join(map(repr, self._clients[:3])) + (", …" if len(self._clients) > 3 else "")
-        return WorkerError(
-            f"The process that computed for {names} ended ({how}), perhaps for want of memory; "
-            "resume the run, with fewer experiment.workers if it happens again."
-        )
-
-
-def _close(process: BaseProcess, channel: _Channel) -> None:
-    channel.close()  # on which the process ends
-    process.join(1)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-
-
-class _Channel:
-    """One end of a connection of two processes: what is sent comes whole, and in order."""
-
-    def __init__(self, line: socket.socket, out: mmap.mmap, back: mmap.mmap) -> None:
-        self._line, self._out, self._back = line, out, back
-
-    def send(self, values: Iterable[Any]) -> None:
-        """Send values as the codec writes them; the other side has read what was sent before."""
-        pieces: list[bytes | memoryview] = []
-        for value in values:
-            own = codec.unchecked_pieces(value)
-            pieces += (_LENGTH.pack(sum(len(one) for one in own)), *own)
-        at, rest = 0, list[bytes | memoryview]()
-        for piece in pieces:
-            if at + len(piece) <= _ROOM and not rest:
-                self._out[at : at + len(piece)] = piece
-                at += len(piece)
-            else:
-                rest.append(piece)
-        self._line.sendall(_LENGTH.pack(at) + _LENGTH.pack(sum(map(len, rest))))
-        for piece in rest:
-            self._line.sendall(piece)
-
-    def receive(self) -> list[memoryview]:
-        """Return the values that were sent, each as it was written; EOFError at the end."""
-        head = self._read(2 * _LENGTH.size)
-        inside, beside = _LENGTH.unpack_from(head)[0], _LENGTH.unpack_from(head, _LENGTH.size)[0]
-        data = memoryview(self._back)[:inside]
-        if beside:
-            data = memoryview(bytes(data) + self._read(beside))
-        found: list[memoryview] = []
-        at = 0
-        while at < len(data):
-            size = _LENGTH.unpack_from(data, at)[0]
-            at += _LENGTH.size
-            found.append(data[at : at + size])
-            at += size
-        return found
-
-    def close(self) -> None:
-        """Close the line; the memory goes when nobody looks at it."""
-        self._line.close()
-
-    def _read(self, size: int) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while len(view):
-            count = self._line.recv_into(view)
-            if not count:
-                raise EOFError
-            view = view[count:]
-        return data
+        names = ", ".join(map(repr, clients[:3])) + (", …" if len(clients) > 3 else "")
+        given = host, clients, processes, functions, classes
+        super().__init__(f"computed for {names}", partial(_serve, *given), others)
 
 
 def _serve(
@@ -566,26 +412,18 @@ def _serve(
     processes: int,
     functions: Mapping[str, ClientFunction],
     classes: tuple[type, ...],
-    channel: _Channel,
-    others: Sequence[_Channel],
+    channel: Channel,
 ) -> None:
     """Answer calls until the other side closes: what a worker's process does."""
-    for one in others:
-        one.close()  # or those that they lead to would not notice that it is closed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)
     host = Host(host.seed, host.blocks, host.states.apart(clients, processes), host.secrets)
-    with contextlib.suppress(OSError, EOFError):
-        channel.send((None,))
-        while True:
-            given = channel.receive()
-            try:
-                answer = _answer(host, given, functions, classes, channel)
-            except Exception as error:
-                answer = [_failure(error)]
-            channel.send(answer)
+    channel.send((None,))
+    while True:
+        given = channel.receive()
+        try:
+            answer = _answer(host, given, functions, classes, channel)
+        except Exception as error:
+            answer = [failure_of(error)]
+        channel.send(answer)
 
 
 def _answer(
@@ -593,7 +431,7 @@ def _answer(
     given: Sequence[memoryview],
     functions: Mapping[str, ClientFunction],
     classes: tuple[type, ...],
-    channel: _Channel,
+    channel: Channel,
 ) -> list[Any]:
     """Return the answer to a call: that nothing failed, and values."""
     head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put)
@@ -623,26 +461,3 @@ def _answer(
         group = {client: opened[client] for client in itertools.islice(clients, size)}
         replies += host.replies(fn, group, now, noise)
     return [None, tuple(map(host.states.size, head.clients)), *replies]
-
-
-def _failure(error: Exception) -> _Failure:
-    ours = isinstance(error, IntarsiaError)
-    sentence = Exception.__str__(error) if ours else str(error)
-    trace = "" if ours else "".join(traceback.format_exception(error))
-    return _Failure(type(error).__name__, sentence, tuple(getattr(error, "__notes__", ())), trace)
-
-
-def _raised(failure: _Failure) -> Exception:
-    """Return an error as it was raised in a worker, of its own class if that is known here."""
-    kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        kind = RuntimeError
-    try:
-        found: Exception = kind(failure.sentence)
-    except TypeError:  # it is made of something else than a sentence
-        found = RuntimeError(f"{failure.kind}: {failure.sentence}")
-    for note in failure.notes:
-        found.add_note(note)
-    if failure.trace:
-        found.add_note(f"In a worker's process:\n{failure.trace}")
-    return found
