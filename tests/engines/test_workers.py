@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -201,7 +202,7 @@ def test_noise_is_that_of_one_process_and_counted_once(workers_, tmp_path):
 
 
 def test_short_work_stays_in_one_process_and_long_work_does_not(monkeypatch):
-    monkeypatch.setattr(workers, "_cores", lambda: 2)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     engine = counting(4, None)
     for _ in range(20):
         tell(engine)
@@ -277,3 +278,56 @@ def lives(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_errands_are_done_several_at_a_time(monkeypatch):
+    monkeypatch.setattr(forks, "_TELLING", 0.0)
+
+    def square(number, tell):
+        tell("begun", number)
+        time.sleep(0.02 * (4 - number))
+        return Told(np.full(3, float(number**2))), os.getpid()
+
+    said, classes = [], (Told,)
+    tasks = {f"n{number}": partial(square, number) for number in range(4)}
+    found = dict(forks.errands("squared", tasks, 2, lambda *heard: said.append(heard), classes))
+    assert {name: one.values[0] for name, (one, _) in found.items()} == {
+        f"n{number}": number**2 for number in range(4)
+    }
+    assert len({process for _, process in found.values()} | {os.getpid()}) == 5
+    assert sorted(said) == [(f"n{number}", "begun", number) for number in range(4)]
+
+
+def fails(tell):
+    raise TableError("The table is empty; give rows.")
+
+
+def dies(tell):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "said"),
+    [(fails, TableError, r"^The table is empty"), (dies, WorkerError, "that squared.*SIGKILL")],
+)
+def test_an_errand_that_fails_ends_all(task, kind, said):
+    tasks = {"waits": lambda tell: time.sleep(60), "fails": task}
+    began = time.monotonic()
+    with pytest.raises(kind, match=said):
+        dict(forks.errands("squared", tasks, 2, print, ()))
+    assert time.monotonic() - began < 30
+    assert not multiprocessing.active_children()
+
+
+def test_an_errand_that_nobody_listens_to_goes_on(monkeypatch):
+    monkeypatch.setattr(forks, "_TELLING", -1.0)
+
+    def talks(tell):
+        for number in range(20_000):
+            tell("a word of some length", number)
+        return "done"
+
+    errand, heard = forks.Errand("talked", talks), []
+    time.sleep(0.5)
+    assert errand.result(lambda *said: heard.append(said)) == "done"
+    assert 0 < len(heard) < 20_000

@@ -13,6 +13,7 @@ import contextlib
 import math
 import mmap
 import multiprocessing
+import os
 import select
 import signal
 import socket
@@ -22,15 +23,18 @@ import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from intarsia import errors
 from intarsia.engines import codec
 from intarsia.errors import IntarsiaError, WorkerError
 
+K = TypeVar("K")
 _LENGTH = struct.Struct("<Q")
 _TELLING = 0.2  # seconds between two words of an errand
 _ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
@@ -44,6 +48,13 @@ class Failure:
     sentence: str
     notes: tuple[str, ...]
     trace: str  # "" of an error of our own
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def can_fork(*, asked: bool) -> bool:
@@ -196,6 +207,10 @@ class Channel:
             at += size
         return found
 
+    def fileno(self) -> int:
+        """Return the line's number, to wait for it."""
+        return self._line.fileno()
+
     @property
     def free(self) -> bool:
         """Return whether a few words can be sent at once."""
@@ -240,6 +255,9 @@ def _raised(failure: Failure) -> Exception:
     return found
 
 
+Task = Callable[[Callable[..., None]], Any]  # tells how far it is; returns a value for the codec
+
+
 class Errand:
     """A task that a fork does, while this process goes on.
 
@@ -248,14 +266,21 @@ class Errand:
     does
         What it does, for an error.
     task
-        What it calls with a function that tells how far it is; it returns a value for the codec.
+        What it calls.
+    classes
+        The dataclasses that what it tells and returns may hold.
+    others
+        Errands that are not done.
     """
 
-    def __init__(self, does: str, task: Callable[[Callable[..., None]], Any]) -> None:
-        self._fork = Fork(does, lambda channel: _run(task, channel))
+    def __init__(
+        self, does: str, task: Task, classes: Sequence[type] = (), others: Iterable[Errand] = ()
+    ) -> None:
+        self._classes = tuple(classes)
+        self._fork: Fork = Fork(does, partial(_run, task), [one._fork.channel for one in others])
 
-    def result(self, told: Callable[..., None], *classes: type) -> Any:
-        """Wait for the end, and say what is told until then; `classes` may be in the result.
+    def result(self, told: Callable[..., None]) -> Any:
+        """Wait for the end, and say what is told until then.
 
         Raises
         ------
@@ -265,19 +290,58 @@ class Errand:
             What the task raises.
         """
         while True:
-            said, *result = self._fork.receive()
-            if result:
-                found = codec.decode_unchecked(result[0], *classes)
-                self.close()
-                return found
-            told(*codec.decode_unchecked(said))
+            found = self.step(told)
+            if found:
+                return found[0]
+
+    def step(self, told: Callable[..., None]) -> tuple[Any, ...]:
+        """Wait for what is said next; return the result alone, where that is it, else nothing."""
+        said, *result = self._fork.receive()
+        if not result:
+            told(*codec.decode_unchecked(said, *self._classes))
+            return ()
+        found = codec.decode_unchecked(result[0], *self._classes)
+        self.close()
+        return (found,)
+
+    def fileno(self) -> int:
+        """Return what can be waited for by `select`: that something is said."""
+        return self._fork.channel.fileno()
 
     def close(self) -> None:
         """End it, wherever it is."""
         self._fork.close()
 
 
-def _run(task: Callable[[Callable[..., None]], Any], channel: Channel) -> None:
+def errands(
+    does: str,
+    tasks: Mapping[K, Task],
+    most: int,
+    told: Callable[..., None],
+    classes: Sequence[type],
+) -> Iterator[tuple[K, Any]]:
+    """Yield what tasks return, as they are done, up to so many at a time.
+
+    `told` gets the key of a task and what it tells; errors are those of `Errand.result`.
+    """
+    waiting, under_way = deque(tasks.items()), dict[K, Errand]()
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < most:
+                key, task = waiting.popleft()
+                under_way[key] = Errand(does, task, classes, under_way.values())
+            heard, _, _ = select.select([*under_way.values()], [], [])
+            for key in [key for key, one in under_way.items() if one in heard]:
+                found = under_way[key].step(partial(told, key))
+                if found:
+                    del under_way[key]
+                    yield key, found[0]
+    finally:
+        for one in under_way.values():
+            one.close()
+
+
+def _run(task: Task, channel: Channel) -> None:
     last = -math.inf
 
     def tell(*values: Any) -> None:

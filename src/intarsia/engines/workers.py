@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from intarsia.core.block import Block, ClientId
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States
-from intarsia.engines.forks import Channel, Fork, can_fork, failure_of
+from intarsia.engines.forks import Channel, Fork, can_fork, cores, failure_of
 from intarsia.errors import WorkerError
 
 _CHUNK = 64  # states that are brought over at a time
@@ -302,7 +301,7 @@ class Staff:
     """
 
     def __init__(self, most: int | None) -> None:
-        self._asked, self._most = most is not None, _cores() if most is None else most
+        self._asked, self._most = most is not None, cores() if most is None else most
         self.expect_nothing()
 
     def expect(self, algorithm: Algorithm) -> None:
@@ -360,13 +359,6 @@ class Staff:
 _LONG = 1.0  # seconds that clients compute before others are to help
 _TIMES = 4.0  # that they compute longer than messages would take
 _CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
-
-
-def _cores() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def shares_of(

@@ -99,7 +99,8 @@ def complete(
     errand = None
     if len(names) > 1 and engine.spreads and clock.seconds["training"] > _LONG:
         first = names[0]
-        errand = Errand("trained a reference model", partial(make, first))
+        classes = codec.classes_in(Scored)
+        errand = Errand("trained a reference model", partial(make, first), classes)
         said(first, "", 0, 0)
     ended = found
     try:
@@ -110,7 +111,7 @@ def complete(
             ended = _kept(found, done, clock)
         if errand is not None:
             with clock.part("yardsticks"):
-                done[first] = errand.result(partial(said, first), *codec.classes_in(Scored))
+                done[first] = errand.result(partial(said, first))
             ended = _kept(found, done, clock)
     finally:
         if errand is not None:
