@@ -17,7 +17,7 @@ from intarsia.training import run as running
 
 _CLASSES = ("hinge", "squared_hinge", "logistic")
 _NUMBERS = ("squared", "huber", "quantile", "poisson", "gamma")
-_ROWS = 80
+_ROWS, _MANY = 80, 9000  # long sums have kernels of their own
 _LEVELS = 40  # of a category: many make a table sparse
 
 
@@ -25,7 +25,8 @@ def warm(told: Callable[[str], object]) -> int:
     """Train a small federation with each loss, and return how many; `told` gets each one's name."""
     count = 0
     with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
-        write_tables(Path(folder))
+        write_tables(Path(folder), _ROWS)
+        write_tables(Path(folder), _MANY)
         for count, (name, tree) in enumerate(trees(), 1):  # noqa: B007 - it is returned
             told(name)
             running.run(config.from_dict(tree, folder), out=None)
@@ -40,15 +41,17 @@ def trees() -> Iterator[tuple[str, dict[str, Any]]]:
             for mode in ("plain", "masked") if masked else ("plain",):
                 name = f"{loss}, {'sparse' if sparse else 'dense'}, {mode}"
                 yield name, _tree(loss, mode, sparse=sparse)
+    if masked:
+        yield "long sums, masked", _tree("logistic", "masked", sparse=False, rows=_MANY)
 
 
-def _tree(loss: str, mode: str, *, sparse: bool) -> dict[str, Any]:
+def _tree(loss: str, mode: str, *, sparse: bool, rows: int = _ROWS) -> dict[str, Any]:
     label = "class" if loss in _CLASSES else "number"
     other = {"class": "number", "number": "class"}[label]
-    bank: dict[str, Any] = {"name": "bank", "path": "bank.csv", "id": "id", "label": label}
+    bank: dict[str, Any] = {"name": "bank", "path": f"bank{rows}.csv", "id": "id", "label": label}
     bank |= {"categorical": ["town"]} if sparse else {}
     bank["exclude"] = [other] if sparse else [other, "town"]
-    shop = {"name": "shop", "path": "shop.csv", "id": "id"}
+    shop = {"name": "shop", "path": f"shop{rows}.csv", "id": "id"}
     return {
         "experiment": {"name": "warm", "rounds": 12, "workers": 1},
         "algorithm": {"name": "hyfdca", "loss": loss, "regularisation": 0.01},
@@ -58,18 +61,18 @@ def _tree(loss: str, mode: str, *, sparse: bool) -> dict[str, Any]:
     }
 
 
-def write_tables(folder: Path) -> None:
-    """Write the tables of two clients that share half of their rows."""
+def write_tables(folder: Path, rows: int) -> None:
+    """Write the tables of two clients that share half of so many rows."""
     draw = random.Random(0)
     bank, shop = ["id,age,income,town,class,number"], ["id,visits,basket,member"]
-    for row in range(_ROWS):
+    for row in range(rows):
         age, income = draw.gauss(40, 10), draw.gauss(30, 8)
         said = "yes" if age + income + draw.gauss(0, 5) > 70 else "no"
         town = f"t{row % _LEVELS}"
         number = 1 + draw.randrange(9)
-        if row < 3 * _ROWS // 4:
+        if row < 3 * rows // 4:
             bank.append(f"{row},{age:.2f},{income:.2f},{town},{said},{number}")
-        if row >= _ROWS // 4:
+        if row >= rows // 4:
             shop.append(f"{row},{draw.randrange(20)},{draw.gauss(50, 9):.2f},m{row % 3}")
-    (folder / "bank.csv").write_text("\n".join(bank) + "\n")
-    (folder / "shop.csv").write_text("\n".join(shop) + "\n")
+    (folder / f"bank{rows}.csv").write_text("\n".join(bank) + "\n")
+    (folder / f"shop{rows}.csv").write_text("\n".join(shop) + "\n")
