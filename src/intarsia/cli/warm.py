@@ -17,7 +17,7 @@ from intarsia.training import run as running
 
 _CLASSES = ("hinge", "squared_hinge", "logistic")
 _NUMBERS = ("squared", "huber", "quantile", "poisson", "gamma")
-_ROWS, _MANY = 80, 9000  # long sums have kernels of their own
+_ROWS, _MANY = 80, 20_000  # long sums have kernels of their own
 _LEVELS = 40  # of a category: many make a table sparse
 
 
