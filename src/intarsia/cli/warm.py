@@ -17,7 +17,7 @@ from intarsia.training import run as running
 
 _CLASSES = ("hinge", "squared_hinge", "logistic")
 _NUMBERS = ("squared", "huber", "quantile", "poisson", "gamma")
-_ROWS, _MANY = 80, 20_000  # long sums have kernels of their own
+_ROWS, _MANY = 80, 60_000  # long sums have kernels of their own
 _LEVELS = 40  # of a category: many make a table sparse
 
 
@@ -51,20 +51,21 @@ def _tree(loss: str, mode: str, *, sparse: bool, rows: int = _ROWS) -> dict[str,
     bank: dict[str, Any] = {"name": "bank", "path": f"bank{rows}.csv", "id": "id", "label": label}
     bank |= {"categorical": ["town"]} if sparse else {}
     bank["exclude"] = [other] if sparse else [other, "town"]
-    shop = {"name": "shop", "path": f"shop{rows}.csv", "id": "id"}
+    others = [{"name": name, "path": f"{name}{rows}.csv", "id": "id"} for name in ("shop", "gym")]
     return {
         "experiment": {"name": "warm", "rounds": 12, "workers": 1},
         "algorithm": {"name": "hyfdca", "loss": loss, "regularisation": 0.01},
         "labels": {"task": "regression" if label == "number" else "binary"},
-        "client": [bank, shop],
+        "client": [bank, *others],
         "privacy": {"mode": mode},
     }
 
 
 def write_tables(folder: Path, rows: int) -> None:
-    """Write the tables of two clients that share half of so many rows."""
+    """Write the tables of three clients that share rows, of so many."""
     draw = random.Random(0)
     bank, shop = ["id,age,income,town,class,number"], ["id,visits,basket,member"]
+    gym = ["id,hours"]
     for row in range(rows):
         age, income = draw.gauss(40, 10), draw.gauss(30, 8)
         said = "yes" if age + income + draw.gauss(0, 5) > 70 else "no"
@@ -74,5 +75,7 @@ def write_tables(folder: Path, rows: int) -> None:
             bank.append(f"{row},{age:.2f},{income:.2f},{town},{said},{number}")
         if row >= rows // 4:
             shop.append(f"{row},{draw.randrange(20)},{draw.gauss(50, 9):.2f},m{row % 3}")
+        gym.append(f"{row},{draw.gauss(5, 1):.2f}")
+    (folder / f"gym{rows}.csv").write_text("\n".join(gym) + "\n")
     (folder / f"bank{rows}.csv").write_text("\n".join(bank) + "\n")
     (folder / f"shop{rows}.csv").write_text("\n".join(shop) + "\n")
