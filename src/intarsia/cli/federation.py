@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from intarsia.cli import kits
 from intarsia.cli.console import AsJson, put, say
+from intarsia.cli.kits import Kit, over_nvflare
 from intarsia.core.plugins import package_of
-from intarsia.errors import ExperimentError, nearest, printable
+from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
@@ -23,15 +25,10 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",
     rich_markup_mode="rich",
-    epilog="In this order: init and provision once; each site gets its kit, fills in local/"
-    "site.toml and runs site; the server's runs server and then submit for each experiment.",
+    epilog="In this order: init and provision --keys-at-sites once; each site runs join, the "
+    "server's people run sign, the site install; it fills in local/site.toml and runs site; the "
+    "server's people run server, and then submit for each experiment.",
 )
-
-File = Annotated[Path, typer.Argument(metavar="FILE")]
-Kit = Annotated[
-    Path,
-    typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
-]
 
 _WATCHED: Final = 5.0  # seconds between looks
 
@@ -41,72 +38,8 @@ Which = Annotated[
 ]
 
 
-@app.command()
-def init(file: File = Path("federation.toml")) -> None:
-    """Write an example of a federation's FILE, to be changed."""
-    from intarsia.deployment.federation_file import EXAMPLE
-
-    if file.exists():
-        raise ExperimentError(f"{file} is there already; name another file.")
-    file.write_text(EXAMPLE, encoding="utf-8")
-    say(f"wrote {file}; change it, then run intarsia federation provision {file}")
-
-
-@app.command()
-def provision(
-    file: File,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the kits are written.")
-    ] = Path("kits"),
-) -> None:
-    """Write a kit with keys and certificates for the server and each site of FILE.
-
-    A kit that is there already stays as it is, so that sites can be added later.
-    """
-    from intarsia.deployment.federation_file import finish_kits, load
-
-    nvflare = _nvflare()
-    description = load(file)
-    out = out.resolve()
-    ports = description.port, description.port + 1
-    known = [name for name in ("server", *description.sites) if (out / name).exists()]
-    kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
-    finish_kits(description, dict(kits))
-    new = len(kits) - len(known)
-    say(f"wrote {new} kit{'' if new == 1 else 's'} to {out}")
-    if known:
-        say(f"  there before, with the keys that they had: {', '.join(known)}")
-    for name in description.sites:
-        if name not in known:
-            say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
-
-
-@app.command()
-def renew(
-    file: File,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision wrote the kits.")
-    ] = Path("kits"),
-) -> None:
-    """Write new keys and certificates for kits of FILE, by the same authority; the others go on."""
-    from intarsia.deployment.federation_file import load
-
-    nvflare = _nvflare()
-    description = load(file)
-    known = ("server", *description.sites)
-    for name in names or ():
-        if name not in known:
-            raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
-    ports = description.port, description.port + 1
-    given = description.name, description.server, ports, description.sites, out.resolve()
-    written, end = nvflare.renewed(*given, names or known)
-    say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
-    for name in names or known:
-        say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
+for command in (kits.init, kits.provision, kits.join, kits.sign, kits.install, kits.renew):
+    app.command()(command)
 
 
 @app.command()
@@ -116,7 +49,7 @@ def server(kit: Kit) -> None:
     from intarsia.deployment.process import KitProcess, is_running
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
-    nvflare = _nvflare()
+    nvflare = over_nvflare("nvflare")
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
@@ -140,7 +73,7 @@ def site(kit: Kit) -> None:
     )
     from intarsia.deployment.process import KitProcess
 
-    nvflare = _nvflare()
+    nvflare = over_nvflare("nvflare")
     settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
     if found := check_log(kit / "local"):
         say(f"warning: {found}")
@@ -202,7 +135,9 @@ def status(
 
     check_kit(kit)
     asks = is_of_server(kit) and (ask if ask is not None else not as_json)
-    jobs = _nvflare().Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
+    jobs = (
+        over_nvflare("nvflare").Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
+    )
     shown: dict[str, Any] = {}
     try:
         while True:
@@ -430,16 +365,3 @@ def _line(one: dict[str, Any]) -> str:
     problem = f" ({one['problem']})" if one["problem"] else ""
     numbers += [f"without {', '.join(one['away'])}"] if one["away"] else []
     return f"  {one['name']}: {one['state']}, {', '.join(numbers)}{problem}"
-
-
-def _nvflare() -> Any:
-    """Return the engine's module, which needs its library."""
-    try:
-        from intarsia.engines.transports import nvflare
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").split(".")[0] not in ("nvflare", "psutil"):
-            raise
-        raise ExperimentError(
-            'The library nvflare is not installed; run pip install "intarsia[nvflare]".'
-        ) from None
-    return nvflare

@@ -1,0 +1,161 @@
+"""Those commands `intarsia federation ...` that write kits, their keys and certificates."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from intarsia.cli.console import say
+from intarsia.errors import ExperimentError, nearest
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Kit = Annotated[
+    Path,
+    typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
+]
+Kits = Annotated[
+    Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision writes the kits.")
+]
+Here = Annotated[
+    Path, typer.Option("--out", "-o", metavar="DIR", help="Where the site's kit lies, or will.")
+]
+Heard = Annotated[
+    str,
+    typer.Option("--confirm", metavar="FINGERPRINT", help="What was read out there, by telephone."),
+]
+
+_KITS = Path("kits")
+
+
+def init(file: File = Path("federation.toml")) -> None:
+    """Write an example of a federation's FILE, to be changed."""
+    from intarsia.deployment.federation_file import EXAMPLE
+
+    if file.exists():
+        raise ExperimentError(f"{file} is there already; name another file.")
+    file.write_text(EXAMPLE, encoding="utf-8")
+    say(f"wrote {file}; change it, then run intarsia federation provision {file}")
+
+
+def provision(
+    file: File,
+    out: Kits = _KITS,
+    keys_at_sites: Annotated[
+        bool,
+        typer.Option("--keys-at-sites", help="Write no kits of sites: they make their own keys."),
+    ] = False,
+) -> None:
+    """Write a kit with keys and certificates for the server and each site of FILE.
+
+    A kit that is there already stays as it is, so that sites can be added later.
+    """
+    from intarsia.deployment.federation_file import finish_kits, load
+
+    over = over_nvflare("kits")
+    description = load(file)
+    out = out.resolve()
+    ports = description.port, description.port + 1
+    known = [name for name in ("server", *description.sites) if (out / name).exists()]
+    given = description.name, description.server, ports, description.sites, out
+    written = over.provisioned(*given, keys=not keys_at_sites)
+    finish_kits(description, written)
+    new = [name for name in written if name not in known]
+    say(f"wrote {len(new)} kit{'' if len(new) == 1 else 's'} to {out}")
+    if known:
+        say(f"  there before, with the keys that they had: {', '.join(known)}")
+    for name in description.sites:
+        if keys_at_sites and name not in known:
+            say(
+                f"  {name}: run intarsia federation join {name} there, and sign {name}.request here"
+            )
+        elif name not in known:
+            say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+    if not keys_at_sites and set(new) - {"server"}:
+        say("for trials: private keys of sites were on this machine; --keys-at-sites avoids that")
+
+
+def join(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The site's name.")],
+    out: Here = Path(),
+) -> None:
+    """Make the key of the site NAME, and a request for its certificate; also to renew both."""
+    over_nvflare("kits")
+    from intarsia.deployment.operations.joining import join as make_request
+
+    request, heard = make_request(name, out)
+    say(f"made a key in {out / name}, which stays there")
+    say(f"  {request}: send it to whoever runs the server, for intarsia federation sign")
+    say(f"  fingerprint, to be read to them by telephone: {heard}")
+
+
+def sign(
+    file: File,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the site sent.")],
+    confirm: Heard = "",
+    out: Kits = _KITS,
+) -> None:
+    """Sign the REQUEST of a site of FILE, whose private key stays at the site."""
+    over_nvflare("kits")
+    from intarsia.deployment.federation_file import load
+    from intarsia.deployment.operations.joining import sign as sign_request
+
+    signed, heard, end = sign_request(load(file), request, confirm, out.resolve())
+    say(f"signed until {end:%Y-%m-%d}: {signed}")
+    say("  send it to the site, for intarsia federation install; nothing in it is secret")
+    say(f"  fingerprint of the authority, to be read to them by telephone: {heard}")
+
+
+def install(
+    signed: Annotated[Path, typer.Argument(metavar="SIGNED", help="What came back signed.")],
+    confirm: Heard = "",
+    out: Here = Path(),
+) -> None:
+    """Put what was SIGNED into the site's kit, beside the key that join made."""
+    over_nvflare("kits")
+    from intarsia.deployment.operations.joining import install as put_in_place
+
+    kit, end = put_in_place(signed, confirm, out)
+    say(f"{kit} has a certificate until {end:%Y-%m-%d}")
+    say(f"  fill in {kit / 'local' / 'site.toml'}, and run intarsia federation site {kit}")
+
+
+def renew(
+    file: File,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
+    ] = None,
+    out: Kits = _KITS,
+) -> None:
+    """Write new keys and certificates for kits of FILE, by the same authority; the others go on.
+
+    A site that makes its key itself renews by join, sign and install.
+    """
+    from intarsia.deployment.federation_file import load
+
+    over = over_nvflare("kits")
+    description = load(file)
+    known = ("server", *description.sites)
+    for name in names or ():
+        if name not in known:
+            raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
+    given = description.name, description.server, out.resolve()
+    written, end = over.renewed(*given, names or known, known)
+    say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
+    for name in names or known:
+        say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
+
+
+def over_nvflare(module: str) -> Any:
+    """Return a module of `engines.transports` that needs NVIDIA FLARE."""
+    try:
+        return importlib.import_module(f"intarsia.engines.transports.{module}")
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").split(".")[0] not in ("cryptography", "nvflare", "psutil", "yaml"):
+            raise
+        raise ExperimentError(
+            'The library nvflare is not installed; run pip install "intarsia[nvflare]".'
+        ) from None
