@@ -38,7 +38,8 @@ Which = Annotated[
 ]
 
 
-for command in (kits.init, kits.provision, kits.join, kits.sign, kits.install, kits.renew):
+_OF_KITS = (kits.init, kits.provision, kits.join, kits.sign, kits.install, kits.renew, kits.revoke)
+for command in (*_OF_KITS, kits.backup, kits.restore):
     app.command()(command)
 
 
@@ -166,6 +167,7 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
     from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
+    from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
@@ -174,6 +176,9 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
         "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
+    if is_server:
+        refused = revoked(kit)
+        found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
     if jobs is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
             there = jobs.sites()
@@ -186,6 +191,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
+    for name, moment in found.get("revoked", {}).items():
+        say(f"  refused: certificates of {name} of before {moment}")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:

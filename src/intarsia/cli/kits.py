@@ -149,12 +149,75 @@ def renew(
         say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
 
 
+def revoke(
+    kit: Kit,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The site's name.")],
+    former: Annotated[
+        bool, typer.Option("--former", help="NAME is of a site that has left the federation.")
+    ] = False,
+) -> None:
+    """Let the server of KIT refuse all certificates that the site NAME has so far, at once.
+
+    The site comes back with a certificate that is signed afterwards.
+    """
+    from intarsia.deployment.federation_file import check_name, sites_of
+    from intarsia.engines.transports import revocation
+
+    sites, _ = sites_of(kit)
+    check_name(name)
+    if name not in sites and not former:
+        raise ExperimentError(
+            f"The federation has no {name!r}; {nearest(name, sites)}, or add --former if it has "
+            "left."
+        )
+    moment = revocation.revoke(kit, name)
+    say(f"refuses all certificates of {name} of before {moment:%Y-%m-%d %H:%M:%S} UTC")
+    say(f"  it comes back with a new one: join at {name}, sign, and install at {name}")
+
+
+def backup(
+    kit: Kit,
+    file: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to be written.")
+    ],
+) -> None:
+    """Write KIT, which must be stopped, into one file: settings, keys, runs, models, logs."""
+    over_nvflare("kits")
+    from intarsia.deployment.operations.backup import backup as write
+
+    missing = write(kit, file)
+    say(f"wrote {file}; it has private keys: keep it as safe as the kit")
+    for what, path in missing.items():
+        say(f"  not in it, as it lies beside the kit: {what}, {path}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What backup wrote.")],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="Where it goes; must not be there.")],
+) -> None:
+    """Put KIT back from a FILE that backup wrote."""
+    over_nvflare("kits")
+    from intarsia.deployment.operations.backup import restore as put_back
+
+    found = put_back(file, kit.resolve())
+    what = "the server" if found.server else f"the site {found.name}"
+    say(f"{kit} is {what} as of {found.written}, of intarsia {found.version}")
+    if any((kit / "local" / "releases").glob("*")):
+        say("  warning: what was released with noise since then does not count: local/releases")
+
+
 def over_nvflare(module: str) -> Any:
     """Return a module of `engines.transports` that needs NVIDIA FLARE."""
     try:
         return importlib.import_module(f"intarsia.engines.transports.{module}")
     except ModuleNotFoundError as problem:
-        if (problem.name or "").split(".")[0] not in ("cryptography", "nvflare", "psutil", "yaml"):
+        if (problem.name or "").split(".")[0] not in (
+            "aiohttp",
+            "cryptography",
+            "nvflare",
+            "psutil",
+            "yaml",
+        ):
             raise
         raise ExperimentError(
             'The library nvflare is not installed; run pip install "intarsia[nvflare]".'

@@ -22,11 +22,12 @@ from typing import Final
 import psutil
 
 from intarsia import __version__
-from intarsia.errors import printable
+from intarsia.errors import BusyError, printable
 from intarsia.results.lock import alone
 
 _PID: Final = "intarsia.pid"
 _LOCK: Final = "intarsia.lock"
+PROCESS_FILES: Final = (_PID, _LOCK)  # of a kit, which say something only while it runs
 _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
@@ -164,6 +165,22 @@ def _clear_jobs(kit: Path) -> None:
 def is_running(kit: Path) -> bool:
     """Return whether a process keeps a kit running, or works on after that one was killed."""
     return _keeper(kit) is not None or bool(_workers(kit))
+
+
+@contextlib.contextmanager
+def at_rest(kit: Path) -> Iterator[None]:
+    """Keep a kit from being started while something is done with its files.
+
+    Raises
+    ------
+    BusyError
+        If it is running.
+    """
+    sentence = f"{kit} is running; stop it with `intarsia federation stop {kit}` first."
+    if is_running(kit):
+        raise BusyError(sentence)
+    with alone(kit / _LOCK, sentence):
+        yield
 
 
 def stop(kit: Path, seconds: float = 30.0) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,9 +18,16 @@ _EXECUTABLE: Final = 0o100
 
 
 def write_archive(
-    path: Path, folder: Path, left_out: Callable[[Path], bool] = lambda _: False
+    path: Path,
+    folder: Path,
+    left_out: Callable[[Path], bool] = lambda _: False,
+    *,
+    below: Path = Path(),
+    first: Mapping[str, bytes] = {},
 ) -> None:
     """Write the files of a folder, but for what is left out, into one that its owner alone reads.
+
+    `below` is the folder's place in the file, and `first` what goes before it, by name.
 
     Raises
     ------
@@ -35,8 +43,13 @@ def write_archive(
             ) as file,
             tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
+            for name, data in first.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(_bare(member), io.BytesIO(data))
             for one in _files(folder, left_out):
-                archive.add(one, one.relative_to(folder).as_posix(), recursive=False, filter=_bare)
+                name = (below / one.relative_to(folder)).as_posix()
+                archive.add(one, name, recursive=False, filter=_bare)
             archive.close()
             file.flush()
             os.fsync(file.fileno())
@@ -92,8 +105,7 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
                 raise ExperimentError(f"{path} has two members of one name; have it written anew.")
             filling.mkdir(mode=0o700)
             for one in members:
-                one.mode = 0o700 if one.isdir() or one.mode & _EXECUTABLE else 0o600
-                archive.extract(one, filling, filter="data")
+                _extract(archive, one, filling / one.name)
         yield filling
     except (tarfile.TarError, EOFError, UnicodeError):
         raise ExperimentError(
@@ -101,6 +113,23 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(filling, ignore_errors=True)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    mode = 0o700 if member.mode & _EXECUTABLE else 0o600
+    for folder in reversed([path, *path.parents] if member.isdir() else path.parents):
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+    if member.isdir():
+        return
+    with (
+        archive.extractfile(member) as content,  # type: ignore[union-attr]  # it is a file
+        os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
+    ):
+        shutil.copyfileobj(content, file)
+        if file.tell() != member.size:
+            raise EOFError
+    os.utime(path, (member.mtime, member.mtime))
 
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:

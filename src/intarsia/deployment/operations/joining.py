@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from intarsia.core.atomic_files import write_atomically
 from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
 from intarsia.deployment.operations.archive import unpacked, write_archive
-from intarsia.deployment.process import is_running
+from intarsia.deployment.process import at_rest
 from intarsia.engines.transports import kits
 from intarsia.errors import ExperimentError, nearest
 
@@ -98,13 +98,11 @@ def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
         name = kits.name_of(certificate.subject)
         check_name(name)
         kit = out / name
-        if is_running(kit):
-            raise ExperimentError(
-                f"{kit} is running; stop it with `intarsia federation stop {kit}` first."
-            )
         if heard or not (kit / "startup").exists():
             _confirm("the authority in what was signed", kits.authority_in(written), heard)
-        kits.installed(kit, written)
+        kits.waiting_key(kit)
+        with at_rest(kit):
+            kits.installed(kit, written)
     return kit, certificate.not_valid_after_utc
 
 

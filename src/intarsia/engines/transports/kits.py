@@ -8,10 +8,10 @@ the keys of all that it writes for.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import shutil
-import subprocess
-import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,7 +39,7 @@ _KEY_BITS: Final = 2048  # of RSA, which the framework signs with
 _KEY_BITS_MOST: Final = 8192
 _NAME_LETTERS: Final = 64  # of a certificate; the framework cuts a longer name of a server, too
 _ROOT: Final = "rootCA.pem"
-JOINING: Final = "joining"  # folder of a kit: the key that a request was made of
+_JOINING: Final = "joining"  # folder of a kit: the key that a request was made of
 _KEY: Final = "client.key"
 _CERTIFICATE: Final = "client.crt"
 
@@ -70,7 +70,7 @@ def provisioned(
     known = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
     kits = {one: folder / one for one in owners}
     authority = Authority.of(name, folder, known, new=not known)
-    with _without_keys(name, host, ports, sites, folder) as written:
+    with _without_keys(name, host, ports, sites) as written:
         for owner, kit in kits.items():
             if not kit.exists():
                 with _replaced(kit) as filling:
@@ -121,8 +121,8 @@ def requested(name: ClientId, kit: Path) -> x509.CertificateSigningRequest:
         )
     )
     kit.mkdir(mode=0o700, exist_ok=True)
-    (kit / JOINING).mkdir(mode=0o700, exist_ok=True)
-    write_atomically(kit / JOINING / _KEY, _pem(key), private=True)
+    (kit / _JOINING).mkdir(mode=0o700, exist_ok=True)
+    write_atomically(kit / _JOINING / _KEY, _pem(key), private=True)
     return request.sign(key, hashes.SHA256())
 
 
@@ -169,7 +169,7 @@ def signed(
     assert isinstance(key, rsa.RSAPublicKey)  # as `read_request` sees to
     authority = Authority.of(name, folder, known)
     (part,) = _parts(site, host)
-    with _without_keys(name, host, ports, [site], folder) as written, _replaced(kit) as filling:
+    with _without_keys(name, host, ports, [site]) as written, _replaced(kit) as filling:
         shutil.copytree(written[part.participant], filling, dirs_exist_ok=True)
         return authority.equip(filling / "startup", part, key)
 
@@ -184,16 +184,11 @@ def installed(kit: Path, written: Path) -> x509.Certificate:
     ExperimentError
         If the certificate is of another key, or of another authority than the kit's.
     """
-    own, made = kit / "startup", kit / JOINING / _KEY
+    own, made = kit / "startup", waiting_key(kit)
     certificate, authority = certificate_in(written), authority_in(written)
     try:
         certificate.verify_directly_issued_by(authority)
         key = serialization.load_pem_private_key(made.read_bytes(), None)
-    except FileNotFoundError:
-        raise ExperimentError(
-            f"{kit} has no key that waits for a certificate; make one with `intarsia federation "
-            f"join {kit.name}`, and have that request signed."
-        ) from None
     except (ValueError, TypeError, InvalidSignature):
         raise ExperimentError(
             f"The certificate for {kit.name!r} is not signed by the authority beside it, or the "
@@ -224,6 +219,17 @@ def installed(kit: Path, written: Path) -> x509.Certificate:
     shutil.rmtree(filling)
     shutil.rmtree(made.parent)
     return certificate
+
+
+def waiting_key(kit: Path) -> Path:
+    """Return the key that waits for its certificate; ExperimentError if a kit has none."""
+    path = kit / _JOINING / _KEY
+    if not path.is_file():
+        raise ExperimentError(
+            f"{kit} has no key that waits for a certificate; make one with `intarsia federation "
+            f"join {kit.name}`, and have that request signed."
+        )
+    return path
 
 
 def certificate_in(kit: Path) -> x509.Certificate:
@@ -303,6 +309,8 @@ class Authority:
             text = {"root_cert": root, "root_pri_key": _pem(made.key).decode()}
             write_atomically(path, json.dumps(text).encode(), private=True)
             return made
+        for left in path.parents[1].glob("prod_*"):
+            shutil.rmtree(left)  # kits of a call of an older version that was broken off
         found = json.loads(path.read_text(encoding="utf-8"))
         # of an older version it has the keys of all participants, which are in their kits
         own = {key: one for key, one in found.items() if isinstance(one, str)}
@@ -394,48 +402,42 @@ def _replaced(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _without_keys(
-    name: str,
-    host: str,
-    ports: tuple[int, int],
-    sites: Sequence[ClientId],
-    folder: Path,
+    name: str, host: str, ports: tuple[int, int], sites: Sequence[ClientId]
 ) -> Iterator[Mapping[str, Path]]:
     """Let NVIDIA FLARE write kits, by participant, which are gone afterwards."""
-    import yaml
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provision import prepare_project
+    from nvflare.lighter.provisioner import Provisioner
 
-    work = folder / ".provisioning"
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
     server, listening = host[:_NAME_LETTERS], {"fed_learn_port": ports[0], "admin_port": ports[1]}
     participants: list[dict[str, Any]] = [
         {"name": server, "type": "server", "default_host": host, **listening},
         *({"name": site, "type": "client"} for site in sites),
         {"name": ADMIN, "type": "admin", "role": "project_admin"},
     ]
-    builders = {
-        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
-        "static_file.StaticFileBuilder": {"config_folder": "config"},
-    }
-    project = {
-        "api_version": 3,
-        "name": name,
-        "participants": [{**one, "org": _ORGANISATION} for one in participants],
-        "builders": [
-            {"path": f"nvflare.lighter.impl.{path}", "args": args}
-            for path, args in builders.items()
-        ],
-    }
-    (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
-    command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
-    done = subprocess.run([*command, "--force"], cwd=work, check=False, capture_output=True)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        raise ExperimentError(
-            f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
-        )
-    made = list((work / "kits" / name).glob("prod_*"))
-    newest = max(made, key=lambda path: path.stat().st_mtime)
-    try:
+    described = [{**one, "org": _ORGANISATION} for one in participants]
+    project = {"api_version": 3, "name": name, "participants": described}
+    builders = [
+        WorkspaceBuilder(template_file=["master_template.yml"]),
+        StaticFileBuilder(config_folder="config"),
+    ]
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as work:
+        said = io.StringIO()
+        try:
+            # it says what is wrong on both
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                made = Provisioner(work, builders).provision(prepare_project(project))
+        except ValueError as problem:
+            raise _refusal(str(problem)) from None
+        if made.get(CtxKey.BUILD_ERROR):
+            raise _refusal(said.getvalue().strip().splitlines()[-1])
+        newest = Path(made[CtxKey.CURRENT_PROD_DIR])
         yield {one: newest / one for one in (server, *sites, ADMIN)}
-    finally:
-        for path in made:  # those before it are of calls that were broken off
-            shutil.rmtree(path)
+
+
+def _refusal(said: str) -> ExperimentError:
+    return ExperimentError(
+        f"NVIDIA FLARE wrote no kits: {said[:300]}; change the federation's file."
+    )

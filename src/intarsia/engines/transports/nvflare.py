@@ -32,6 +32,7 @@ from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from intarsia.core.block import ClientId
 from intarsia.core.freed_memory import give_back
+from intarsia.engines.transports import revocation
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -353,7 +354,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     dotted names of what a job runs here ("job"): at the server (folder, run, lines) -> None, at a
     site (folder) -> site; and at a site of what reports a caller ("refused": folder -> report).
     """
-    _made_safe(kit)
+    _made_safe(kit, server=server)
     (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
@@ -366,7 +367,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     ]
 
 
-def _made_safe(kit: Path) -> None:
+def _made_safe(kit: Path, *, server: bool) -> None:
     """Let a kit run nothing but this package, keep its files to itself, and log little."""
     local = kit / "local"
     defaults = local / "resources.json.default"
@@ -377,6 +378,8 @@ def _made_safe(kit: Path) -> None:
         # logs of sites stay with them
         components = resources.get("components", [])
         resources["components"] = [one for one in components if ".logging." not in one["path"]]
+        if server:
+            resources["components"].append(revocation.component(kit))
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         (local / "resources.json").write_text(text, encoding="utf-8")
     rights = local / "authorization.json.default"
