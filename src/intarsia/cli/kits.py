@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -47,6 +47,10 @@ def provision(
         bool,
         typer.Option("--keys-at-sites", help="Write no kits of sites: they make their own keys."),
     ] = False,
+    system: Annotated[
+        Literal["systemd", "docker", "kubernetes"] | None,
+        typer.Option("--for", help="Write what starts each kit's process there, too."),
+    ] = None,
 ) -> None:
     """Write a kit with keys and certificates for the server and each site of FILE.
 
@@ -73,6 +77,11 @@ def provision(
             )
         elif name not in known:
             say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
+    if system is not None:
+        from intarsia.deployment.operations.services import write_services
+
+        paths = write_services(description, system, out)
+        say(f"for {system}: {', '.join(path.name for path in paths)}")
     if not keys_at_sites and set(new) - {"server"}:
         say("for trials: private keys of sites were on this machine; --keys-at-sites avoids that")
 

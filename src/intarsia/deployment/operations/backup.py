@@ -82,6 +82,7 @@ def restore(file: Path, kit: Path) -> Backup:
             f"{kit} is there already, and nothing is written over; give a folder that is not "
             "there, or move that one away."
         )
+    kit.parent.mkdir(parents=True, exist_ok=True)
     with unpacked(file, kit) as found:
         try:
             content: dict[str, Any] = json.loads((found / _ABOUT).read_bytes())
