@@ -39,12 +39,21 @@ Which = Annotated[
 
 
 _OF_KITS = (kits.init, kits.provision, kits.join, kits.sign, kits.install, kits.renew, kits.revoke)
-for command in (*_OF_KITS, kits.backup, kits.restore):
+for command in (*_OF_KITS, kits.backup, kits.restore, kits.dashboard):
     app.command()(command)
 
 
 @app.command()
-def server(kit: Kit) -> None:
+def server(
+    kit: Kit,
+    metrics: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=1, max=65535, help="Let Prometheus read at this port."),
+    ] = None,
+    metrics_at: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where that port is; default: this machine only.")
+    ] = "127.0.0.1",
+) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.process import KitProcess, is_running
@@ -55,12 +64,18 @@ def server(kit: Kit) -> None:
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
     process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=True), say)
-    jobs = nvflare.Jobs(kit / "admin")
-    say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
-    with process.running():
+    with contextlib.ExitStack() as stack:
+        jobs = stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin")))
+        stack.enter_context(process.running())
+        if metrics is not None:
+            from intarsia.deployment.operations.metrics import Standing, served
+
+            asking = stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin")))
+            stack.enter_context(served(Standing(kit, asking.sites), metrics_at, metrics))
+            say(f"metrics for Prometheus: http://{metrics_at}:{metrics}/metrics")
+        say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
         supervise(*given, stopped=process.stopped, note=process.note)
-    jobs.close()
 
 
 @app.command()

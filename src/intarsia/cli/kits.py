@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from intarsia.cli.console import say
+from intarsia.cli.console import Output, put, say
 from intarsia.errors import ExperimentError, nearest
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
@@ -213,6 +213,20 @@ def restore(
     say(f"{kit} is {what} as of {found.written}, of intarsia {found.version}")
     if any((kit / "local" / "releases").glob("*")):
         say("  warning: what was released with noise since then does not count: local/releases")
+
+
+def dashboard(out: Output = None) -> None:
+    """Print a dashboard of Grafana for what `server --metrics` serves: import it there."""
+    from importlib.resources import files
+
+    from intarsia.core.atomic_files import write_over
+
+    there = files("intarsia.deployment.operations") / "templates" / "grafana.json"
+    if out is None:
+        put(there.read_text(encoding="utf-8").rstrip())
+    else:
+        write_over(out, there.read_bytes())
+        say(f"wrote {out}")
 
 
 def over_nvflare(module: str) -> Any:

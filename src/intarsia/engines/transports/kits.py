@@ -242,6 +242,12 @@ def authority_in(kit: Path) -> x509.Certificate:
     return _read_certificate(kit / "startup" / _ROOT)
 
 
+def ends_in(kit: Path) -> Mapping[str, datetime]:
+    """Return when the certificates in a kit end, by file."""
+    paths = (path for end in ("crt", "pem") for path in (kit / "startup").glob(f"*.{end}"))
+    return {path.name: _read_certificate(path).not_valid_after_utc for path in sorted(paths)}
+
+
 def print_of(found: x509.CertificateSigningRequest | x509.Certificate) -> str:
     """Return the fingerprint of a request's key, or of an authority's, for people to compare."""
     kind = "certificate" if isinstance(found, x509.Certificate) else "request"
