@@ -30,7 +30,7 @@ def kit(tmp_path_factory):
     runs = kit / "local" / "runs"
     (kit / "startup").mkdir(parents=True)
     kits.Authority._drawn("two").equip(kit / "startup", kits._parts("server", "localhost")[0])
-    for name in ("calm", "done", "early"):
+    for name in ("calm", "done", "early", "ping"):
         (runs / name / "out").mkdir(parents=True)
     known = {"sites": ["bank", "shop"], "patience": vars(RetryPolicy())}
     (kit / "local" / "federation.json").write_text(json.dumps(known))
@@ -42,6 +42,8 @@ def kit(tmp_path_factory):
     (runs / "done" / "out" / "history.jsonl").write_text(json.dumps(line) + "\n")
     seconds = {"total": 5.0, "newton": 3.0, "evaluation": 2.0}
     (runs / "done" / "out" / "result.json").write_text(json.dumps({"seconds": seconds}))
+    measured = {"seconds": {"small": [0.1], "8 MB": [0.2]}, "sites": ["bank", "shop"]}
+    (runs / "ping" / "out" / "result.json").write_text(json.dumps(measured))
     return kit
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from intarsia import __version__
 from intarsia.core.block import ClientId
 from intarsia.deployment.federation_file import sites_of
-from intarsia.deployment.server import RunStatus, State, list_statuses
+from intarsia.deployment.server import PING, RunStatus, State, list_statuses
 from intarsia.engines.transports import kits
 from intarsia.errors import ExperimentError
 from intarsia.results.checkpoint import Checkpoints
@@ -59,7 +59,8 @@ class Standing:
             for name in sites_of(self._kit)[0]:
                 connected.add_metric((name,), name in self._there)
         yield connected
-        statuses = list_statuses(self._kit / "local")
+        every = list_statuses(self._kit / "local")
+        statuses = [one for one in every if one.name != PING]  # which trains nothing
         states = GaugeMetricFamily("intarsia_runs", "Runs by state.", labels=("state",))
         for state in get_args(State):
             states.add_metric((state,), sum(one.state == state for one in statuses))
