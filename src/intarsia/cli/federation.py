@@ -30,6 +30,13 @@ app = typer.Typer(
     "server's people run server, and then submit for each experiment.",
 )
 
+JsonLogs = Annotated[
+    bool,
+    typer.Option(
+        "--json-logs", help="Write what happens to standard output, an object of JSON a line."
+    ),
+]
+
 _WATCHED: Final = 5.0  # seconds between looks
 
 Which = Annotated[
@@ -53,6 +60,7 @@ def server(
     metrics_at: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where that port is; default: this machine only.")
     ] = "127.0.0.1",
+    json_logs: JsonLogs = False,
 ) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
@@ -63,7 +71,8 @@ def server(
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
-    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=True), say)
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=True)
+    process = KitProcess(kit, command, say, *([put] if json_logs else []))
     with contextlib.ExitStack() as stack:
         jobs = stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin")))
         stack.enter_context(process.running())
@@ -79,7 +88,7 @@ def server(
 
 
 @app.command()
-def site(kit: Kit) -> None:
+def site(kit: Kit, json_logs: JsonLogs = False) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
     from intarsia.deployment.client_folder import (
         ENTRY_POINTS,
@@ -99,7 +108,8 @@ def site(kit: Kit) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
-    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=False), say)
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
+    process = KitProcess(kit, command, say, *([put] if json_logs else []))
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()

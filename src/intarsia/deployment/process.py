@@ -7,6 +7,7 @@ parent ends those before it begins, so that no two work on one site's folder.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -49,20 +50,31 @@ class KitProcess:
         What runs the process.
     report
         Told in a sentence why the process could not be started; it is tried again.
+    events
+        Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
+        "message".
     """
 
     def __init__(
-        self, kit: Path, command: Sequence[str], report: Callable[[str], None] = lambda _: None
+        self,
+        kit: Path,
+        command: Sequence[str],
+        report: Callable[[str], None] = lambda _: None,
+        events: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._kit, self._command, self._report = kit, list(command), report
+        self._kit, self._command, self._report, self._events = kit, list(command), report, events
         self._stop = threading.Event()
 
     def note(self, sentence: str) -> None:
         """Write down in the kit's events.log what happened."""
-        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(sentence)}\n"
+        now, said = datetime.now(UTC), printable(sentence)
+        line = f"{now:%Y-%m-%d %H:%M:%S} {said}\n"
         # a full disk must not end what goes on without a log
         with contextlib.suppress(OSError), (self._kit / EVENTS).open("a", encoding="utf-8") as log:
             log.write(line)
+        found = {"time": now.isoformat(timespec="milliseconds"), "kit": self._kit.name}
+        with contextlib.suppress(OSError):  # as above
+            self._events(json.dumps({**found, "message": said}, ensure_ascii=False))
 
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
