@@ -64,23 +64,25 @@ def server(
 ) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
+
+    nvflare = over_nvflare("nvflare")
+    from intarsia.deployment.operations.metrics import Standing, served
     from intarsia.deployment.process import KitProcess, is_running
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
-    nvflare = over_nvflare("nvflare")
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
     command = nvflare.parent_command(kit, ENTRY_POINTS, server=True)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))
     with contextlib.ExitStack() as stack:
-        jobs = stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin")))
+        jobs, asking = (
+            stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin"))) for _ in range(2)
+        )
+        standing = None if metrics is None else Standing(kit, asking.sites)
         stack.enter_context(process.running())
-        if metrics is not None:
-            from intarsia.deployment.operations.metrics import Standing, served
-
-            asking = stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin")))
-            stack.enter_context(served(Standing(kit, asking.sites), metrics_at, metrics))
+        if standing is not None and metrics is not None:
+            stack.enter_context(served(standing, metrics_at, metrics))
             say(f"metrics for Prometheus: http://{metrics_at}:{metrics}/metrics")
         say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job

@@ -14,7 +14,9 @@ from intarsia.errors import ExperimentError, nearest
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Kit = Annotated[
     Path,
-    typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
+    typer.Argument(
+        metavar="KIT", help="The folder that provision or install wrote.", resolve_path=True
+    ),
 ]
 Kits = Annotated[
     Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision writes the kits.")

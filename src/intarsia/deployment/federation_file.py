@@ -169,7 +169,7 @@ def check_kit(kit: Path) -> None:
     if not is_of_server(kit) and not (kit / "local" / "site.toml").is_file():
         what = "is no kit" if kit.exists() else "does not exist"
         raise ExperimentError(
-            f"{kit} {what}; give a folder that `intarsia federation provision` wrote."
+            f"{kit} {what}; give a folder that `intarsia federation provision` or `install` wrote."
         )
 
 

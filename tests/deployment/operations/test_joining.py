@@ -241,6 +241,37 @@ def test_what_is_no_request_of_a_site_is_refused(joining, capfd, content, proble
     assert problem in one_error(run(capfd, "sign", *given, status=2))
 
 
+def test_what_else_a_request_asks_for_does_not_get_into_the_certificate(joining, capfd):
+    key = rsa.generate_private_key(65537, 2048)
+    subject = [
+        x509.NameAttribute(x509.NameOID.COMMON_NAME, "bank"),
+        x509.NameAttribute(x509.NameOID.UNSTRUCTURED_NAME, "project_admin"),
+    ]
+    made = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name(subject))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = joining.site / "bank.request"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    joining.signed(capfd, kits.print_of(made))
+    with tarfile.open(joining.kits / "bank.signed") as archive:
+        written = archive.extractfile("startup/client.crt").read()
+    certificate = x509.load_pem_x509_certificate(written)
+    assert certificate.subject.rfc4514_string() == "O=intarsia,CN=bank"
+    (names,) = (
+        one.value.get_values_for_type(x509.DNSName)
+        for one in certificate.extensions
+        if isinstance(one.value, x509.SubjectAlternativeName)
+    )
+    assert names == ["bank"]
+    assert not [
+        one for one in certificate.extensions if isinstance(one.value, x509.BasicConstraints)
+    ]
+
+
 def test_an_altered_request_is_refused(joining, capfd):
     joining.joined(capfd)
     path = joining.site / "bank.request"

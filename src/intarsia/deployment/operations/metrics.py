@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -34,9 +35,19 @@ class Standing:
     ask
         Returns the sites that answer now; OSError where the server is starting. It is asked in a
         thread of its own, as a site that is cut off takes seconds.
+
+    Raises
+    ------
+    ExperimentError
+        If the library is not installed.
     """
 
     def __init__(self, kit: Path, ask: Callable[[], Collection[ClientId]]) -> None:
+        if importlib.util.find_spec("prometheus_client") is None:
+            raise ExperimentError(
+                "The library prometheus_client is not installed; run pip install "
+                '"intarsia[metrics]".'
+            )
         self._kit, self._ask = kit, ask
         self._there: Collection[ClientId] | None = None
 
@@ -116,14 +127,10 @@ def served(standing: Standing, address: str, port: int) -> Iterator[None]:
     Raises
     ------
     ExperimentError
-        If the port cannot be had, or the library is not installed.
+        If the port cannot be had.
     """
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server
-    except ModuleNotFoundError:
-        raise ExperimentError(
-            'The library prometheus_client is not installed; run pip install "intarsia[metrics]".'
-        ) from None
+    from prometheus_client import CollectorRegistry, start_http_server
+
     registry = CollectorRegistry(auto_describe=False)
     registry.register(standing)
     try:
