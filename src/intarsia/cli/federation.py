@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +21,7 @@ from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
+    from intarsia.experiment.config import Experiment
 
 
 app = typer.Typer(
@@ -30,6 +32,7 @@ app = typer.Typer(
     "server's people run server, and then submit for each experiment.",
 )
 
+Described = Annotated[Path, typer.Argument(metavar="EXPERIMENT")]
 JsonLogs = Annotated[
     bool,
     typer.Option(
@@ -67,6 +70,7 @@ def server(
 
     nvflare = over_nvflare("nvflare")
     from intarsia.deployment.operations.metrics import Standing, served
+    from intarsia.deployment.operations.schedules import Daily
     from intarsia.deployment.process import KitProcess, is_running
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
@@ -86,7 +90,8 @@ def server(
             say(f"metrics for Prometheus: http://{metrics_at}:{metrics}/metrics")
         say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
-        supervise(*given, stopped=process.stopped, note=process.note)
+        daily = Daily(kit, process.note)
+        supervise(*given, stopped=process.stopped, note=process.note, each=daily.look)
 
 
 @app.command()
@@ -120,26 +125,64 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
 @app.command()
 def submit(
     kit: Kit,
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT")],
+    experiment: Described,
     overwrite: Annotated[bool, typer.Option(help="Replace a run of the same name.")] = False,
 ) -> None:
     """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import request
-    from intarsia.experiment import config as experiments
 
     sites, patience = sites_of(kit)
-    description = experiments.load(experiment, parties=sites)
+    description, named = _read_for(sites, experiment)
+    asked = kit / "local", description, named or sites, patience
+    own = request(*asked, overwrite=overwrite, alive=is_running(kit))
+    say(f"asked for {description.name}; its results will be in {own / 'out'}")
+
+
+@app.command()
+def schedule(
+    kit: Kit,
+    experiment: Described,
+    at: Annotated[
+        str, typer.Option("--at", metavar="HH:MM", help="When, by the server's clock.")
+    ] = "02:00",
+    keep: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Keep so many finished runs; 0: all.")
+    ] = 0,
+) -> None:
+    """Let the server of KIT run an EXPERIMENT every day, on the tables of then."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.operations import schedules
+
+    description, _ = _read_for(sites_of(kit)[0], experiment)
+    made = schedules.add(kit, description, at, keep, datetime.now())
+    say(f"runs {made.name} every day at {made.at}, from {made.since} on, as {made.name}-DATE")
+
+
+@app.command()
+def unschedule(kit: Kit, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Let the server of KIT run the experiment NAME no more every day; its runs stay."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.operations import schedules
+
+    sites_of(kit)
+    schedules.remove(kit, name)
+    say(f"runs {name} no more every day")
+
+
+def _read_for(sites: tuple[str, ...], file: Path) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment in a file, and the clients that it names, which are the sites."""
+    from intarsia.experiment import config as experiments
+
+    description = experiments.load(file, parties=sites)
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
         raise ExperimentError(
             f"The experiment's clients are {sorted(named)} but the federation's sites are "
             f"{sorted(sites)}; both must have the same names."
         )
-    asked = kit / "local", description, named or sites, patience
-    own = request(*asked, overwrite=overwrite, alive=is_running(kit))
-    say(f"asked for {description.name}; its results will be in {own / 'out'}")
+    return description, named
 
 
 @app.command()
@@ -192,6 +235,7 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
     """Return how a kit stands, as `status --json` prints it; `jobs` asks sites, None: nobody."""
     from intarsia.cli.doctor import certificates
     from intarsia.deployment.federation_file import is_of_server, sites_of
+    from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
     from intarsia.engines.transports.revocation import revoked
@@ -206,6 +250,7 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
     if is_server:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
+        found["schedules"] = [asdict(one) for one in schedules(kit)]
     if jobs is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
             there = jobs.sites()
@@ -219,7 +264,10 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
     for name, moment in found.get("revoked", {}).items():
-        say(f"  refused: certificates of {name} of before {moment}")
+        when = datetime.fromisoformat(moment)
+        say(f"  refused: certificates of {name} of before {when:%Y-%m-%d %H:%M:%S} UTC")
+    for one in found.get("schedules", ()):
+        say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:
