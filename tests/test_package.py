@@ -56,6 +56,7 @@ PUBLIC = [
     "Tuned",
     "UserError",
     "VersionError",
+    "WorkerError",
     "compare",
     "contribution",
     "export",

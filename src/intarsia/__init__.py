@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from intarsia.errors import TamperedError as TamperedError
     from intarsia.errors import UserError as UserError
     from intarsia.errors import VersionError as VersionError
+    from intarsia.errors import WorkerError as WorkerError
     from intarsia.inference.export import export as export
     from intarsia.inference.predict import Predictions as Predictions
     from intarsia.inference.predict import predict as predict

@@ -61,6 +61,7 @@ _EXPERIMENT = (
     "stop_by",
     "tolerance",
     "trackers",
+    "workers",
     "yardsticks",
 )
 _WHOLE = ("alignment", "privacy")  # given as tables of their own

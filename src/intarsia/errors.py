@@ -16,6 +16,7 @@ IntarsiaError
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
 ├── StaleError                 a call builds on a state that a site does not have
+├── WorkerError                a process that computes for simulated clients is gone
 ├── SiteError                  a site could not do what it was asked, or its answer is malformed
 ├── RefusedError               a site was asked for what the run's algorithm does not declare
 ├── AbsentError                sites did not answer in time; names them
@@ -121,6 +122,10 @@ class ReplayError(IntarsiaError, ValueError):
 
 class StaleError(IntarsiaError, ValueError):
     """A call builds on a state that a site does not have."""
+
+
+class WorkerError(IntarsiaError, RuntimeError):
+    """A process that computes for simulated clients ended before its work was done."""
 
 
 class SiteError(IntarsiaError, RuntimeError):

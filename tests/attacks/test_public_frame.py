@@ -64,11 +64,11 @@ class Watched(Simulation):
         self.visits = []
         super().__init__(*given, **named)
 
-    def _visit(self, fn, client, opened):
-        words = (SEED, self.books.round, self.books.exchange, client, fn.name)
-        visit = super()._visit(fn, client, opened)
-        self.visits.append((fn.name, client, visit[0], opened, words))
-        return visit
+    def _replies(self, fn, opened):
+        for client, message in opened.items():
+            words = (SEED, self.books.round, self.books.exchange, client, fn.name)
+            self.visits.append((fn.name, client, self.states[client], message, words))
+        return super()._replies(fn, opened)
 
     def of(self, function, client):
         """Return the state, the message and the words of each call of a client's function."""
@@ -98,7 +98,7 @@ def frames(engine, attacker):
     and of which it knows its own, are given to it: in a standardised table all are about 1.
     """
     schema = engine.schema("train")
-    own = engine._secrets[attacker]
+    own = engine._host.secrets[attacker]
     starts = (own, *(SecretKey(one) for one in (bytes(32), SEED.to_bytes(32, "little"))))
     starts += tuple(SecretKey(str(SEED).encode().ljust(32, pad)) for pad in (b"\0", b"."))
 

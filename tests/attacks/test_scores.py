@@ -46,10 +46,10 @@ class Watched(Simulation):
                     by_cell.setdefault(cell, set()).add(client)
         return opened
 
-    def _visit(self, fn, client, opened):
-        visit = super()._visit(fn, client, opened)
-        self.visits.append((fn.name, client, visit[0], opened))
-        return visit
+    def _replies(self, fn, opened):
+        for client, message in opened.items():
+            self.visits.append((fn.name, client, self.states[client], message))
+        return super()._replies(fn, opened)
 
 
 def parties(sparse=False):

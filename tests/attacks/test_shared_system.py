@@ -39,10 +39,10 @@ class Watched(Simulation):
         self.visits = []
         super().__init__(*given, **named)
 
-    def _visit(self, fn, client, opened):
-        visit = super()._visit(fn, client, opened)
-        self.visits.append((fn.name, client, visit[0], opened))
-        return visit
+    def _replies(self, fn, opened):
+        for client, message in opened.items():
+            self.visits.append((fn.name, client, self.states[client], message))
+        return super()._replies(fn, opened)
 
     def of(self, function, client):
         """Return the state and the message of each call of a client's function."""

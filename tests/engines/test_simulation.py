@@ -447,7 +447,7 @@ def test_a_function_for_several_clients_gets_as_many_as_fit_into_memory(monkeypa
     x, y = table(30, 4)
     blocks = rectangles(x, y, 3, 1)
     engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
-    monkeypatch.setattr("intarsia.engines.simulation._TOGETHER_BYTES", 900)
+    monkeypatch.setattr("intarsia.engines.client_host._TOGETHER_BYTES", 900)
     messages = dict.fromkeys(blocks, Ask())
     first = engine.ask(numbered, messages)  # blocks of 10 x 4 x 8 = 320 bytes
     assert calls == [2, 1]

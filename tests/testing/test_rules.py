@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -131,6 +132,10 @@ def changed_state(monkeypatch):
 
 def fresh_random_numbers(monkeypatch):
     return with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng().normal())
+
+
+def number_of_the_process(monkeypatch):
+    return with_score(monkeypatch, lambda *_: 1e-9 * os.getpid())
 
 
 def count_of_calls(monkeypatch):
@@ -286,6 +291,10 @@ FAULTS = [
     (changed_state, "score changes its state, its message or its block"),
     (fresh_random_numbers, "score answers otherwise when it is called again"),
     (count_of_calls, "score answers otherwise when it is called again"),
+    (
+        number_of_the_process,
+        "processes come to the same: with two processes .* another: ",
+    ),
     (field_that_is_revealed_undeclared, r"'reveal Slope\.square' crosses and is not declared"),
     (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
     (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import four_sites
 import intarsia
 from command_line import one_error, said
 from intarsia.cli import main as cli
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, WorkerError
 from intarsia.results import result as results
 from intarsia.training import run as running
 from intarsia.training import yardsticks
@@ -93,6 +94,36 @@ def test_reference_models_that_were_stopped_go_on_to_the_same_result(tmp_path, a
     before = (out / "result.json").read_bytes()
     running.resume(out)
     assert (out / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("algorithm", ["hyfdca", "hyfem"])
+def test_both_at_once_come_to_the_same_result(tmp_path, monkeypatch, algorithm):
+    made = []
+    for workers in (1, 2):
+        experiment = described(tmp_path / "tables", algorithm, workers=workers)
+        made.append(running.run(experiment, out=tmp_path / str(workers)))
+        monkeypatch.setattr(yardsticks, "_LONG", -1.0)
+    one, other = (results.load(tmp_path / name) for name in "12")
+    assert one.metrics.centralised is not None
+    for name in ("metrics", "notes", "yardsticks_left"):
+        assert getattr(one, name) == getattr(other, name)
+    assert made[1].metrics == other.metrics
+
+
+def test_one_of_two_that_is_killed_loses_nothing_of_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(yardsticks, "_LONG", -1.0)
+
+    def kill(progress):
+        if (progress.name, progress.step) == ("standalone", ""):
+            [child] = multiprocessing.active_children()
+            os.kill(child.pid, signal.SIGKILL)
+
+    experiment = described(tmp_path / "tables", "hyfem", workers=2)
+    with pytest.raises(WorkerError, match=r"trained a reference model.*SIGKILL.*resume the run"):
+        running.run(experiment, out=tmp_path / "out", yardstick_progress=kill)
+    found = content(tmp_path / "out")
+    assert found["yardsticks_left"] == ["centralised"]
+    assert running.resume(tmp_path / "out").yardsticks_left == ()
 
 
 KILLED = """

@@ -105,6 +105,20 @@ def test_values_of_credit_are_those_of_runs_with_clients_left_out():
     agrees(found, config.load(CREDIT), every)
 
 
+def test_several_at_a_time_come_to_the_same(folder, whole, monkeypatch):
+    monkeypatch.setattr(study, "_LONG", 0.0)
+    here, told = [], []
+    begun = coalitions._run
+    monkeypatch.setattr(coalitions, "_run", lambda *given: (here.append(1), begun(*given))[1])
+    description = config.load(folder / "four.toml", ["experiment.workers=3"])
+    found = study.contribution(description, out=folder / "spread", progress=told.append)
+    assert len(here) == 1  # with all parties
+    assert found.shapley == whole.shapley
+    assert found.left_out == whole.left_out
+    assert found.notes == whole.notes
+    assert {one.phase for one in told} > {"1/15 all", "5/15 without bank", "9/15 bank + gym"}
+
+
 def test_another_measure_trains_nothing(folder, whole, monkeypatch):
     monkeypatch.setattr(coalitions, "_run", lambda *given: pytest.fail("it trained"))
     found = study.contribution(folder / "four.toml", measure="accuracy", out=whole.folder)

@@ -13,7 +13,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,28 @@ class States(Mapping[ClientId, Any]):
             else:
                 self._inside += size
             self._held[client] = state
+
+    def apart(self, clients: Sequence[ClientId], processes: int) -> States:
+        """Return the states of some clients, which share no file with these.
+
+        They may take as much memory as one of so many processes has of these.
+        """
+        found = States(None if self._budget is None else self._budget // processes, self._folder)
+        found.begin(
+            (one, _exchanged(self._held[one], _copied) if one in self._mapped else self._held[one])
+            for one in clients
+        )
+        return found
+
+    def forget(self, clients: Iterable[ClientId]) -> None:
+        """Leave some clients' states to whoever has them now."""
+        for client in clients:
+            self._held.pop(client, None)
+            size = self._sizes.pop(client, 0)
+            if client in self._mapped:
+                self._mapped.discard(client)
+            else:
+                self._inside -= size
 
     def size(self, client: ClientId) -> int:
         """Return the bytes of a client's state."""
@@ -152,6 +174,10 @@ class _Rows:
         start = len(self._segments[-1]) - self._room
         self._room -= size
         return len(self._segments) - 1, start
+
+
+def _copied(values: NDArray[Any]) -> NDArray[Any]:
+    return values.copy("K")
 
 
 def _grow(file: int, begin: int, size: int) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import re
 import struct
+import typing
 import zlib
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -50,12 +51,18 @@ def encode(value: Any) -> bytes:
 
 def pieces(value: Any) -> list[bytes | memoryview]:
     """Return what `encode` does in pieces, with the arrays as they lie in memory."""
-    parts: list[bytes | memoryview] = []
-    _write(value, parts.append)
+    parts = unchecked_pieces(value)
     checksum = 0
     for part in parts:
         checksum = zlib.crc32(part, checksum)
     return [_MAGIC + struct.pack("<I", checksum), *parts]
+
+
+def unchecked_pieces(value: Any) -> list[bytes | memoryview]:
+    """Return the pieces of a value without its head, for what stays in this machine's memory."""
+    parts: list[bytes | memoryview] = []
+    _write(value, parts.append)
+    return parts
 
 
 def decode(data: bytes, *classes: type) -> Any:
@@ -77,11 +84,30 @@ def decode(data: bytes, *classes: type) -> Any:
             f"The checksum of {len(data)} bytes does not match: they were cut or altered; "
             "take an intact copy."
         )
+    return decode_unchecked(body, *classes)
+
+
+def decode_unchecked(body: memoryview, *classes: type) -> Any:
+    """Return the value that `unchecked_pieces` wrote; it holds nothing of the bytes."""
     reader = _Reader(body, {kind.__name__: kind for kind in classes})
     value = reader.value()
     if reader.at != len(body):
         raise CodecError(f"{len(body) - reader.at} bytes are left over; take an intact copy.")
     return value
+
+
+@cache
+def classes_in(kind: type) -> tuple[type, ...]:
+    """Return a dataclass, and those that its fields are annotated with."""
+    found: dict[Any, None] = {}
+    waiting: list[Any] = [kind]
+    while waiting:
+        hint = waiting.pop()
+        waiting += typing.get_args(hint)
+        if dataclasses.is_dataclass(hint) and hint not in found:
+            found[hint] = None
+            waiting += typing.get_type_hints(hint).values()
+    return tuple(found)
 
 
 def size(value: Any, left_out: type | None = None) -> int:
@@ -316,7 +342,7 @@ class _Reader:
         if axes > _MOST_AXES:
             raise CodecError(f"An array has {axes} axes, more than {_MOST_AXES}.")
         shape = tuple(self.length() for _ in range(axes))
-        raw = bytes(self.take(dtype.itemsize * math.prod(shape)))
+        raw = self.take(dtype.itemsize * math.prod(shape))
         try:
             return np.frombuffer(raw, dtype).reshape(shape, order=order).copy(order)
         except (ValueError, OverflowError) as problem:

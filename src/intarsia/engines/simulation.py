@@ -1,7 +1,9 @@
-"""Simulation engine: run every client in this process, one after the other.
+"""Simulation engine: run every client on this machine, one after the other or in several processes.
 
 Totals are sealed here too (reading one raises), bytes are counted as the codec would write them,
-and client state lives with the engine's clients, never with the server.
+and client state lives with the engine's clients, never with the server. With several processes
+(`workers`) each computes for some of the clients, and what comes out is the same to the bit: this
+process opens, seals and adds up, in the order of the clients.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
+from intarsia.core.algorithm import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
+from intarsia.engines.client_host import Host, Moment, Release, groups_of
 from intarsia.engines.client_states import States
 from intarsia.engines.communication_log import CommunicationLog, Exchange
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -21,7 +24,8 @@ from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.engines.sums.secure import SecureTotals
 from intarsia.engines.transcript import Recorder
-from intarsia.errors import AbsentError, IntarsiaError
+from intarsia.engines.workers import Everywhere, Staff, Workers
+from intarsia.errors import AbsentError, WorkerError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 
 
@@ -47,6 +51,9 @@ class Simulation:
         What the clients released with noise; None = nothing so far.
     aligned
         Whether the blocks are in the order of the schemas, as `Schema.align` brings them.
+    workers
+        How many processes compute for the clients, this one among them, once an algorithm has
+        begun; None: those that the machine has cores for, where that saves time.
     """
 
     def __init__(
@@ -59,12 +66,14 @@ class Simulation:
         secrets: Mapping[ClientId, SecretKey] | None = None,
         ledger: ReleaseLedger | None = None,
         aligned: bool = False,
+        workers: int | None = 1,
     ) -> None:
         self._seed = seed
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
-        self._secrets = {name: SecretKey.draw() for name in names} if secrets is None else secrets
+        if secrets is None:
+            secrets = {name: SecretKey.draw() for name in names}
         # not among the states: these go back to a checkpoint
         self._ledger = ReleaseLedger() if ledger is None else ledger
         self._blocks: dict[ClientId, dict[str, Block]] = {
@@ -76,8 +85,10 @@ class Simulation:
             for name in names
         }
         self._whole: dict[ClientId, Block] = {}  # training blocks with undivided values
-        self._states = States() if states is None else states
-        self._states.begin(dict.fromkeys(names).items())
+        self._host = Host(seed, self._blocks, States() if states is None else states, secrets)
+        self._host.states.begin(dict.fromkeys(names).items())
+        self._staff = Staff(workers)
+        self._workers: Workers | None = None  # beside this process; None: it does all
         geometry = Geometry(self._schemas)
         self._totals: Totals = (
             PlainTotals(geometry) if sealing is None else SecureTotals(geometry, sealing)
@@ -93,6 +104,11 @@ class Simulation:
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
         return self.books.mode != "plain"
+
+    @property
+    def spreads(self) -> bool:
+        """Return whether other processes than this one may compute."""
+        return self._staff.may_grow
 
     def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
@@ -125,6 +141,7 @@ class Simulation:
 
     def count_once(self) -> None:
         """Let each training value count once: divide it by its number of holders."""
+        self._go_on_alone()
         for client, own in self._blocks.items():
             once = own["train"].counted_once()
             if once is not own["train"]:
@@ -132,6 +149,7 @@ class Simulation:
 
     def transform(self, change: Callable[[ClientId, str, Block], Block]) -> None:
         """Replace every block by what `change(client, part, block)` makes of it, at its client."""
+        self._go_on_alone()
         for name, own in self._blocks.items():
             for part in own:
                 own[part] = change(name, part, own[part])
@@ -148,19 +166,30 @@ class Simulation:
     @property
     def states(self) -> Mapping[ClientId, Any]:
         """Return every client's state of now, for the checkpoint that the client writes."""
-        return self._states
+        held = self._host.states
+        if self._workers is None:
+            return held
+        return Everywhere(tuple(self._blocks), held, self._workers)
 
     def get_states(self) -> dict[ClientId, Any]:
         """Return every client's state as it is now, to look at it or to put it back later."""
-        return dict(self._states)
+        return dict(self.states)
 
     def set_states(self, states: Mapping[ClientId, Any]) -> None:
         """Put back every client's state."""
-        self._states.begin(states.items())
+        self._go_on_alone(kept=[one for one in self._blocks if one not in states])
+        self._staff.expect_nothing()
+        self._host.states.begin(states.items())
 
     def make_states(self, make: Callable[[ClientId], Any]) -> None:
         """Give each client the state that is made for it, one after the other."""
-        self._states.begin((name, make(name)) for name in self._blocks)
+        self._go_on_alone(kept=())
+        self._staff.expect_nothing()
+        self._host.states.begin((name, make(name)) for name in self._blocks)
+
+    def expect(self, algorithm: fl.Algorithm) -> None:
+        """Take note of the algorithm that trains from now on: workers may compute for it."""
+        self._staff.expect(algorithm)
 
     def saved(self) -> None:
         """Take note of a checkpoint: there is nothing to do."""
@@ -185,33 +214,131 @@ class Simulation:
                 options, schema, name, self.block(name), self.client_key(name)
             )
         )
+        self.expect(algorithm)
 
     def _run(
         self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
     ) -> Exchange:
         exchange = Exchange(self.books, kind, fn, messages)
-        for group in self._groups(fn, list(messages)):
-            visits = [self._visit(fn, client, self._opened(client, exchange)) for client in group]
-            for client, reply in zip(group, self._replies(fn, group, visits), strict=True):
-                exchange.take(client, reply)
+        if self._workers is None:
+            self._workers = self._staff.workers(self._host)
+        if self._workers is None:
+            self._compute(fn, exchange)
+        elif self._workers.knows(fn):
+            self._compute_together(fn, exchange, self._workers)
+        else:
+            self._compute_for(fn, exchange, self._workers)
         return exchange.end()
 
-    def _groups(self, fn: ClientFunction, clients: list[ClientId]) -> list[list[ClientId]]:
-        """Return the clients in groups: each opens its messages, computes, and seals replies."""
-        if fn.together is None:
-            size = 1 if self._totals.mode == "plain" else _TOGETHER
-            return [clients[first : first + size] for first in range(0, len(clients), size)]
-        groups: list[list[ClientId]] = []
-        room = 0
-        for client in clients:
-            x = self._blocks[client][fn.part].x
-            size = self._states.size(client) + int(x.data.nbytes)
-            if not groups or size > room:
-                groups.append([])
-                room = _TOGETHER_BYTES
-            groups[-1].append(client)
-            room -= size
-        return groups
+    @property
+    def _now(self) -> Moment:
+        return Moment(self.books.round, self.books.exchange)
+
+    def _compute(self, fn: ClientFunction, exchange: Exchange) -> None:
+        """Let clients open their messages, compute, and seal replies, some after others."""
+        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        alone = len(groups) == 1
+        if fn.together is None and self._totals.mode != "plain":
+            groups = [[one for group in some for one in group] for some in _parts(groups, _SOME)]
+        for group in groups:
+            opened = {client: self._opened(client, exchange) for client in group}
+            with self._staff.watch(fn, alone=alone):
+                replies = self._replies(fn, opened)
+            for client, reply in zip(group, replies, strict=True):
+                exchange.take(client, reply)
+        self._staff.moved(fn, exchange.down + exchange.up)
+
+    def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> list[Any]:
+        noise: Mapping[ClientId, NoiseKey] = {}
+        if fn.releases:
+            noise = self._drawn(self._host.releases(fn, opened, self._now))
+        return self._host.replies(fn, opened, self._now, noise)
+
+    def _size(self, fn: ClientFunction) -> Callable[[ClientId], int]:
+        """Return what says how many bytes a client's state and rows take."""
+        states, workers = self._host.states, self._workers
+
+        def size(client: ClientId) -> int:
+            away = workers is not None and workers.has(client)
+            own = workers.size(client) if workers is not None and away else states.size(client)
+            return own + int(self._blocks[client][fn.part].x.data.nbytes)
+
+        return size
+
+    def _drawn(self, releases: Sequence[Release]) -> dict[ClientId, NoiseKey]:
+        """Return what releases draw from, once all of them are counted for good."""
+        found = {
+            one.client: self._ledger.key(
+                one.client, self._host.secrets[one.client], one.key, one.parts
+            )
+            for one in releases
+        }
+        self._ledger.settle()
+        return found
+
+    def _compute_together(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
+        """Let all processes compute, each for its clients; replies are taken in their order."""
+        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        batch = _BATCH if fn.together is None else _BATCH_OF_MANY
+        try:
+            for some in _parts(groups, batch * workers.processes):
+                places = workers.places(fn, some)
+                workers.bring(self._host.states, some, places)
+                opened = {
+                    client: self._opened(client, exchange) for group in some for client in group
+                }
+                found = self._found(fn, some, places, opened, workers)
+                for client in opened:
+                    exchange.take(client, found.pop(client))
+        except BaseException as error:
+            if not isinstance(error, Exception) or isinstance(error, WorkerError):
+                self._go_on_alone(kept=())  # nobody knows what the others were at
+            raise
+
+    def _found(
+        self,
+        fn: ClientFunction,
+        groups: Sequence[Sequence[ClientId]],
+        places: Sequence[Any],
+        opened: Mapping[ClientId, Any],
+        workers: Workers,
+    ) -> dict[ClientId, Any]:
+        """Return what clients reply, computed where their groups have their places."""
+        asked = workers.send(fn, groups, places, opened, self._now)
+        own = [group for group, place in zip(groups, places, strict=True) if place is None]
+        noise: dict[ClientId, NoiseKey] = {}
+        if fn.releases:
+            mine = {client: opened[client] for group in own for client in group}
+            noise = self._drawn([*asked.releases(), *self._host.releases(fn, mine, self._now)])
+            asked.draw(noise)
+        found: dict[ClientId, Any] = {}
+        try:
+            for group in own:
+                given = {client: opened[client] for client in group}
+                replies = self._host.replies(fn, given, self._now, noise)
+                found.update(zip(group, replies, strict=True))
+        finally:
+            found |= asked.replies()
+        return found
+
+    def _compute_for(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
+        """Compute for workers' clients what these cannot: they do not have the function."""
+        states, names = self._host.states, [one for one in exchange.messages if workers.has(one)]
+        states.begin(workers.fetched(names))
+        before = {name: states[name] for name in names}
+        try:
+            self._compute(fn, exchange)
+        finally:
+            new = {name: states[name] for name in names}
+            workers.put({name: one for name, one in new.items() if one is not before[name]})
+            states.forget(names)
+
+    def _go_on_alone(self, kept: Sequence[ClientId] | None = None) -> None:
+        """End the other processes; this one takes over the states of some clients (None: all)."""
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            self._host.states.begin(workers.fetched(self._blocks if kept is None else kept))
+            workers.close()
 
     def _opened(self, client: ClientId, exchange: Exchange) -> Any:
         """Return a client's message with its totals opened by the client."""
@@ -226,44 +353,13 @@ class Simulation:
             opened.__dict__.update(own)
         return opened
 
-    def _replies(
-        self, fn: ClientFunction, clients: Sequence[ClientId], visits: Sequence[fl.ClientCall[Any]]
-    ) -> list[Any]:
-        """Return what clients reply; their states are replaced.
-
-        A function that runs for several clients at once gets all of them, any other each alone.
-        """
-        replies: list[Any] = []
-        client = ""
-        if fn.releases:
-            self._ledger.settle()
-        try:
-            answers = fn.together(visits) if fn.together is not None else ()
-            for number, client in enumerate(clients):
-                state, reply = answers[number] if answers else fn.call(*visits[number])
-                self._states.replace(client, state)
-                replies.append(reply)
-        except IntarsiaError as error:
-            where = f"in {fn.name}, which ran for all clients together"
-            if fn.together is None:
-                where = f"at client {client!r} in {fn.name}"
-            error.add_note(f"{where}, round {self.books.round}")
-            raise
-        return replies
-
-    def _visit(self, fn: ClientFunction, client: ClientId, opened: Any) -> fl.ClientCall[Any]:
-        words = (self._seed, self.books.round, self.books.exchange, client, fn.stream or fn.name)
-        state, key = self._states[client], RandomKey(words)
-        visit = state, self._blocks[client][fn.part], opened
-        if fn.releases:
-            parts = [codec.encode(one) for one in (state, opened)]
-            return *visit, self._ledger.key(client, self._secrets[client], key, parts)
-        return *visit, self._secrets[client].fold_in(*words) if fn.secret else key
-
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's
 # caches filled with the data of a computation.
-_TOGETHER = 16
-# Those of a function for several clients: copies of their states and rows, and new states, are
-# there at once, some six times this.
-_TOGETHER_BYTES = 1 << 26
+_SOME = 16
+# Groups of each process whose replies are there at once: of a client each, and of several.
+_BATCH, _BATCH_OF_MANY = 64, 4
+
+
+def _parts(groups: list[list[ClientId]], size: int) -> list[list[list[ClientId]]]:
+    return [groups[first : first + size] for first in range(0, len(groups), size)]

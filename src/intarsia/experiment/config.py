@@ -265,6 +265,8 @@ class Experiment:
     # who is told how a run in this process goes, see docs/how-to/trackers.md
     trackers: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = ()
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
+    # processes that compute for simulated clients; 0: as many as there are cores, if that pays
+    workers: settings.CountOrZero = 0
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
@@ -285,6 +287,12 @@ class Experiment:
                 f"[experiment] participation is {self.participation} with the cyclic pattern, in "
                 "which the clients take turns; expected a fraction like 1/2, 1/3 or 1/4: set e.g. "
                 f"participation = {1 / round(turns):.3g}."
+            )
+        if self.threads > 1 and self.workers > 1:
+            raise ExperimentError(
+                f"[experiment] threads is {self.threads} and workers is {self.workers}, and a "
+                "library's threads do not go on in other processes; set threads = 1, or workers = "
+                "1."
             )
         self._check_stopping()
         if self.dataset is not None and self.clients:

@@ -64,6 +64,7 @@ from intarsia.testing.watched_clients import (
     EndlessError,
     Listening,
     Replayed,
+    Together,
     Watching,
     Written,
     told_in_the_clear,
@@ -273,11 +274,13 @@ class Trial:
         self,
         blocks: Mapping[ClientId, Block] | None = None,
         ledger: ReleaseLedger | None = None,
+        workers: int = 1,
     ) -> Simulation:
         """Return the clients, who have the same secrets each time."""
         own = self.federation.blocks if blocks is None else blocks
         schema = self.schema if blocks is None else Schema.of(own, self.federation.labels)
-        return Simulation({"train": (schema, own)}, _SEED, secrets=secrets_of(own), ledger=ledger)
+        given: Any = {"secrets": secrets_of(own), "ledger": ledger, "workers": workers}
+        return Simulation({"train": (schema, own)}, _SEED, **given)
 
     def present(self, number: int) -> Sequence[ClientId] | None:
         """Return who is there in a round; None: all."""
@@ -289,10 +292,11 @@ class Trial:
         *,
         blocks: Mapping[ClientId, Block] | None = None,
         cut: int = 0,
+        workers: int = 1,
     ) -> Trained:
         """Train; `cut` writes everything to bytes after that round, and another engine goes on."""
         algorithm, ledger = self.algorithm, ReleaseLedger()
-        engine = self.engine(blocks, ledger)
+        engine = self.engine(blocks, ledger, workers)
         clients = through(engine)
         server = initialise(algorithm, self.options, engine, clients)
         infos: list[RoundMetrics] = []
@@ -484,6 +488,12 @@ def a_rerun_is_identical(trial: Trial) -> Iterator[str]:
     yield from _differ(trial.plain, trial.trained(), "a second training comes to another")
 
 
+def processes_come_to_the_same(trial: Trial) -> Iterator[str]:
+    """Yield what several processes do not have to the same bits as one."""
+    alone, spread = (trial.trained(Together, workers=workers) for workers in (1, 2))
+    yield from _differ(alone, spread, "with two processes a training comes to another")
+
+
 def everything_can_be_written(trial: Trial) -> Iterator[str]:
     """Yield what messages, replies and states lose where they are written and read."""
     found = trial.trained(lambda engine: Written(engine, trial.algorithm.states))
@@ -651,6 +661,7 @@ def masks_change_rounding_alone(trial: Trial) -> Iterator[str]:
 RULES: Final[Sequence[Rule]] = (
     client_scores_add_up_to_the_models,
     a_rerun_is_identical,
+    processes_come_to_the_same,
     everything_can_be_written,
     it_goes_on_from_bytes,
     functions_depend_on_their_arguments_alone,

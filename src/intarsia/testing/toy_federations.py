@@ -160,6 +160,7 @@ def initialise(
             for name in schema.clients
         }
     )
+    engine.expect(algorithm)
     server = algorithm.init_server(options, schema, engine.key("init"))
     return algorithm.setup(server, clients or engine, engine.key("init"))
 

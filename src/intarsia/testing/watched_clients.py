@@ -74,6 +74,13 @@ class Between:
         return replace(fn, together=None)
 
 
+class Together(Between):
+    """The clients of an engine, which may run functions for several of them at once."""
+
+    def _through(self, fn: ClientFunction) -> ClientFunction:
+        return fn
+
+
 class Listening(Between):
     """Clients that note what they are asked, which totals they open and what the server is told."""
 

@@ -202,6 +202,7 @@ def start(task: Task) -> tuple[Any, TrainingState]:
     found = None if store is None else store.latest((*algorithm.states, *RECORDS))
     if store is not None and found is not None:
         engine.set_states(found.clients)
+        engine.expect(algorithm)
         engine.books.restore_traffic(found.extra["traffic"])
         engine.books.crossings.restore(found.extra["crossings"])
         engine.books.releases.update(found.extra.get("releases", {}))

@@ -144,6 +144,16 @@ def _users_secret() -> SecretKey:
         return SecretKey.draw()
 
 
+def workers_of(description: Experiment) -> int | None:
+    """Return how many processes compute for simulated clients; None: as many as pay.
+
+    A fork cannot go on with the threads of a library.
+    """
+    if description.threads > 1:
+        return 1
+    return description.workers or None
+
+
 def sealed_sums(
     description: Experiment, clients: Sequence[ClientId], folder: Path | None
 ) -> tuple[Sealing | None, Recorder | None]:
@@ -188,6 +198,7 @@ class LocalParties:
             *(self.experiment.seed, self.sealing, self.recorder, self.states, self.secrets),
             ledger=self.ledger,
             aligned=True,
+            workers=workers_of(self.experiment),
         )
         for blocks in self.parts.values():
             blocks.clear()

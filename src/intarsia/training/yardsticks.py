@@ -6,11 +6,15 @@ where somebody stops them: `Result.yardsticks_left` names those that are missing
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from intarsia.core.algorithm import Algorithm
+from intarsia.core.block import ClientId
+from intarsia.engines import codec
+from intarsia.engines.forks import Errand
 from intarsia.engines.simulation import Simulation
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
@@ -74,6 +78,8 @@ def complete(
 ) -> Result:
     """Train those that are left, and keep each in the result's folder when it is there.
 
+    After a long training two are trained at the same time, one of them in a process of its own.
+
     Parameters
     ----------
     engine
@@ -87,28 +93,82 @@ def complete(
     watch
         Called when a model begins, and as it goes on.
     """
-    for name in found.yardsticks_left:
-        told = _teller(name, watch)
-        told("", 0, 0)
-        with clock.part("yardsticks"):
-            made = _networks if algorithm.federated and algorithm.model.local_baseline else _linear
-            found = made(name, found, engine, algorithm, options, part, told)
-            left = tuple(one for one in found.yardsticks_left if one != name)
-            if name == "standalone":
-                worse = results.worse_by_joining(found.metrics)
-                found = replace(found, notes=(*found.notes, *worse))
-            found = replace(found, yardsticks_left=left, seconds=results.with_total(clock.seconds))
-        if found.folder is not None:
-            found.write(found.folder)
-    return found
+    names, done = found.yardsticks_left, dict[Yardstick, Scored]()
+    make = partial(_score, found, engine, algorithm, options, part)
+    said = partial(_say, watch)
+    errand = None
+    if len(names) > 1 and engine.spreads and clock.seconds["training"] > _LONG:
+        first = names[0]
+        classes = codec.classes_in(Scored)
+        errand = Errand("trained a reference model", partial(make, first), classes)
+        said(first, "", 0, 0)
+    ended = found
+    try:
+        for name in names if errand is None else names[1:]:
+            said(name, "", 0, 0)
+            with clock.part("yardsticks"):
+                done[name] = make(name, partial(said, name))
+            ended = _kept(found, done, clock)
+        if errand is not None:
+            with clock.part("yardsticks"):
+                done[first] = errand.result(partial(said, first))
+            ended = _kept(found, done, clock)
+    finally:
+        if errand is not None:
+            errand.close()
+    return ended
 
 
-def _teller(name: Yardstick, watch: Watcher | None) -> baselines.Teller:
-    def told(step: str, done: int, most: int) -> None:
-        if watch is not None:
-            watch(YardstickProgress(name, step, done, most))
+_LONG = 2.0  # seconds of training after which both reference models are trained at the same time
 
-    return told
+
+@dataclass(frozen=True)
+class Scored:
+    """What a reference model comes to."""
+
+    notes: tuple[str, ...]
+    centralised: Score | None = None
+    standalone: Mapping[ClientId, Score] | None = None
+
+
+def _kept(found: Result, done: Mapping[Yardstick, Scored], clock: Clock) -> Result:
+    """Return a result with the reference models that are done, kept in its folder."""
+    left = found.yardsticks_left
+    ended = found
+    for name in left:
+        if name not in done:
+            continue
+        scored = done[name]
+        metrics, notes = ended.metrics, scored.notes
+        if name == "centralised":
+            metrics = replace(metrics, centralised=scored.centralised)
+        else:
+            metrics = metrics.beside(scored.standalone or {})
+            notes = (*notes, *results.worse_by_joining(metrics))
+        ended = replace(ended, metrics=metrics, notes=(*ended.notes, *notes))
+    left = tuple(one for one in left if one not in done)
+    ended = replace(ended, yardsticks_left=left, seconds=results.with_total(clock.seconds))
+    if ended.folder is not None:
+        ended.write(ended.folder)
+    return ended
+
+
+def _say(watch: Watcher | None, name: Yardstick, step: str, done: int, most: int) -> None:
+    if watch is not None:
+        watch(YardstickProgress(name, step, done, most))
+
+
+def _score(
+    found: Result,
+    engine: Simulation,
+    algorithm: Algorithm | Baseline,
+    options: Any,
+    part: Part,
+    name: Yardstick,
+    told: baselines.Teller,
+) -> Scored:
+    made = _networks if algorithm.federated and algorithm.model.local_baseline else _linear
+    return made(name, found, engine, algorithm, options, part, told)
 
 
 def _linear(
@@ -119,17 +179,15 @@ def _linear(
     options: Any,
     part: Part,
     told: baselines.Teller,
-) -> Result:
+) -> Scored:
     given = {"loss": options.loss, "regularisation": options.regularisation, "seed": found.seed}
     given["shape"] = losses.shape_of(options)
     given["l1_ratio"] = getattr(options, "l1_ratio", 0.0)
     if name == "centralised":
         grades, notes = baselines.centralised(engine, part, **given, told=told)
-        metrics = replace(found.metrics, centralised=Score.of(grades))
-    else:
-        own, notes = baselines.alone(engine, part, **given, told=told)
-        metrics = found.metrics.beside({client: Score(**vars(one)) for client, one in own.items()})
-    return replace(found, metrics=metrics, notes=(*found.notes, *notes))
+        return Scored(notes, centralised=Score.of(grades))
+    own, notes = baselines.alone(engine, part, **given, told=told)
+    return Scored(notes, standalone={name: Score(**vars(one)) for name, one in own.items()})
 
 
 def _networks(
@@ -140,7 +198,7 @@ def _networks(
     options: Any,
     part: Part,
     told: baselines.Teller,
-) -> Result:
+) -> Scored:
     assert algorithm.federated
     assert algorithm.model.local_baseline is not None
     given: dict[str, Any] = {"rounds": found.rounds, "seed": found.seed, "told": told}
@@ -148,8 +206,6 @@ def _networks(
     if name == "centralised":
         blocks = evaluation.server_blocks(algorithm.model, options, engine.schema("train")) or ()
         every = baselines.network_of_all(*trained, blocks=blocks, **given)
-        metrics = replace(found.metrics, centralised=Score.of(every))
-    else:
-        own = baselines.networks_alone(*trained, **given)
-        metrics = found.metrics.beside({client: Score(**vars(one)) for client, one in own.items()})
-    return replace(found, metrics=metrics)
+        return Scored((), centralised=Score.of(every))
+    own = baselines.networks_alone(*trained, **given)
+    return Scored((), standalone={name: Score(**vars(one)) for name, one in own.items()})

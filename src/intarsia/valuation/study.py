@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
+from intarsia.engines import codec
+from intarsia.engines.forks import can_fork, cores, errands
 from intarsia.errors import CheckpointError, ExperimentError, listed
 from intarsia.experiment import config, federation
 from intarsia.experiment.config import Experiment
@@ -32,6 +35,7 @@ from intarsia.plots.contribution import contribution_picture
 from intarsia.results.lock import alone
 from intarsia.training.loop import Progress
 from intarsia.training.registry import choose
+from intarsia.training.setup import workers_of
 from intarsia.valuation import coalitions, scores
 from intarsia.valuation.coalitions import Coalition
 from intarsia.valuation.scores import BY_TASK, MEASURES
@@ -289,31 +293,67 @@ def _wanted(count: int) -> list[int]:
     return sorted(range(1, every + 1), key=lambda one: (-one.bit_count(), one))
 
 
+_LONG = 1.0  # seconds of a run after which others are made several at a time
+
+
 def _runs(work: _Work, folder: Path | None) -> dict[int, Coalition]:
-    """Return the runs of all coalitions: those that are kept, and those that are left."""
+    """Return the runs of all coalitions: those that are kept, and those that are left.
+
+    Where they take long they are made in several processes, each after another.
+    """
     wanted, found = _wanted(len(work.parties)), dict[int, Coalition]()
-    for at, number in enumerate(wanted):
+    for number in wanted:
         kept = None if folder is None else coalitions.read(number, work.parties, folder)
-        if kept is None:
-            kept = _trained(work, number, f"{at + 1}/{len(wanted)}")
-            if folder is not None:
-                coalitions.write(kept, work.parties, folder)
-        found[number] = kept
-    return found
+        if kept is not None:
+            found[number] = kept
+    left = {number: at for at, number in enumerate(wanted, 1) if number not in found}
+
+    def keep(number: int, made: Coalition) -> None:
+        found[number] = made
+        del left[number]
+        if folder is not None:
+            coalitions.write(made, work.parties, folder)
+
+    for number in [*left]:
+        workers = _processes(work, found, len(left))
+        if workers > 1:
+            break
+        show = partial(_show, work, f"{left[number]}/{len(wanted)}", number)
+        keep(number, _trained(work, number, show))
+    tasks = {number: partial(_trained, work, number) for number in left}
+    names = {number: f"{at}/{len(wanted)}" for number, at in left.items()}
+
+    def told(number: int, now: Progress) -> None:
+        _show(work, names[number], number, now)
+
+    if left:
+        classes = *codec.classes_in(Coalition), *codec.classes_in(Progress)
+        for number, made in errands("trained a coalition", tasks, workers, told, classes):
+            keep(number, made)
+    return {number: found[number] for number in wanted}
 
 
-def _trained(work: _Work, number: int, at: str) -> Coalition:
+def _processes(work: _Work, found: Mapping[int, Coalition], left: int) -> int:
+    """Return how many processes the runs that are left take."""
+    whole = found.get(_every(work.parties))
+    if whole is None or whole.seconds < _LONG or not can_fork(asked=work.described.workers > 1):
+        return 1
+    most = workers_of(work.described)
+    return min(cores() if most is None else most, left)
+
+
+def _show(work: _Work, at: str, number: int, now: Progress) -> None:
+    if work.progress is None:
+        return
     inside = coalitions.members(number, work.parties)
-    if not set(inside) & set(work.labelled):
-        return Coalition(number, False, note="no party has a label to train on")
     without = [name for name in work.parties if name not in inside]
     who = f"without {without[0]}" if len(without) == 1 else " + ".join(inside)
-    named = f"{at} {who if without else 'all'}"
+    work.progress(replace(now, phase=f"{at} {who if without else 'all'}"))
 
-    def show(now: Progress) -> None:
-        if work.progress is not None:
-            work.progress(replace(now, phase=named))
 
+def _trained(work: _Work, number: int, show: Callable[[Progress], None]) -> Coalition:
+    if not set(coalitions.members(number, work.parties)) & set(work.labelled):
+        return Coalition(number, False, note="no party has a label to train on")
     given = work.described, work.tables, number, work.parties, work.labels
     return coalitions.train(*given, secret=work.secret, progress=show)
 

@@ -174,6 +174,9 @@ class Remote:
         self._caller.versions = {name: states[name].exchange for name in self._clients}
         self._caller.sequence = max(one.sequence for one in states.values())
 
+    def expect(self, algorithm: Algorithm) -> None:
+        """Take note of the algorithm that trains from now on: sites know it."""
+
     def saved(self) -> None:
         """Take note of a checkpoint: the journal need not reach back to the one before the last."""
         if self._caller.journal is not None:

@@ -7,9 +7,6 @@ names a function that the site has.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -190,24 +187,10 @@ def decode_as(kind: type, data: bytes, *others: type) -> Any:
     CodecError
         If the bytes are of another class, or were altered.
     """
-    found = codec.decode(data, *_classes_in(kind), *others)
+    found = codec.decode(data, *codec.classes_in(kind), *others)
     if not isinstance(found, kind):
         raise CodecError(
             f"A {type(found).__name__} came where a {kind.__name__} was expected; run the same "
             "version of intarsia at all sites and the server."
         )
     return found
-
-
-@functools.cache
-def _classes_in(kind: type) -> tuple[type, ...]:
-    """Return a dataclass, and those that its fields are annotated with."""
-    found: dict[Any, None] = {}
-    waiting: list[Any] = [kind]
-    while waiting:
-        hint = waiting.pop()
-        waiting += typing.get_args(hint)
-        if dataclasses.is_dataclass(hint) and hint not in found:
-            found[hint] = None
-            waiting += typing.get_type_hints(hint).values()
-    return tuple(found)

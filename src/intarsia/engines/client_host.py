@@ -1,0 +1,142 @@
+"""What a process has of some clients, and how it runs a client function for them.
+
+The simulation has one host for all clients, or, with several workers, one in each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from intarsia.core import algorithm as fl
+from intarsia.core.algorithm import ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia.core.block import Block, ClientId
+from intarsia.engines import codec
+from intarsia.engines.client_states import States
+from intarsia.errors import IntarsiaError
+
+# Clients of a function for several at once: their networks share each step of Python's, of which 64
+# leave little to save, and a federation of more is work for several processes.
+_TOGETHER = 64
+# Their copies of states and rows, and new states, are there at once, some six times this.
+_TOGETHER_BYTES = 1 << 26
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where in a run a function is called: its random numbers are drawn by that."""
+
+    round: int
+    exchange: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """What the noise of one release is drawn by, beside its client's secret."""
+
+    client: ClientId
+    key: RandomKey
+    parts: tuple[bytes, ...]  # all that it is computed from beside the client's table
+
+
+# counts releases with noise, and returns what each draws from
+Noise = Callable[[Sequence[Release]], Sequence[NoiseKey]]
+
+
+def groups_of(
+    fn: ClientFunction, clients: Sequence[ClientId], size_of: Callable[[ClientId], int]
+) -> list[list[ClientId]]:
+    """Return the clients in groups, for each of which a function is run at once.
+
+    They are the same wherever it is run: who is in a group may show in the last bits. `size_of`
+    says how many bytes a client's state and rows take.
+    """
+    if fn.together is None:
+        return [[client] for client in clients]
+    even = -(-len(clients) // max(1, -(-len(clients) // _TOGETHER)))
+    groups: list[list[ClientId]] = []
+    room = 0
+    for client in clients:
+        needed = size_of(client)
+        if not groups or needed > room or len(groups[-1]) == even:
+            groups.append([])
+            room = _TOGETHER_BYTES
+        groups[-1].append(client)
+        room -= needed
+    return groups
+
+
+@dataclass(eq=False)
+class Host:
+    """Some clients: their blocks, secrets and states.
+
+    Parameters
+    ----------
+    seed
+        The root of every random stream.
+    blocks
+        Each client's block of each part.
+    states
+        Each client's state; a call replaces it.
+    secrets
+        Each client's own.
+    """
+
+    seed: int
+    blocks: Mapping[ClientId, Mapping[str, Block]]
+    states: States
+    secrets: Mapping[ClientId, SecretKey]
+
+    def releases(
+        self, fn: ClientFunction, opened: Mapping[ClientId, Any], now: Moment
+    ) -> list[Release]:
+        """Return what the noise of a call is drawn by, for each client that has a message."""
+        return [
+            Release(
+                client,
+                RandomKey(self._words(fn, client, now)),
+                (codec.encode(self.states[client]), codec.encode(message)),
+            )
+            for client, message in opened.items()
+        ]
+
+    def replies(
+        self,
+        fn: ClientFunction,
+        opened: Mapping[ClientId, Any],
+        now: Moment,
+        noise: Mapping[ClientId, NoiseKey],
+    ) -> list[Any]:
+        """Return what clients reply to messages whose totals are open; their states are replaced.
+
+        A function that runs for several clients at once gets all of them, any other each alone.
+        `noise` has what each draws from, where the function releases something with noise.
+        """
+        visits: list[fl.ClientCall[Any]] = []
+        for client, message in opened.items():
+            words = self._words(fn, client, now)
+            key: Any = RandomKey(words)
+            if fn.releases:
+                key = noise[client]
+            elif fn.secret:
+                key = self.secrets[client].fold_in(*words)
+            visits.append((self.states[client], self.blocks[client][fn.part], message, key))
+        replies: list[Any] = []
+        client = ""
+        try:
+            answers = fn.together(visits) if fn.together is not None else ()
+            for number, client in enumerate(opened):
+                state, reply = answers[number] if answers else fn.call(*visits[number])
+                self.states.replace(client, state)
+                replies.append(reply)
+        except IntarsiaError as error:
+            where = f"in {fn.name}, which ran for all clients together"
+            if fn.together is None:
+                where = f"at client {client!r} in {fn.name}"
+            error.add_note(f"{where}, round {now.round}")
+            raise
+        return replies
+
+    def _words(self, fn: ClientFunction, client: ClientId, now: Moment) -> tuple[int | str, ...]:
+        return self.seed, now.round, now.exchange, client, fn.stream or fn.name

@@ -1,0 +1,360 @@
+"""Forks of this process that compute beside it, and how both talk.
+
+What crosses are values that the codec writes into memory that both processes share; what finds no
+room there takes a socket, which also says that something is there. Nothing is pickled.
+
+A fork that is gone leaves a `WorkerError`; one whose own parent is gone ends by itself.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import math
+import mmap
+import multiprocessing
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+from intarsia import errors
+from intarsia.engines import codec
+from intarsia.errors import IntarsiaError, WorkerError
+
+K = TypeVar("K")
+_LENGTH = struct.Struct("<Q")
+_TELLING = 0.2  # seconds between two words of an errand
+_ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Says what went wrong in a fork."""
+
+    kind: str  # class of the error
+    sentence: str
+    notes: tuple[str, ...]
+    trace: str  # "" of an error of our own
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def can_fork(*, asked: bool) -> bool:
+    """Return whether this process can be forked, and what it uses goes on in the copy.
+
+    Libraries of macOS end in forks, so that it is done there only where it was `asked` for; an
+    accelerator's never go on.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return False
+    if multiprocessing.current_process().daemon or (sys.platform == "darwin" and not asked):
+        return False
+    torch = sys.modules.get("torch")
+    return torch is None or not torch.cuda.is_available()
+
+
+class Fork:
+    """A fork, on the side of the process that asks.
+
+    Parameters
+    ----------
+    does
+        What it does, for an error: "computed for 'a'".
+    work
+        What it calls with its end of the channel, until that is closed.
+    others
+        Ends of other forks' channels, which it closes.
+    """
+
+    def __init__(
+        self, does: str, work: Callable[[Channel], object], others: Sequence[Channel] = ()
+    ) -> None:
+        self._does = does
+        ours, theirs = socket.socketpair()
+        here, there = mmap.mmap(-1, _ROOM), mmap.mmap(-1, _ROOM)
+        self.channel = Channel(ours, here, there)
+        given = work, Channel(theirs, there, here), (*others, self.channel)
+        self._process: BaseProcess = multiprocessing.get_context("fork").Process(
+            target=_begin, args=given, daemon=True
+        )
+        with warnings.catch_warnings():
+            # what other threads hold is left alone: a fork computes, and talks to its parent
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        self._closing = weakref.finalize(self, _close, self._process, self.channel)
+
+    def send(self, *values: Any) -> None:
+        """Send some values; WorkerError if the process is gone."""
+        try:
+            self.channel.send(values)
+        except OSError:
+            raise self._gone() from None
+
+    def receive(self) -> list[memoryview]:
+        """Return the values that it sends, written; they last until it is sent something.
+
+        Raises
+        ------
+        WorkerError
+            If the process is gone.
+        Exception
+            What went wrong in it, as it was raised there.
+        """
+        try:
+            head, *values = self.channel.receive()
+        except (OSError, EOFError):
+            raise self._gone() from None
+        failure = codec.decode_unchecked(head, Failure)
+        if failure is not None:
+            raise _raised(failure)
+        return values
+
+    def close(self) -> None:
+        """End the process."""
+        self._closing()
+
+    def _gone(self) -> WorkerError:
+        self._process.join(5)
+        code = self._process.exitcode
+        how = f"with exit status {code}"
+        if code is None:
+            how = "its connection"
+        elif code < 0:
+            how = f"by {signal.Signals(-code).name}"
+        return WorkerError(
+            f"The process that {self._does} ended ({how}), perhaps for want of memory; resume the "
+            "run, with fewer experiment.workers if it happens again."
+        )
+
+
+def _close(process: BaseProcess, channel: Channel) -> None:
+    channel.close()  # on which the process ends
+    process.join(1)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+
+
+def _begin(work: Callable[[Channel], object], channel: Channel, others: Sequence[Channel]) -> None:
+    for one in others:
+        one.close()  # or those that they lead to would not notice that it is closed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+    with contextlib.suppress(OSError, EOFError):  # the other side is gone
+        work(channel)
+
+
+class Channel:
+    """One end of a connection of two processes: what is sent comes whole, and in order."""
+
+    def __init__(self, line: socket.socket, out: mmap.mmap, back: mmap.mmap) -> None:
+        self._line, self._out, self._back = line, out, back
+
+    def send(self, values: Iterable[Any], *, beside: bool = False) -> None:
+        """Send values as the codec writes them; the other side has read what was sent before.
+
+        Unless it takes the way `beside` the memory, where it waits in line.
+        """
+        pieces: list[bytes | memoryview] = []
+        for value in values:
+            own = codec.unchecked_pieces(value)
+            pieces += (_LENGTH.pack(sum(len(one) for one in own)), *own)
+        at, rest = 0, list[bytes | memoryview]()
+        for piece in pieces:
+            if not beside and at + len(piece) <= _ROOM and not rest:
+                self._out[at : at + len(piece)] = piece
+                at += len(piece)
+            else:
+                rest.append(piece)
+        self._line.sendall(_LENGTH.pack(at) + _LENGTH.pack(sum(map(len, rest))))
+        for piece in rest:
+            self._line.sendall(piece)
+
+    def receive(self) -> list[memoryview]:
+        """Return the values that were sent, each as it was written; EOFError at the end."""
+        head = self._read(2 * _LENGTH.size)
+        inside, beside = _LENGTH.unpack_from(head)[0], _LENGTH.unpack_from(head, _LENGTH.size)[0]
+        data = memoryview(self._back)[:inside]
+        if beside:
+            data = memoryview(bytes(data) + self._read(beside))
+        found: list[memoryview] = []
+        at = 0
+        while at < len(data):
+            size = _LENGTH.unpack_from(data, at)[0]
+            at += _LENGTH.size
+            found.append(data[at : at + size])
+            at += size
+        return found
+
+    def fileno(self) -> int:
+        """Return the line's number, to wait for it."""
+        return self._line.fileno()
+
+    @property
+    def free(self) -> bool:
+        """Return whether a few words can be sent at once."""
+        return bool(select.select([], [self._line], [], 0)[1])
+
+    def close(self) -> None:
+        """Close the line; the memory goes when nobody looks at it."""
+        self._line.close()
+
+    def _read(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while len(view):
+            count = self._line.recv_into(view)
+            if not count:
+                raise EOFError
+            view = view[count:]
+        return data
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what is said of an error where it is raised again."""
+    ours = isinstance(error, IntarsiaError)
+    sentence = Exception.__str__(error) if ours else str(error)
+    trace = "" if ours else "".join(traceback.format_exception(error))
+    return Failure(type(error).__name__, sentence, tuple(getattr(error, "__notes__", ())), trace)
+
+
+def _raised(failure: Failure) -> Exception:
+    """Return an error as it was raised in a fork, of its own class if that is known here."""
+    kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    try:
+        found: Exception = kind(failure.sentence)
+    except TypeError:  # it is made of something else than a sentence
+        found = RuntimeError(f"{failure.kind}: {failure.sentence}")
+    for note in failure.notes:
+        found.add_note(note)
+    if failure.trace:
+        found.add_note(f"In another process:\n{failure.trace}")
+    return found
+
+
+Task = Callable[[Callable[..., None]], Any]  # tells how far it is; returns a value for the codec
+
+
+class Errand:
+    """A task that a fork does, while this process goes on.
+
+    Parameters
+    ----------
+    does
+        What it does, for an error.
+    task
+        What it calls.
+    classes
+        The dataclasses that what it tells and returns may hold.
+    others
+        Errands that are not done.
+    """
+
+    def __init__(
+        self, does: str, task: Task, classes: Sequence[type] = (), others: Iterable[Errand] = ()
+    ) -> None:
+        self._classes = tuple(classes)
+        self._fork: Fork = Fork(does, partial(_run, task), [one._fork.channel for one in others])
+
+    def result(self, told: Callable[..., None]) -> Any:
+        """Wait for the end, and say what is told until then.
+
+        Raises
+        ------
+        WorkerError
+            If the process is gone.
+        Exception
+            What the task raises.
+        """
+        while True:
+            found = self.step(told)
+            if found:
+                return found[0]
+
+    def step(self, told: Callable[..., None]) -> tuple[Any, ...]:
+        """Wait for what is said next; return the result alone, where that is it, else nothing."""
+        said, *result = self._fork.receive()
+        if not result:
+            told(*codec.decode_unchecked(said, *self._classes))
+            return ()
+        found = codec.decode_unchecked(result[0], *self._classes)
+        self.close()
+        return (found,)
+
+    def fileno(self) -> int:
+        """Return what can be waited for by `select`: that something is said."""
+        return self._fork.channel.fileno()
+
+    def close(self) -> None:
+        """End it, wherever it is."""
+        self._fork.close()
+
+
+def errands(
+    does: str,
+    tasks: Mapping[K, Task],
+    most: int,
+    told: Callable[..., None],
+    classes: Sequence[type],
+) -> Iterator[tuple[K, Any]]:
+    """Yield what tasks return, as they are done, up to so many at a time.
+
+    `told` gets the key of a task and what it tells; errors are those of `Errand.result`.
+    """
+    waiting, under_way = deque(tasks.items()), dict[K, Errand]()
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < most:
+                key, task = waiting.popleft()
+                under_way[key] = Errand(does, task, classes, under_way.values())
+            heard, _, _ = select.select([*under_way.values()], [], [])
+            for key in [key for key, one in under_way.items() if one in heard]:
+                found = under_way[key].step(partial(told, key))
+                if found:
+                    del under_way[key]
+                    yield key, found[0]
+    finally:
+        for one in under_way.values():
+            one.close()
+
+
+def _run(task: Task, channel: Channel) -> None:
+    last = -math.inf
+
+    def tell(*values: Any) -> None:
+        nonlocal last
+        # what waits in line while nobody listens must not hold the task up
+        if time.monotonic() - last > _TELLING and channel.free:
+            last = time.monotonic()
+            channel.send((None, values), beside=True)
+
+    try:
+        answer: list[Any] = [None, (), task(tell)]
+    except (OSError, EOFError):
+        raise
+    except Exception as error:
+        answer = [failure_of(error)]
+    channel.send(answer)

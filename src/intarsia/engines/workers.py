@@ -1,0 +1,455 @@
+"""Processes that compute for clients of a simulation, beside the one that has the server.
+
+A worker is a fork: it has the clients' blocks and states of the moment as its own, without a copy,
+and keeps the states of its clients from there on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia.core.block import Block, ClientId
+from intarsia.engines import codec
+from intarsia.engines.client_host import Host, Moment, Release
+from intarsia.engines.client_states import States
+from intarsia.engines.forks import Channel, Fork, can_fork, cores, failure_of
+from intarsia.errors import WorkerError
+
+_CHUNK = 64  # states that are brought over at a time
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Asks a worker to run a function for some of its clients, whose messages follow."""
+
+    function: str
+    round: int
+    exchange: int
+    clients: tuple[ClientId, ...]
+    groups: tuple[int, ...]  # how many of them each call of the function has
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Asks for the states of some clients."""
+
+    clients: tuple[ClientId, ...]
+    leave: bool  # whether others have them from here on
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Says that the states of some clients follow."""
+
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class _Noise:
+    """What a release draws from."""
+
+    secret: bytes
+    number: int
+
+
+class Workers:
+    """Processes with some of a simulation's clients each.
+
+    Parameters
+    ----------
+    host
+        All clients, as they are now.
+    shares
+        The clients of each worker.
+    functions
+        What may be asked.
+    states
+        The dataclasses that states may hold.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        shares: Sequence[Sequence[ClientId]],
+        functions: Mapping[str, ClientFunction],
+        states: Sequence[type],
+    ) -> None:
+        self._functions, self._classes = functions, tuple(states)
+        self._members: list[_Worker] = []
+        self._where: dict[ClientId, _Worker] = {}
+        for share in shares:
+            given = len(shares) + 1, self._functions, self._classes
+            member = _Worker(host, share, *given, [one.channel for one in self._members])
+            self._members.append(member)
+            self._where.update(dict.fromkeys(share, member))
+        # bytes of the states of clients at workers
+        self._sizes = {client: host.states.size(client) for client in self._where}
+        for member in self._members:
+            member.receive()  # it has its clients' states apart
+
+    @property
+    def processes(self) -> int:
+        """Return how many compute, the one that asks among them."""
+        return len(self._members) + 1
+
+    def has(self, client: ClientId) -> bool:
+        """Return whether a worker has a client."""
+        return client in self._where
+
+    def knows(self, fn: ClientFunction) -> bool:
+        """Return whether the workers can be asked for a function."""
+        return self._functions.get(fn.name) is fn
+
+    def size(self, client: ClientId) -> int:
+        """Return the bytes of the state of a client that a worker has."""
+        return self._sizes[client]
+
+    def places(
+        self, fn: ClientFunction, groups: Sequence[Sequence[ClientId]]
+    ) -> list[_Worker | None]:
+        """Return which worker is to run a function for each group; None: the process that asks.
+
+        Of clients that compute alone it is the one that has them. Of groups each process gets as
+        many, those of which it has most if it can be.
+        """
+        if fn.together is None:
+            return [self._where.get(client) for client, *_ in groups]
+        every: list[_Worker | None] = [None, *self._members]
+        room = dict.fromkeys(every, -(-len(groups) // len(every)))
+        found: list[_Worker | None] = []
+        for group in groups:
+            held = Counter(self._where.get(client) for client in group)
+            open_ = [one for one in every if room[one]]
+            best = max(open_, key=lambda one: held[one])
+            room[best] -= 1
+            found.append(best)
+        return found
+
+    def bring(
+        self, states: States, groups: Sequence[Sequence[ClientId]], places: Sequence[_Worker | None]
+    ) -> None:
+        """Let the states of groups be where they are to be; `states` are those of this process."""
+        moved: dict[_Worker | None, list[ClientId]] = {}
+        for group, place in zip(groups, places, strict=True):
+            away = [client for client in group if self._where.get(client) is not place]
+            moved.setdefault(place, []).extend(away)
+        for place, clients in moved.items():
+            for first in range(0, len(clients), _CHUNK):
+                some = clients[first : first + _CHUNK]
+                found = dict(self.fetched(some, leave=True))
+                here = [client for client in some if client not in found]
+                found |= {client: states[client] for client in here}
+                if place is None:
+                    states.begin(found.items())
+                else:
+                    states.forget(here)
+                    self._put(place, found)
+                for client in some:
+                    self._where.pop(client, None)
+                    if place is not None:
+                        self._where[client] = place
+
+    def send(
+        self,
+        fn: ClientFunction,
+        groups: Sequence[Sequence[ClientId]],
+        places: Sequence[_Worker | None],
+        opened: Mapping[ClientId, Any],
+        now: Moment,
+    ) -> _Asked:
+        """Let workers run a function for their groups; `_Asked` has what they say."""
+        asked: dict[_Worker, tuple[ClientId, ...]] = {}
+        for member in self._members:
+            own = [one for one, place in zip(groups, places, strict=True) if place is member]
+            clients = tuple(client for group in own for client in group)
+            if clients:
+                asked[member] = clients
+                head = _Call(fn.name, now.round, now.exchange, clients, tuple(map(len, own)))
+                member.send(head, *(opened[client] for client in clients))
+        return _Asked(fn, asked, self._sizes)
+
+    def fetched(
+        self, clients: Iterable[ClientId], *, leave: bool = False
+    ) -> Iterator[tuple[ClientId, Any]]:
+        """Yield the states of clients that workers have, some of each one's at a time."""
+        wanted = [client for client in clients if client in self._where]
+        for member in self._members:
+            own = [client for client in wanted if self._where[client] is member]
+            for first in range(0, len(own), _CHUNK):
+                names = tuple(own[first : first + _CHUNK])
+                member.send(_Fetch(names, leave))
+                values = member.receive()
+                for name, value in zip(names, values, strict=True):
+                    yield name, codec.decode_unchecked(value, *self._classes)
+
+    def put(self, states: Mapping[ClientId, Any]) -> None:
+        """Replace the states of clients that workers have."""
+        for member in self._members:
+            self._put(member, {k: one for k, one in states.items() if self._where[k] is member})
+
+    def _put(self, member: _Worker, states: Mapping[ClientId, Any]) -> None:
+        names = tuple(states)
+        for first in range(0, len(names), _CHUNK):
+            some = names[first : first + _CHUNK]
+            member.send(_Put(some), *(states[client] for client in some))
+            [sizes] = member.receive()
+            self._sizes.update(zip(some, codec.decode_unchecked(sizes), strict=True))
+
+    def close(self) -> None:
+        """End the processes; what they have is gone."""
+        for member in self._members:
+            member.close()
+
+
+class _Asked:
+    """What workers were asked together, and have not all answered yet."""
+
+    def __init__(
+        self,
+        fn: ClientFunction,
+        asked: Mapping[_Worker, tuple[ClientId, ...]],
+        sizes: dict[ClientId, int],
+    ) -> None:
+        self._fn, self._asked, self._sizes = fn, asked, sizes
+
+    def releases(self) -> list[Release]:
+        """Return what the noise of the releases is drawn by: the first thing that workers say."""
+        found: list[Release] = []
+        for member, clients in self._asked.items():
+            for client, value in zip(clients, member.receive(), strict=True):
+                words, parts = codec.decode_unchecked(value)
+                found.append(Release(client, RandomKey(words), parts))
+        return found
+
+    def draw(self, noise: Mapping[ClientId, NoiseKey]) -> None:
+        """Tell workers what their clients' releases draw from."""
+        for member, clients in self._asked.items():
+            keys = (noise[client] for client in clients)
+            member.send(*(_Noise(key.secret.to_file(), key.number) for key in keys))
+
+    def replies(self) -> dict[ClientId, Any]:
+        """Return what the clients reply.
+
+        Raises
+        ------
+        IntarsiaError
+            As a client raised it, once all workers are done.
+        WorkerError
+            If a process is gone.
+        """
+        found: dict[ClientId, Any] = {}
+        failed: Exception | None = None
+        for member, clients in self._asked.items():
+            try:
+                sizes, *values = member.receive()
+            except WorkerError:
+                raise
+            except Exception as error:
+                failed = failed or error
+                continue
+            self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
+            classes = codec.classes_in(self._fn.reply)
+            for client, value in zip(clients, values, strict=True):
+                found[client] = codec.decode_unchecked(value, *classes)
+        if failed is not None:
+            raise failed
+        return found
+
+
+class Everywhere(Mapping[ClientId, Any]):
+    """The states of all clients, those at workers read as they are asked for, in order at best."""
+
+    def __init__(
+        self, clients: Sequence[ClientId], held: Mapping[ClientId, Any], workers: Workers
+    ) -> None:
+        self._clients, self._held, self._workers = clients, held, workers
+        self._near: dict[ClientId, Any] = {}  # the next ones, read with the one that was asked for
+
+    def __getitem__(self, client: ClientId) -> Any:
+        if not self._workers.has(client):
+            return self._held[client]
+        if client not in self._near:
+            at = self._clients.index(client)
+            self._near = dict(self._workers.fetched(self._clients[at : at + _CHUNK]))
+        return self._near[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+class Staff:
+    """Decides how many processes compute for the clients of a simulation, and when.
+
+    By itself it takes more than one where they save time: once the clients have computed for a
+    while, and much longer than it takes to bring messages from one process to another.
+
+    Parameters
+    ----------
+    most
+        How many, where an algorithm is expected; None: as many as there are cores, if it pays.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._asked, self._most = most is not None, cores() if most is None else most
+        self.expect_nothing()
+
+    def expect(self, algorithm: Algorithm) -> None:
+        """Take note of the algorithm whose functions clients run from now on."""
+        functions = {fn.name: fn for fn in algorithm.disclosure.functions}
+        self._note(functions, tuple(algorithm.states))
+
+    def expect_nothing(self) -> None:
+        """Let this process compute, as nobody knows what for."""
+        self._note({}, ())
+
+    def _note(self, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]) -> None:
+        self._functions, self._classes = functions, classes
+        self._seen: set[str] = set()
+        self._seconds = self._cost = 0.0
+
+    @contextlib.contextmanager
+    def watch(self, fn: ClientFunction, *, alone: bool) -> Iterator[None]:
+        """Take note of what clients compute, if others could do a part of it: it is not `alone`.
+
+        A function's first call may compile something, and does not count.
+        """
+        began = time.perf_counter()
+        yield
+        if fn.name in self._seen and not alone:
+            self._seconds += time.perf_counter() - began
+
+    def moved(self, fn: ClientFunction, size: int) -> None:
+        """Take note of an exchange that is over, with the bytes of its messages and replies."""
+        if fn.name in self._seen:
+            self._cost += _CALL + _BYTE * size
+        self._seen.add(fn.name)
+
+    @property
+    def may_grow(self) -> bool:
+        """Return whether there may be other processes."""
+        return self._most > 1 and can_fork(asked=self._asked)
+
+    def workers(self, host: Host) -> Workers | None:
+        """Return processes for some of the clients; None: this one is to go on with all."""
+        if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
+            return None
+        *shares, own = shares_of(host.blocks, self._most)
+        if not shares or not self.may_grow:
+            self.expect_nothing()
+            return None
+        found = Workers(host, shares, self._functions, self._classes)
+        host.states = host.states.apart(own, len(shares) + 1)
+        return found
+
+    def _pays(self, host: Host) -> bool:
+        return self._seconds > _LONG and self._seconds > _TIMES * self._cost
+
+
+_LONG = 1.0  # seconds that clients compute before others are to help
+_TIMES = 4.0  # that they compute longer than messages would take
+_CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
+
+
+def shares_of(
+    blocks: Mapping[ClientId, Mapping[str, Block]], processes: int
+) -> list[list[ClientId]]:
+    """Return the clients in shares of about equal size, the last the smallest; none is empty."""
+    sizes = {
+        name: 1 + sum(one.x.data.nbytes for one in own.values()) for name, own in blocks.items()
+    }
+    loads = [0] * min(processes, len(sizes))
+    shares: list[list[ClientId]] = [[] for _ in loads]
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        least = loads.index(min(loads))
+        shares[least].append(name)
+        loads[least] += sizes[name]
+    order = {name: at for at, name in enumerate(sizes)}
+    return [
+        sorted(shares[at], key=order.__getitem__)
+        for at in sorted(range(len(loads)), key=lambda at: -loads[at])
+    ]
+
+
+class _Worker(Fork):
+    """A worker, on the side of the process that asks."""
+
+    def __init__(
+        self,
+        host: Host,
+        clients: Sequence[ClientId],
+        processes: int,
+        functions: Mapping[str, ClientFunction],
+        classes: tuple[type, ...],
+        others: Sequence[Channel],
+    ) -> None:
+        names = ", ".join(map(repr, clients[:3])) + (", …" if len(clients) > 3 else "")
+        given = host, clients, processes, functions, classes
+        super().__init__(f"computed for {names}", partial(_serve, *given), others)
+
+
+def _serve(
+    host: Host,
+    clients: Sequence[ClientId],
+    processes: int,
+    functions: Mapping[str, ClientFunction],
+    classes: tuple[type, ...],
+    channel: Channel,
+) -> None:
+    """Answer calls until the other side closes: what a worker's process does."""
+    host = Host(host.seed, host.blocks, host.states.apart(clients, processes), host.secrets)
+    channel.send((None,))
+    while True:
+        given = channel.receive()
+        try:
+            answer = _answer(host, given, functions, classes, channel)
+        except Exception as error:
+            answer = [failure_of(error)]
+        channel.send(answer)
+
+
+def _answer(
+    host: Host,
+    given: Sequence[memoryview],
+    functions: Mapping[str, ClientFunction],
+    classes: tuple[type, ...],
+    channel: Channel,
+) -> list[Any]:
+    """Return the answer to a call: that nothing failed, and values."""
+    head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put)
+    if isinstance(head, _Fetch):
+        found = [host.states[client] for client in head.clients]
+        if head.leave:
+            host.states.forget(head.clients)
+        return [None, *found]
+    if isinstance(head, _Put):
+        values = [codec.decode_unchecked(value, *classes) for value in given[1:]]
+        host.states.begin(zip(head.clients, values, strict=True))
+        return [None, tuple(map(host.states.size, head.clients))]
+    fn, now = functions[head.function], Moment(head.round, head.exchange)
+    kinds = codec.classes_in(fn.message)
+    messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
+    opened = dict(zip(head.clients, messages, strict=True))
+    noise: dict[ClientId, NoiseKey] = {}
+    if fn.releases:
+        releases = host.releases(fn, opened, now)
+        channel.send([None, *((one.key.words, one.parts) for one in releases)])
+        drawn = [codec.decode_unchecked(value, _Noise) for value in channel.receive()]
+        for one, own in zip(releases, drawn, strict=True):
+            noise[one.client] = NoiseKey(one.key, SecretKey(own.secret), own.number)
+    replies: list[Any] = []
+    clients = iter(head.clients)
+    for size in head.groups:
+        group = {client: opened[client] for client in itertools.islice(clients, size)}
+        replies += host.replies(fn, group, now, noise)
+    return [None, tuple(map(host.states.size, head.clients)), *replies]

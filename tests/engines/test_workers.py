@@ -1,0 +1,333 @@
+"""Several processes for the clients of a simulation: the bits of one, whatever happens to them."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federations import BINARY, rectangles, table
+from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
+from intarsia.core import algorithm as fl
+from intarsia.core.algorithm import Release, SecretKey, client_function, vectorised_function
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
+from intarsia.engines import client_host, codec, forks, workers
+from intarsia.engines.client_states import States
+from intarsia.engines.release_ledger import ReleaseLedger
+from intarsia.engines.simulation import Simulation
+from intarsia.errors import TableError, WorkerError
+from intarsia.experiment.config import load
+from intarsia.training.run import resume, run
+from tests.training.test_resume import EXPERIMENT, check_identical, write_tables
+
+OPTIONS = FedAvg(regularisation=0.1)
+
+
+@dataclass(frozen=True)
+class Tell:
+    values: fl.Array
+
+
+@dataclass(frozen=True)
+class Told:
+    values: fl.Array
+
+
+@dataclass(frozen=True)
+class Count:
+    calls: int
+
+
+@client_function
+def twice(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count, Told]:
+    if message.values[0] == -1:
+        raise TableError("The value is -1; send another.")
+    if message.values[0] == -2:
+        raise ZeroDivisionError("not ours")
+    if message.values[0] == -3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    drawn = rng.generator().normal(size=message.values.shape)
+    return Count(state.calls + 1), Told(2 * message.values + drawn)
+
+
+@client_function
+def unknown(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count, Told]:
+    return Count(state.calls + int(message.values[0])), Told(np.array([os.getpid()]))
+
+
+def engine_over(clients: int, count: int | None = 1, **given) -> Simulation:
+    x, y = table(40, 4)
+    blocks = rectangles(x, y, clients, 1)
+    secrets = {name: SecretKey(name.encode().ljust(32)) for name in blocks}
+    schema = Schema.of(blocks, BINARY)
+    return Simulation({"train": (schema, blocks)}, 0, secrets=secrets, workers=count, **given)
+
+
+def counting(clients: int, count: int | None = 1, *, functions=(twice,), **given) -> Simulation:
+    """Return an engine whose clients count how often they were asked for `twice`."""
+    engine = engine_over(clients, count, **given)
+    engine.set_states(dict.fromkeys(engine.ids, Count(0)))
+    algorithm = replace(
+        FEDAVG, states=(Count,), disclosure=fl.Disclosure(sends=fl.asks(*functions))
+    )
+    engine.expect(algorithm)
+    return engine
+
+
+def tell(engine: Simulation, first: float = 1.0, size: int = 3):
+    messages = {name: Tell(np.arange(size) + first + 10 * at) for at, name in enumerate(engine.ids)}
+    return engine.ask(twice, messages)
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("room", [None, 100, 5_000])
+def test_replies_and_states_are_those_of_one_process(count, room, monkeypatch):
+    if room is not None:  # more than the memory holds goes beside it
+        monkeypatch.setattr(forks, "_ROOM", room)
+    alone, spread = counting(5), counting(5, count)
+    for number in (1, 2):
+        for engine in (alone, spread):
+            engine.begin_round(number, engine.ids if number == 1 else engine.ids[1:4])
+        one, other = tell(alone, size=300), tell(spread, size=300)
+        assert list(one) == list(other)
+        assert codec.encode(tuple(one.values())) == codec.encode(tuple(other.values()))
+    assert list(spread.states) == list(alone.states)
+    assert (
+        spread.get_states()
+        == alone.get_states()
+        == {name: Count(1 + (0 < at < 4)) for at, name in enumerate(alone.get_states())}
+    )
+    assert spread.books.traffic == alone.books.traffic
+
+
+@vectorised_function
+def companions(
+    visits: Sequence[tuple[Count, Block, Tell, fl.RandomKey]],
+) -> list[tuple[Count, Told]]:
+    """Tell who is computed for at once: what a library makes of that may show in the last bits."""
+    group = np.array([message.values[0] for _, _, message, _ in visits])
+    return [(Count(state.calls + 1), Told(group)) for state, *_ in visits]
+
+
+def test_clients_that_compute_at_once_do_so_with_the_same_others(monkeypatch):
+    monkeypatch.setattr(client_host, "_TOGETHER", 3)
+    rng = np.random.default_rng(0)
+    engines = [counting(14, count, functions=(companions, twice)) for count in (1, 2, 3)]
+    names = engines[0].ids
+    for number in range(1, 8):
+        present = [name for name in names if number == 1 or rng.random() < 0.6]
+        found = []
+        for engine in engines:
+            engine.begin_round(number, present)
+            messages = {name: Tell(np.array([float(names.index(name))])) for name in present}
+            found.append(codec.encode(tuple(engine.ask(companions, messages).values())))
+            tell(engine)
+        assert found[0] == found[1] == found[2]
+    states = [engine.get_states() for engine in engines]
+    assert list(states[0]) == list(states[1]) == list(states[2]) == list(names)
+    assert states[0] == states[1] == states[2]
+
+
+def test_what_workers_do_not_know_is_computed_here():
+    engine = counting(4, 4)
+    tell(engine)
+    found = engine.ask(unknown, dict.fromkeys(engine.ids, Tell(np.array([5.0]))))
+    assert {reply.values[0] for reply in found.values()} == {os.getpid()}
+    tell(engine)
+    assert set(engine.get_states().values()) == {Count(7)}
+
+
+def test_states_that_lie_in_a_file_go_along(tmp_path):
+    engine = counting(4, 2, states=States(0, tmp_path))
+    tell(engine)
+    engine.transform(lambda client, part, block: block)  # this process takes them over
+    tell(engine)
+    assert set(engine.get_states().values()) == {Count(2)}
+
+
+@pytest.mark.parametrize("client", [0, 1, 2, 3])
+def test_an_error_is_raised_as_in_one_process(client):
+    engine, alone = counting(4, 3), counting(4)
+    for first, kind in ((-1.0, TableError), (-2.0, ZeroDivisionError)):
+        said = []
+        for one in (engine, alone):
+            with pytest.raises(kind) as caught:
+                tell(one, first - 10 * client)
+            said.append((str(caught.value), getattr(caught.value, "__notes__", [""])[0]))
+        assert said[0][0] == said[1][0]
+        assert kind is ZeroDivisionError or said[0][1] == said[1][1]
+        tell(engine)  # it goes on
+
+
+def test_a_process_that_is_killed_is_named_with_its_clients():
+    engine = counting(4, 2)
+    tell(engine)
+    asked = dict.fromkeys(engine.ids, Tell(np.ones(1)))
+    [away] = [one for one in engine.ids if engine._workers.has(one)][:1]
+    with pytest.raises(WorkerError, match=f"'{away}'.*SIGKILL.*resume the run"):
+        engine.ask(twice, {**asked, away: Tell(np.array([-3.0]))})
+
+
+@pytest.mark.parametrize("workers_", [2, 3])
+def test_noise_is_that_of_one_process_and_counted_once(workers_, tmp_path):
+    algorithm = FEDAVG.private(Release(1.0, 0.5, releases=3))
+    states = []
+    for count, path in ((1, tmp_path / "one"), (workers_, tmp_path / "several")):
+        ledger = ReleaseLedger(path)
+        ledger._nonce = b"of both runs...."
+        engine = engine_over(4, count, ledger=ledger)
+        key = engine.key("init")
+        engine.begin(algorithm, OPTIONS)
+        server = algorithm.init_server(OPTIONS, engine.schema("train"), key)
+        server = algorithm.setup(server, engine, key)
+        for number in (1, 2):
+            engine.begin_round(number)
+            server, _ = algorithm.round(server, engine, engine.key())
+        states.append(codec.encode(engine.books.seal(server)))
+        assert (engine._workers is not None) == (count > 1)
+        assert {len(own) for own in ledger._numbers.values()} == {2}
+    assert states[0] == states[1]
+
+
+def test_short_work_stays_in_one_process_and_long_work_does_not(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    engine = counting(4, None)
+    for _ in range(20):
+        tell(engine)
+    assert engine._workers is None
+    monkeypatch.setattr(workers, "_LONG", 0.0)
+    tell(engine)
+    assert engine._workers is None  # messages would take longer than the work
+    monkeypatch.setattr(workers, "_TIMES", 0.0)
+    tell(engine)
+    assert engine._workers is not None
+    assert set(engine.get_states().values()) == {Count(22)}
+
+
+def test_shares_are_about_equal_and_all_clients_are_in_one():
+    x, y = table(60, 4)
+    blocks = rectangles(x, y, 6, 1)
+    held = {name: {"train": one} for name, one in blocks.items()}
+    held["big"] = {"train": next(iter(rectangles(*table(150, 4), 1, 1).values()))}
+    shares = workers.shares_of(held, 3)
+    assert sorted(itertools.chain(*shares)) == sorted(held)
+    assert ["big"] in shares
+    assert sorted(map(len, shares)) == [1, 3, 3]
+    assert workers.shares_of({"a": held["big"]}, 3) == [["a"]]
+
+
+def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path):
+    write_tables(tmp_path, wide=False)
+    given = {"rounds": 40, "tolerance": 1e-12, "participation": 1.0}
+    text = EXPERIMENT.format(loss="hinge", method="auto", out=tmp_path / "whole", **given)
+    (tmp_path / "file.toml").write_text(text)
+    run(load(tmp_path / "file.toml", ["experiment.workers=1"]))
+
+    class Kills:
+        def on_round(self, now):
+            if now.round == 3:
+                [child] = multiprocessing.active_children()
+                os.kill(child.pid, signal.SIGKILL)
+
+    cut = tmp_path / "cut"
+    two = load(tmp_path / "file.toml", ["experiment.workers=2"])
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        run(two, out=cut, callbacks=[Kills()])
+    assert resume(cut).rounds > 3
+    check_identical(tmp_path / "whole", cut)
+
+
+SLEEPING = """
+import os, sys, time
+sys.path[:0] = {path!r}
+from tests.engines.test_workers import counting, tell
+engine = counting(4, 3)
+tell(engine)
+print(*(one._process.pid for one in engine._workers._members), flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_with_the_one_that_asks():
+    code = SLEEPING.format(path=[*sys.path, str(Path(__file__).parents[2])])
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        children = [int(one) for one in parent.stdout.readline().split()]
+        assert len(children) == 2
+        parent.kill()
+    until = time.monotonic() + 10
+    while any(map(lives, children)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(lives, children))
+
+
+def lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_errands_are_done_several_at_a_time(monkeypatch):
+    monkeypatch.setattr(forks, "_TELLING", 0.0)
+
+    def square(number, tell):
+        tell("begun", number)
+        time.sleep(0.02 * (4 - number))
+        return Told(np.full(3, float(number**2))), os.getpid()
+
+    said, classes = [], (Told,)
+    tasks = {f"n{number}": partial(square, number) for number in range(4)}
+    found = dict(forks.errands("squared", tasks, 2, lambda *heard: said.append(heard), classes))
+    assert {name: one.values[0] for name, (one, _) in found.items()} == {
+        f"n{number}": number**2 for number in range(4)
+    }
+    assert len({process for _, process in found.values()} | {os.getpid()}) == 5
+    assert sorted(said) == [(f"n{number}", "begun", number) for number in range(4)]
+
+
+def fails(tell):
+    raise TableError("The table is empty; give rows.")
+
+
+def dies(tell):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "said"),
+    [(fails, TableError, r"^The table is empty"), (dies, WorkerError, "that squared.*SIGKILL")],
+)
+def test_an_errand_that_fails_ends_all(task, kind, said):
+    tasks = {"waits": lambda tell: time.sleep(60), "fails": task}
+    began = time.monotonic()
+    with pytest.raises(kind, match=said):
+        dict(forks.errands("squared", tasks, 2, print, ()))
+    assert time.monotonic() - began < 30
+    assert not multiprocessing.active_children()
+
+
+def test_an_errand_that_nobody_listens_to_goes_on(monkeypatch):
+    monkeypatch.setattr(forks, "_TELLING", -1.0)
+
+    def talks(tell):
+        for number in range(20_000):
+            tell("a word of some length", number)
+        return "done"
+
+    errand, heard = forks.Errand("talked", talks), []
+    time.sleep(0.5)
+    assert errand.result(lambda *said: heard.append(said)) == "done"
+    assert 0 < len(heard) < 20_000
