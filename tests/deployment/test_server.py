@@ -446,12 +446,16 @@ def test_renew_says_what_is_to_be_done_with_what_it_wrote(tmp_path, monkeypatch,
     monkeypatch.setattr(kit_commands, "over_nvflare", lambda name: module)
     described(tmp_path)
     words = ["federation", "renew", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    for name in ("bank", "telecom"):
+        (tmp_path / name / "startup").mkdir(parents=True)
     assert main([*words, "bank"]) == 0
     first, *others = said(capfd)[1].splitlines()
     assert first.endswith("renewed, valid until 2031-05-01")
     assert [line.split(":")[0].strip() for line in others] == [str(tmp_path / "renewed" / "bank")]
     assert main(words) == 0
-    assert len(said(capfd)[1].splitlines()) == 5  # the server and three sites
+    assert len(said(capfd)[1].splitlines()) == 4  # the server and the sites whose kits are here
+    assert main([*words, "retailer"]) == 2
+    assert "so that its key is the site's alone" in one_error(said(capfd)[1])
     assert main([*words, "bnak"]) == 2
     assert "The federation has no 'bnak'; use 'bank'" in one_error(said(capfd)[1])
 

@@ -137,7 +137,9 @@ def renew(
     file: File,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
+        typer.Argument(
+            metavar="[NAME]...", help="Sites whose kits are in DIR, or server; default: all."
+        ),
     ] = None,
     out: Kits = _KITS,
 ) -> None:
@@ -150,13 +152,19 @@ def renew(
     over = over_nvflare("kits")
     description = load(file)
     known = ("server", *description.sites)
+    here = [name for name in known if name == "server" or (out / name / "startup").is_dir()]
     for name in names or ():
         if name not in known:
             raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
+        if name not in here:
+            raise ExperimentError(
+                f"The kit of {name!r} is not in {out}, so that its key is the site's alone; let "
+                f"the site run `intarsia federation join {name}`, and sign its request."
+            )
     given = description.name, description.server, out.resolve()
-    written, end = over.renewed(*given, names or known, known)
+    written, end = over.renewed(*given, names or here, known)
     say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
-    for name in names or known:
+    for name in names or here:
         say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
 
 
