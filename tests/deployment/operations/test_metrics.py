@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import socket
@@ -16,6 +17,7 @@ pytest.importorskip("prometheus_client", reason="pip install intarsia[metrics]")
 from prometheus_client.parser import text_string_to_metric_families
 
 from intarsia import __version__
+from intarsia.cli import federation
 from intarsia.cli.main import main
 from intarsia.deployment.operations import metrics
 from intarsia.engines.remote.caller import RetryPolicy
@@ -95,6 +97,10 @@ def test_a_server_serves_how_its_federation_stands(kit):
     assert not [key for key in absent if key in found]
     with pytest.raises(urllib.error.URLError):
         read(port)  # it ends with what it serves
+
+
+def test_another_machine_reads_nothing_unless_it_is_asked_for():
+    assert inspect.signature(federation.server).parameters["metrics_at"].default == "127.0.0.1"
 
 
 def test_sites_are_not_known_where_the_server_cannot_be_asked(kit):
