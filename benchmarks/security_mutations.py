@@ -72,6 +72,10 @@ ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
+JOINING = "tests/deployment/operations/test_joining.py"
+BACKUP = "tests/deployment/operations/test_backup.py"
+METRICS = "tests/deployment/operations/test_metrics.py"
+REVOKED = "tests/engines/transports/test_revocation.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -473,6 +477,94 @@ MUTATIONS = [
     *_of(
         "deployment/server.py",
         ("mode of a request", ".encode(), private=True)", ".encode())", FILES),
+    ),
+    *_of(
+        "deployment/operations/joining.py",
+        (
+            "kits: a request of a known site",
+            "if name not in description.sites:\n",
+            "if False:\n",
+            JOINING,
+        ),
+        ("kits: fingerprints heard", "if not heard:", "if False:", JOINING),
+        (
+            "kits: fingerprints compared",
+            'if "".join(heard.split()).lower() !=',
+            "if False and (heard) !=",
+            JOINING,
+        ),
+        (
+            "kits: the authority confirmed",
+            'if heard or not (kit / "startup").exists():',
+            "if heard:",
+            JOINING,
+        ),
+    ),
+    *_of(
+        "engines/transports/kits.py",
+        ("kits: a request's own signature", "if not sound:", "if False:", JOINING),
+        (
+            "kits: a request's kind of key",
+            "if not isinstance(key, rsa.RSAPublicKey) or",
+            "if False and",
+            JOINING,
+        ),
+        (
+            "kits: the key of a certificate",
+            "if key.public_key() != certificate.public_key():",
+            "if False:",
+            JOINING,
+        ),
+        (
+            "kits: the same authority",
+            "if (own / _ROOT).is_file() and",
+            "if False and",
+            JOINING,
+        ),
+        (
+            "kits: mode of a site's key",
+            "write_atomically(kit / _JOINING / _KEY, _pem(key), private=True)",
+            "write_atomically(kit / _JOINING / _KEY, _pem(key))",
+            JOINING,
+        ),
+        ("kits: a new authority", "if not new:", "if False:", JOINING),
+    ),
+    *_of(
+        "deployment/operations/archive.py",
+        ("kits: members elsewhere", '".." not in name.parts', "True", BACKUP),
+        (
+            "kits: links in a file",
+            "not (member.isreg() or member.isdir())",
+            "False",
+            BACKUP,
+        ),
+        ("kits: mode of a file", "os.O_EXCL, 0o600)", "os.O_EXCL, 0o644)", BACKUP),
+        (
+            "kits: members of one name",
+            "if len({one.name for one in members}) < len(members):",
+            "if False:",
+            BACKUP,
+        ),
+    ),
+    *_of(
+        "deployment/operations/backup.py",
+        ("kits: written over", "if kit.exists():", "if False:", BACKUP),
+        ("kits: a kit at work", "with at_rest(kit):", "if True:", BACKUP),
+    ),
+    *_of(
+        "engines/transports/revocation.py",
+        (
+            "kits: a revoked certificate refused",
+            "if self.refuses(certificate):\n                return",
+            "if False:\n                return",
+            REVOKED,
+        ),
+        ("kits: a revoked certificate cut off", "request.transport.abort()", "pass", REVOKED),
+        ("kits: certificates so far", "began <= self._known", "began < self._known", REVOKED),
+    ),
+    *_of(
+        "cli/federation.py",
+        ("kits: where metrics are", '= "127.0.0.1",', '= "0.0.0.0",', METRICS),
     ),
     *_of("deployment/federation_file.py", ("mode of site.toml", ", private=True)", ")", FILES)),
     *_of(

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import sys
 import threading
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -51,3 +53,21 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
         first.stop()
     with second.running():  # the lock went with the first
         second.stop()
+
+
+def test_what_happens_is_told_as_json_too_and_a_full_disk_ends_nothing(tmp_path):
+    told = []
+
+    def tell(line):
+        told.append(json.loads(line))
+        raise OSError(28, "No space left on device")
+
+    process = kit_process.KitProcess(tmp_path, [], events=tell)
+    process.note('a "name" with ü\x1b[2J')
+    ((line,), (one,)) = (tmp_path / "events.log").read_text().splitlines(), told
+    assert line.endswith(one["message"])
+    assert "\x1b" not in one["message"]
+    assert one["kit"] == tmp_path.name
+    moment = datetime.fromisoformat(one["time"])
+    assert moment.utcoffset() == timedelta(0)
+    assert line.startswith(f"{moment:%Y-%m-%d %H:%M:%S} ")

@@ -401,16 +401,16 @@ def test_a_folder_that_is_no_kit_is_refused(command, tmp_path, capfd):
 def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monkeypatch, capfd):
     from types import SimpleNamespace
 
-    from intarsia.cli import federation as federation_commands
+    from intarsia.cli import kits as kit_commands
 
-    def provisioned(name, host, ports, sites, folder):
-        kits = {one: folder / one for one in ("server", *sites)}
+    def provisioned(name, host, ports, sites, folder, *, keys):
+        kits = {one: folder / one for one in ("server", *(sites if keys else ()))}
         for kit in kits.values():
             (kit / "local").mkdir(parents=True, exist_ok=True)
         return kits
 
     module = SimpleNamespace(provisioned=provisioned)
-    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    monkeypatch.setattr(kit_commands, "over_nvflare", lambda name: module)
     described(tmp_path)
     words = ["federation", "provision", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
     (tmp_path / "bank" / "local").mkdir(parents=True)
@@ -423,27 +423,39 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
         assert lines[0].startswith(first)
         assert lines[1].endswith(f"the keys that they had: {known}")
         new = [line.strip().partition(":")[0] for line in lines[2:]]
-        assert new == [str(tmp_path / one) for one in ("telecom", "retailer") if known == "bank"]
+        at_all = [str(tmp_path / one) for one in ("telecom", "retailer")] + ["for trials"]
+        assert new == (at_all if known == "bank" else [])
+    (tmp_path / "other").mkdir()
+    assert main([*words[:-1], str(tmp_path / "other"), "--keys-at-sites"]) == 0
+    lines = said(capfd)[1].splitlines()
+    assert lines[0].startswith("wrote 1 kit to")
+    assert lines[1] == "  bank: run intarsia federation join bank there, and sign bank.request here"
+    assert len(lines) == 4
 
 
 def test_renew_says_what_is_to_be_done_with_what_it_wrote(tmp_path, monkeypatch, capfd):
     from types import SimpleNamespace
 
-    from intarsia.cli import federation as federation_commands
+    from intarsia.cli import kits as kit_commands
 
-    def renewed(name, host, ports, sites, folder, which):
-        assert (name, ports, folder) == ("credit", (8702, 8703), tmp_path)
+    def renewed(name, host, folder, which, known):
+        assert (name, folder, known[0]) == ("credit", tmp_path, "server")
         return folder / "renewed", datetime(2031, 5, 1, tzinfo=UTC)
 
-    monkeypatch.setattr(federation_commands, "_nvflare", lambda: SimpleNamespace(renewed=renewed))
+    module = SimpleNamespace(renewed=renewed)
+    monkeypatch.setattr(kit_commands, "over_nvflare", lambda name: module)
     described(tmp_path)
     words = ["federation", "renew", str(tmp_path / "federation.toml"), "-o", str(tmp_path)]
+    for name in ("bank", "telecom"):
+        (tmp_path / name / "startup").mkdir(parents=True)
     assert main([*words, "bank"]) == 0
     first, *others = said(capfd)[1].splitlines()
     assert first.endswith("renewed, valid until 2031-05-01")
     assert [line.split(":")[0].strip() for line in others] == [str(tmp_path / "renewed" / "bank")]
     assert main(words) == 0
-    assert len(said(capfd)[1].splitlines()) == 5  # the server and three sites
+    assert len(said(capfd)[1].splitlines()) == 4  # the server and the sites whose kits are here
+    assert main([*words, "retailer"]) == 2
+    assert "so that its key is the site's alone" in one_error(said(capfd)[1])
     assert main([*words, "bnak"]) == 2
     assert "The federation has no 'bnak'; use 'bank'" in one_error(said(capfd)[1])
 
@@ -533,7 +545,7 @@ def test_status_names_the_sites_that_are_connected_and_those_that_are_not(
     jobs.answering, jobs.close = ("bank", "telecom"), lambda: None
     monkeypatch.setattr(kit_process, "is_running", lambda kit: True)
     module = SimpleNamespace(Jobs=lambda kit: jobs)
-    monkeypatch.setattr(federation_commands, "_nvflare", lambda: module)
+    monkeypatch.setattr(federation_commands, "over_nvflare", lambda name: module)
     assert main(["federation", "status", str(kit), *words]) == 0
     shown = capsys.readouterr()
     if words:

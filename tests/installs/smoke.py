@@ -101,8 +101,13 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
            *((0, "fits: hyfdca") if extra in extras else (2, f'pip install "intarsia[{extra}]"')))
           for extra in ("hdf5", "flower")],
         (["federation", "init"], 0, "wrote federation.toml"),
-        (["federation", "provision", "federation.toml"],
-         *((0, "wrote 4 kits") if "nvflare" in extras else (2, 'pip install "intarsia[nvflare]"'))),
+        *[(["federation", *words],
+           *((0, said) if "nvflare" in extras else (2, 'pip install "intarsia[nvflare]"')))
+          for words, said in (
+              (["provision", "federation.toml", "--for", "kubernetes"], "wrote 4 kits"),
+              (["join", "bank"], "made a key in bank"),
+          )],
+        (["federation", "dashboard"], 0, "intarsia_run_round"),
     ]  # fmt: skip
     for kind, packages in (("sqlite", ()), ("duckdb", ("duckdb",)), ("postgresql", ("psycopg",))):
         there = kind in extras

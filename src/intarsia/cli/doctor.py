@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SOON = timedelta(days=30)  # a certificate that ends within it is to be renewed
 _SECONDS = 3.0  # in which a server must answer
 _MINUTE = 60.0
-_RENEW = "get new ones from whoever provisions the federation (intarsia federation renew)"
+_RENEW = "renew it: intarsia federation join at a site, renew for the server"
 
 
 @dataclass(frozen=True)

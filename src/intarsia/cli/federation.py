@@ -7,30 +7,37 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from intarsia.cli import kits
 from intarsia.cli.console import AsJson, put, say
+from intarsia.cli.kits import Kit, over_nvflare
 from intarsia.core.plugins import package_of
-from intarsia.errors import ExperimentError, nearest, printable
+from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
+    from intarsia.experiment.config import Experiment
 
 
 app = typer.Typer(
     help="Run experiments across organisations, over NVIDIA FLARE and mutual TLS.",
     rich_markup_mode="rich",
-    epilog="In this order: init and provision once; each site gets its kit, fills in local/"
-    "site.toml and runs site; the server's runs server and then submit for each experiment.",
+    epilog="In this order: init and provision --keys-at-sites once; each site runs join, the "
+    "server's people run sign, the site install; it fills in local/site.toml and runs site; the "
+    "server's people run server, and then submit for each experiment.",
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE")]
-Kit = Annotated[
-    Path,
-    typer.Argument(metavar="KIT", help="The folder that provision wrote.", resolve_path=True),
+Described = Annotated[Path, typer.Argument(metavar="EXPERIMENT")]
+JsonLogs = Annotated[
+    bool,
+    typer.Option(
+        "--json-logs", help="Write what happens to standard output, an object of JSON a line."
+    ),
 ]
 
 _WATCHED: Final = 5.0  # seconds between looks
@@ -41,96 +48,54 @@ Which = Annotated[
 ]
 
 
-@app.command()
-def init(file: File = Path("federation.toml")) -> None:
-    """Write an example of a federation's FILE, to be changed."""
-    from intarsia.deployment.federation_file import EXAMPLE
-
-    if file.exists():
-        raise ExperimentError(f"{file} is there already; name another file.")
-    file.write_text(EXAMPLE, encoding="utf-8")
-    say(f"wrote {file}; change it, then run intarsia federation provision {file}")
+_OF_KITS = (kits.init, kits.provision, kits.join, kits.sign, kits.install, kits.renew, kits.revoke)
+for command in (*_OF_KITS, kits.backup, kits.restore, kits.dashboard):
+    app.command()(command)
 
 
 @app.command()
-def provision(
-    file: File,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where the kits are written.")
-    ] = Path("kits"),
-) -> None:
-    """Write a kit with keys and certificates for the server and each site of FILE.
-
-    A kit that is there already stays as it is, so that sites can be added later.
-    """
-    from intarsia.deployment.federation_file import finish_kits, load
-
-    nvflare = _nvflare()
-    description = load(file)
-    out = out.resolve()
-    ports = description.port, description.port + 1
-    known = [name for name in ("server", *description.sites) if (out / name).exists()]
-    kits = nvflare.provisioned(description.name, description.server, ports, description.sites, out)
-    finish_kits(description, dict(kits))
-    new = len(kits) - len(known)
-    say(f"wrote {new} kit{'' if new == 1 else 's'} to {out}")
-    if known:
-        say(f"  there before, with the keys that they had: {', '.join(known)}")
-    for name in description.sites:
-        if name not in known:
-            say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
-
-
-@app.command()
-def renew(
-    file: File,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Sites, or server; default: all."),
+def server(
+    kit: Kit,
+    metrics: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=1, max=65535, help="Let Prometheus read at this port."),
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where provision wrote the kits.")
-    ] = Path("kits"),
+    metrics_at: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where that port is; default: this machine only.")
+    ] = "127.0.0.1",
+    json_logs: JsonLogs = False,
 ) -> None:
-    """Write new keys and certificates for kits of FILE, by the same authority; the others go on."""
-    from intarsia.deployment.federation_file import load
-
-    nvflare = _nvflare()
-    description = load(file)
-    known = ("server", *description.sites)
-    for name in names or ():
-        if name not in known:
-            raise ExperimentError(f"The federation has no {name!r}; {nearest(name, known)}.")
-    ports = description.port, description.port + 1
-    given = description.name, description.server, ports, description.sites, out.resolve()
-    written, end = nvflare.renewed(*given, names or known)
-    say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
-    for name in names or known:
-        say(f"  {written / name}: copy it over the kit (cp -r {name}/. KIT), and start that again")
-
-
-@app.command()
-def server(kit: Kit) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
+
+    nvflare = over_nvflare("nvflare")
+    from intarsia.deployment.operations.metrics import Standing, served
+    from intarsia.deployment.operations.schedules import Daily
     from intarsia.deployment.process import KitProcess, is_running
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
-    nvflare = _nvflare()
     sites_of(kit)
     if not is_running(kit):  # what runs from it already is said in its own words
         nvflare.check_ports(kit)
-    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=True), say)
-    jobs = nvflare.Jobs(kit / "admin")
-    say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
-    with process.running():
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=True)
+    process = KitProcess(kit, command, say, *([put] if json_logs else []))
+    with contextlib.ExitStack() as stack:
+        jobs, asking = (
+            stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin"))) for _ in range(2)
+        )
+        standing = None if metrics is None else Standing(kit, asking.sites)
+        stack.enter_context(process.running())
+        if standing is not None and metrics is not None:
+            stack.enter_context(served(standing, metrics_at, metrics))
+            say(f"metrics for Prometheus: http://{metrics_at}:{metrics}/metrics")
+        say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
-        supervise(*given, stopped=process.stopped, note=process.note)
-    jobs.close()
+        daily = Daily(kit, process.note)
+        supervise(*given, stopped=process.stopped, note=process.note, each=daily.look)
 
 
 @app.command()
-def site(kit: Kit) -> None:
+def site(kit: Kit, json_logs: JsonLogs = False) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
     from intarsia.deployment.client_folder import (
         ENTRY_POINTS,
@@ -140,7 +105,7 @@ def site(kit: Kit) -> None:
     )
     from intarsia.deployment.process import KitProcess
 
-    nvflare = _nvflare()
+    nvflare = over_nvflare("nvflare")
     settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
     if found := check_log(kit / "local"):
         say(f"warning: {found}")
@@ -150,7 +115,8 @@ def site(kit: Kit) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
-    process = KitProcess(kit, nvflare.parent_command(kit, ENTRY_POINTS, server=False), say)
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
+    process = KitProcess(kit, command, say, *([put] if json_logs else []))
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()
@@ -159,26 +125,64 @@ def site(kit: Kit) -> None:
 @app.command()
 def submit(
     kit: Kit,
-    experiment: Annotated[Path, typer.Argument(metavar="EXPERIMENT")],
+    experiment: Described,
     overwrite: Annotated[bool, typer.Option(help="Replace a run of the same name.")] = False,
 ) -> None:
     """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import request
-    from intarsia.experiment import config as experiments
 
     sites, patience = sites_of(kit)
-    description = experiments.load(experiment, parties=sites)
+    description, named = _read_for(sites, experiment)
+    asked = kit / "local", description, named or sites, patience
+    own = request(*asked, overwrite=overwrite, alive=is_running(kit))
+    say(f"asked for {description.name}; its results will be in {own / 'out'}")
+
+
+@app.command()
+def schedule(
+    kit: Kit,
+    experiment: Described,
+    at: Annotated[
+        str, typer.Option("--at", metavar="HH:MM", help="When, by the server's clock.")
+    ] = "02:00",
+    keep: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Keep so many finished runs; 0: all.")
+    ] = 0,
+) -> None:
+    """Let the server of KIT run an EXPERIMENT every day, on the tables of then."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.operations import schedules
+
+    description, _ = _read_for(sites_of(kit)[0], experiment)
+    made = schedules.add(kit, description, at, keep, datetime.now())
+    say(f"runs {made.name} every day at {made.at}, from {made.since} on, as {made.name}-DATE")
+
+
+@app.command()
+def unschedule(kit: Kit, name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Let the server of KIT run the experiment NAME no more every day; its runs stay."""
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.deployment.operations import schedules
+
+    sites_of(kit)
+    schedules.remove(kit, name)
+    say(f"runs {name} no more every day")
+
+
+def _read_for(sites: tuple[str, ...], file: Path) -> tuple[Experiment, tuple[str, ...]]:
+    """Return the experiment in a file, and the clients that it names, which are the sites."""
+    from intarsia.experiment import config as experiments
+
+    description = experiments.load(file, parties=sites)
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
         raise ExperimentError(
             f"The experiment's clients are {sorted(named)} but the federation's sites are "
             f"{sorted(sites)}; both must have the same names."
         )
-    asked = kit / "local", description, named or sites, patience
-    own = request(*asked, overwrite=overwrite, alive=is_running(kit))
-    say(f"asked for {description.name}; its results will be in {own / 'out'}")
+    return description, named
 
 
 @app.command()
@@ -202,7 +206,9 @@ def status(
 
     check_kit(kit)
     asks = is_of_server(kit) and (ask if ask is not None else not as_json)
-    jobs = _nvflare().Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
+    jobs = (
+        over_nvflare("nvflare").Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
+    )
     shown: dict[str, Any] = {}
     try:
         while True:
@@ -229,8 +235,10 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
     """Return how a kit stands, as `status --json` prints it; `jobs` asks sites, None: nobody."""
     from intarsia.cli.doctor import certificates
     from intarsia.deployment.federation_file import is_of_server, sites_of
+    from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
+    from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
@@ -239,6 +247,10 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
         "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
+    if is_server:
+        refused = revoked(kit)
+        found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
+        found["schedules"] = [asdict(one) for one in schedules(kit)]
     if jobs is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
             there = jobs.sites()
@@ -251,6 +263,11 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
+    for name, moment in found.get("revoked", {}).items():
+        when = datetime.fromisoformat(moment)
+        say(f"  refused: certificates of {name} of before {when:%Y-%m-%d %H:%M:%S} UTC")
+    for one in found.get("schedules", ()):
+        say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:
@@ -430,16 +447,3 @@ def _line(one: dict[str, Any]) -> str:
     problem = f" ({one['problem']})" if one["problem"] else ""
     numbers += [f"without {', '.join(one['away'])}"] if one["away"] else []
     return f"  {one['name']}: {one['state']}, {', '.join(numbers)}{problem}"
-
-
-def _nvflare() -> Any:
-    """Return the engine's module, which needs its library."""
-    try:
-        from intarsia.engines.transports import nvflare
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").split(".")[0] not in ("nvflare", "psutil"):
-            raise
-        raise ExperimentError(
-            'The library nvflare is not installed; run pip install "intarsia[nvflare]".'
-        ) from None
-    return nvflare

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -99,11 +100,7 @@ class FederationFile:
                 "many as a server of NVIDIA FLARE takes: make two of it."
             )
         for name in (self.name, *self.sites):
-            if not name.replace("-", "").replace("_", "").isalnum() or name in ("server", "admin"):
-                raise ExperimentError(
-                    f"The name {name!r} cannot be that of a folder and a certificate; take "
-                    'letters, digits, "-" and "_", and neither "server" nor "admin".'
-                )
+            check_name(name)
         if len({name.lower() for name in self.sites}) < len(self.sites) or not self.server:
             raise ExperimentError(
                 f"The server is {self.server!r} and the sites are {list(self.sites)}; the server "
@@ -148,13 +145,22 @@ def load(path: Path) -> FederationFile:
     return hyperparameters(FederationFile, given, f"{path}: [federation]")
 
 
-def finish_kits(description: FederationFile, kits: dict[str, Path]) -> None:
+def check_name(name: str) -> None:
+    """Refuse a name of a federation or a site that cannot be a folder's and a certificate's."""
+    if not name.replace("-", "").replace("_", "").isalnum() or name in ("server", "admin"):
+        raise ExperimentError(
+            f"The name {name!r} cannot be that of a folder and a certificate; take "
+            'letters, digits, "-" and "_", and neither "server" nor "admin".'
+        )
+
+
+def finish_kits(description: FederationFile, kits: Mapping[str, Path]) -> None:
     """Write what is ours into new kits: the server's sites, and a site.toml to be filled in."""
-    known = {"sites": list(description.sites), "patience": vars(description.patience)}
-    write_atomically(kits["server"] / "local" / _SITES, json.dumps(known, indent=1).encode())
-    for name in description.sites:
-        path = kits[name] / "local" / "site.toml"
-        if not path.exists():
+    for name, kit in kits.items():
+        if name == "server":
+            known = {"sites": list(description.sites), "patience": vars(description.patience)}
+            write_atomically(kit / "local" / _SITES, json.dumps(known, indent=1).encode())
+        elif not (path := kit / "local" / "site.toml").exists():
             write_atomically(path, _SITE.format(name=name).encode(), private=True)
 
 
@@ -163,7 +169,7 @@ def check_kit(kit: Path) -> None:
     if not is_of_server(kit) and not (kit / "local" / "site.toml").is_file():
         what = "is no kit" if kit.exists() else "does not exist"
         raise ExperimentError(
-            f"{kit} {what}; give a folder that `intarsia federation provision` wrote."
+            f"{kit} {what}; give a folder that `intarsia federation provision` or `install` wrote."
         )
 
 

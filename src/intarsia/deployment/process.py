@@ -7,6 +7,7 @@ parent ends those before it begins, so that no two work on one site's folder.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -22,11 +23,12 @@ from typing import Final
 import psutil
 
 from intarsia import __version__
-from intarsia.errors import printable
+from intarsia.errors import BusyError, printable
 from intarsia.results.lock import alone
 
 _PID: Final = "intarsia.pid"
 _LOCK: Final = "intarsia.lock"
+PROCESS_FILES: Final = (_PID, _LOCK)  # of a kit, which say something only while it runs
 _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
@@ -48,20 +50,31 @@ class KitProcess:
         What runs the process.
     report
         Told in a sentence why the process could not be started; it is tried again.
+    events
+        Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
+        "message".
     """
 
     def __init__(
-        self, kit: Path, command: Sequence[str], report: Callable[[str], None] = lambda _: None
+        self,
+        kit: Path,
+        command: Sequence[str],
+        report: Callable[[str], None] = lambda _: None,
+        events: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._kit, self._command, self._report = kit, list(command), report
+        self._kit, self._command, self._report, self._events = kit, list(command), report, events
         self._stop = threading.Event()
 
     def note(self, sentence: str) -> None:
         """Write down in the kit's events.log what happened."""
-        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {printable(sentence)}\n"
+        now, said = datetime.now(UTC), printable(sentence)
+        line = f"{now:%Y-%m-%d %H:%M:%S} {said}\n"
         # a full disk must not end what goes on without a log
         with contextlib.suppress(OSError), (self._kit / EVENTS).open("a", encoding="utf-8") as log:
             log.write(line)
+        found = {"time": now.isoformat(timespec="milliseconds"), "kit": self._kit.name}
+        with contextlib.suppress(OSError):  # as above
+            self._events(json.dumps({**found, "message": said}, ensure_ascii=False))
 
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
@@ -164,6 +177,22 @@ def _clear_jobs(kit: Path) -> None:
 def is_running(kit: Path) -> bool:
     """Return whether a process keeps a kit running, or works on after that one was killed."""
     return _keeper(kit) is not None or bool(_workers(kit))
+
+
+@contextlib.contextmanager
+def at_rest(kit: Path) -> Iterator[None]:
+    """Keep a kit from being started while something is done with its files.
+
+    Raises
+    ------
+    BusyError
+        If it is running.
+    """
+    sentence = f"{kit} is running; stop it with `intarsia federation stop {kit}` first."
+    if is_running(kit):
+        raise BusyError(sentence)
+    with alone(kit / _LOCK, sentence):
+        yield
 
 
 def stop(kit: Path, seconds: float = 30.0) -> bool:

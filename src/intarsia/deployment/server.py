@@ -286,6 +286,7 @@ def supervise(
     *,
     stopped: Callable[[], bool],
     note: Callable[[str], None] = lambda _: None,
+    each: Callable[[], None] = lambda: None,
     pause: float = 2.0,
     between: float = 5.0,
 ) -> None:
@@ -303,6 +304,8 @@ def supervise(
         Says whether to stop.
     note
         Told in a sentence when a job is submitted or ended.
+    each
+        Called before each look at the folder, such as to ask for runs.
     pause, between
         Seconds between looks at the folder, and between questions to the sites, each of which is a
         line of the library's audit.log.
@@ -313,6 +316,8 @@ def supervise(
     # again, and that no job is ended for until they were away.
     known: dict[str, set[ClientId]] = {}
     while not stopped():
+        with contextlib.suppress(OSError):
+            each()
         answers = cache(jobs.sites)  # asked once for all runs
         for one in list_statuses(folder):
             name, now = one.name, time.monotonic()

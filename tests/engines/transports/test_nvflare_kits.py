@@ -24,6 +24,7 @@ from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
 from intarsia.deployment import client_folder, client_setup, server
+from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 from intarsia.errors import ExperimentError
 
@@ -56,22 +57,24 @@ def class_paths(value: Any) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("kits")
-    return dict(nvflare.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
+    return dict(kit_files.provisioned("two", "localhost", (18002, 18003), ["bank"], folder))
 
 
 def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_renewed_certificates_are_new_ones_of_the_same_authority(kits):
+def test_renewed_certificates_are_new_ones_of_the_same_authority(kits, monkeypatch):
     folder = kits["server"].parent
-    given = "two", "localhost", (18002, 18003), ["bank"], folder
+    given, known = ("two", "localhost", folder), ("server", "bank")
     kept = {path: path.read_bytes() for kit in kits.values() for path in kit.rglob("*.*")}
-    written, end = nvflare.renewed(*given, ["bank"])
+    monkeypatch.setattr(kit_files, "_DAYS", 361)  # a day later than those before
+    written, end = kit_files.renewed(*given, ["bank"], known)
     assert {path: path.read_bytes() for path in kept} == kept  # the others go on
     assert sorted(path.relative_to(written).as_posix() for path in written.rglob("*.*")) == [
         "bank/startup/client.crt",
         "bank/startup/client.key",
+        "bank/startup/rootCA.pem",
     ]
     before = certificate(kits["bank"] / "startup" / "client.crt")
     after = certificate(written / "bank" / "startup" / "client.crt")
@@ -86,7 +89,7 @@ def test_renewed_certificates_are_new_ones_of_the_same_authority(kits):
     assert key.public_key() == after.public_key()
     assert before.not_valid_after_utc < after.not_valid_after_utc == end
     assert authority.not_valid_after_utc - end > timedelta(days=3000)
-    nvflare.renewed(*given, ["server"])  # with the administrator's
+    kit_files.renewed(*given, ["server"], known)  # with the administrator's
     for path in ("server/startup/server.crt", "server/admin/startup/client.crt"):
         certificate(written / path).verify_directly_issued_by(authority)
 
@@ -101,9 +104,9 @@ def test_keys_of_participants_lie_in_their_kits_alone(kits):
 
 def test_an_authority_that_ends_soon_signs_nothing(kits, monkeypatch):
     folder = kits["server"].parent
-    monkeypatch.setattr(nvflare, "_SOON_DAYS", 4000)
+    monkeypatch.setattr(kit_files, "_SOON_DAYS", 4000)
     with pytest.raises(ExperimentError, match=r"ends on 20\d\d-\d\d-\d\d, and no certificate is"):
-        nvflare.renewed("two", "localhost", (18002, 18003), ["bank"], folder, ["bank"])
+        kit_files.renewed("two", "localhost", folder, ["bank"], ["server", "bank"])
 
 
 def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
@@ -112,7 +115,7 @@ def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
     known, before = authority.read_bytes(), sorted(folder.rglob("*"))
     authority.unlink()
     with pytest.raises(ExperimentError, match=r"server, bank.*put the folder \.provisioning back"):
-        nvflare.provisioned("two", "localhost", (18002, 18003), ["bank", "shop"], folder)
+        kit_files.provisioned("two", "localhost", (18002, 18003), ["bank", "shop"], folder)
     assert not (folder / "shop").exists()
     authority.write_bytes(known)
     assert sorted(folder.rglob("*")) == before
@@ -120,7 +123,7 @@ def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
 
 def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
     with pytest.raises(ExperimentError, match=r"wrote no kits: .*a b is ill-formatted"):
-        nvflare.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
+        kit_files.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
 
 
 def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeypatch, capfd):
@@ -148,6 +151,7 @@ JOB = """
 import sys
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.fuel.utils.import_utils import optional_import
+from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 nvflare.{component}
 _, found = optional_import(module="nvflare.app_opt.pt.decomposers", name="TensorDecomposer")

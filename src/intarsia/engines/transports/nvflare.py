@@ -18,11 +18,9 @@ import io
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,12 +30,12 @@ from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.freed_memory import give_back
+from intarsia.engines.transports import revocation
+from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
-ADMIN: Final = "admin@intarsia.org"
 _COLLAB: Final = "nvflare.collab.runtime"
 _HERE: Final = "intarsia.engines.nvflare"  # as jobs and kits of every version name this module
 _CONTROLLER: Final = f"{_COLLAB}.controller.CollabController"
@@ -46,8 +44,6 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
-_AUTHORITY_DAYS: Final = 3650  # for which a new certificate authority is valid
-_SOON_DAYS: Final = 30  # left to an authority, with which it signs no more
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
 _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
@@ -358,7 +354,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     dotted names of what a job runs here ("job"): at the server (folder, run, lines) -> None, at a
     site (folder) -> site; and at a site of what reports a caller ("refused": folder -> report).
     """
-    _made_safe(kit)
+    _made_safe(kit, server=server)
     (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
@@ -371,171 +367,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     ]
 
 
-def provisioned(
-    name: str, host: str, ports: tuple[int, int], sites: Sequence[ClientId], folder: Path
-) -> Mapping[str, Path]:
-    """Write a kit for the server, with the administrator's in it, and for each site.
-
-    They hold keys and certificates. Kits that are there already stay as they are.
-
-    Raises
-    ------
-    ExperimentError
-        If there are kits, and the certificate authority that signed them is not there; or if
-        NVIDIA FLARE refuses to write kits.
-    """
-    known = [one for one in ("server", *sites) if (folder / one / "startup").exists()]
-    kits = {one: folder / one for one in ("server", *sites)}
-    with _signed(name, host, ports, sites, folder, known) as written:
-        for one, made in written.items():
-            kit = kits["server"] / "admin" if one == ADMIN else kits[one]
-            if not kit.exists():
-                _place(made.rglob("*"), made, kit)
-    return kits
-
-
-def renewed(
-    name: str,
-    host: str,
-    ports: tuple[int, int],
-    sites: Sequence[ClientId],
-    folder: Path,
-    which: Collection[str],
-) -> tuple[Path, datetime]:
-    """Write new keys and certificates of kits, by the authority that signed those before.
-
-    Returns
-    -------
-    The folder of what is to be copied over each kit, and when the first of the certificates ends.
-
-    Raises
-    ------
-    ExperimentError
-        As `provisioned` does; and if the authority itself ends soon.
-    """
-    from cryptography import x509
-
-    ends: list[datetime] = []
-    with _signed(name, host, ports, sites, folder, which) as written:
-        for one, made in written.items():
-            if (owner := "server" if one == ADMIN else one) not in which:
-                continue
-            (certificate,) = (made / "startup").glob("*.crt")
-            found = x509.load_pem_x509_certificate(certificate.read_bytes())
-            ends.append(found.not_valid_after_utc)
-            own = folder / "renewed" / owner / ("admin" if one == ADMIN else "")
-            _place((certificate, certificate.with_suffix(".key")), made, own)
-    return folder / "renewed", min(ends)
-
-
-def _place(paths: Iterable[Path], made: Path, folder: Path) -> None:
-    """Put parts of a kit that was made into a folder, which is replaced as a whole."""
-    filling = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(filling, ignore_errors=True)
-    filling.mkdir(mode=0o700, parents=True)
-    for path in paths:
-        own = filling / path.relative_to(made)
-        if path.is_dir():
-            own.mkdir(parents=True, exist_ok=True)
-        else:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, own)
-    shutil.rmtree(folder, ignore_errors=True)
-    filling.rename(folder)
-
-
-@contextlib.contextmanager
-def _signed(
-    name: str,
-    host: str,
-    ports: tuple[int, int],
-    sites: Sequence[ClientId],
-    folder: Path,
-    known: Collection[str],
-) -> Iterator[Mapping[str, Path]]:
-    """Let NVIDIA FLARE write new kits, by participant, which are gone afterwards.
-
-    Keys of participants are in no other place than their kits. `known`: who has a kit already, by
-    the authority that must be there then.
-    """
-    import yaml
-
-    work = folder / ".provisioning"
-    authority = work / "kits" / name / "state" / "cert.json"
-    if known and not authority.is_file():
-        raise ExperimentError(
-            f"{folder} has kits ({', '.join(known)}), and the certificate authority of the "
-            f"federation {name!r} that signs new ones is not there ({authority}); put the folder "
-            ".provisioning back from its backup, or write all kits anew with --out into a folder "
-            "that is empty."
-        )
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    participants: list[dict[str, Any]] = [
-        {"name": host, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
-        *({"name": site, "type": "client"} for site in sites),
-        {"name": ADMIN, "type": "admin", "role": "project_admin"},
-    ]
-    builders = {
-        "workspace.WorkspaceBuilder": {"template_file": ["master_template.yml"]},
-        "static_file.StaticFileBuilder": {"config_folder": "config"},
-        "cert.CertBuilder": {"root_valid_days": _valid_days(authority)},
-        "signature.SignatureBuilder": {},
-    }
-    project = {
-        "api_version": 3,
-        "name": name,
-        "participants": [{**one, "org": "intarsia"} for one in participants],
-        "builders": [
-            {"path": f"nvflare.lighter.impl.{path}", "args": args}
-            for path, args in builders.items()
-        ],
-    }
-    (work / "project.yml").write_text(yaml.safe_dump(project), encoding="utf-8")
-    _forget_keys(authority)  # of an older version it has those of all participants
-    command = (sys.executable, "-m", "nvflare.cli", "provision", "-p", "project.yml", "-w", "kits")
-    done = subprocess.run([*command, "--force"], cwd=work, check=False, capture_output=True)
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
-        raise ExperimentError(
-            f"NVIDIA FLARE wrote no kits: {said[0][:300]}; change the federation's file."
-        )
-    _forget_keys(authority)
-    made = list((work / "kits" / name).glob("prod_*"))
-    newest = max(made, key=lambda path: path.stat().st_mtime)
-    try:
-        yield {"server": newest / host, **{one: newest / one for one in (*sites, ADMIN)}}
-    finally:
-        for path in made:  # those before it are of calls that were broken off
-            shutil.rmtree(path)
-
-
-def _valid_days(authority: Path) -> int:
-    """Return for how many days an authority is valid, or one that is new."""
-    from cryptography import x509
-
-    if not authority.is_file():
-        return _AUTHORITY_DAYS
-    known = json.loads(authority.read_text(encoding="utf-8"))
-    found = x509.load_pem_x509_certificate(known["root_cert"].encode())
-    left = found.not_valid_after_utc - datetime.now(UTC)
-    if left < timedelta(days=_SOON_DAYS):
-        raise ExperimentError(
-            f"The certificate authority {authority} ends on {found.not_valid_after_utc:%Y-%m-%d}, "
-            "and no certificate is valid for longer; write all kits anew with --out into a folder "
-            "that is empty, and give them out again."
-        )
-    return (found.not_valid_after_utc - found.not_valid_before_utc).days
-
-
-def _forget_keys(authority: Path) -> None:
-    """Leave an authority its own key alone: those of participants are in their kits."""
-    if authority.is_file():
-        known = json.loads(authority.read_text(encoding="utf-8"))
-        own = {key: one for key, one in known.items() if isinstance(one, str)}
-        write_atomically(authority, json.dumps(own).encode(), private=True)
-
-
-def _made_safe(kit: Path) -> None:
+def _made_safe(kit: Path, *, server: bool) -> None:
     """Let a kit run nothing but this package, keep its files to itself, and log little."""
     local = kit / "local"
     defaults = local / "resources.json.default"
@@ -546,6 +378,8 @@ def _made_safe(kit: Path) -> None:
         # logs of sites stay with them
         components = resources.get("components", [])
         resources["components"] = [one for one in components if ".logging." not in one["path"]]
+        if server:
+            resources["components"].append(revocation.component(kit))
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         (local / "resources.json").write_text(text, encoding="utf-8")
     rights = local / "authorization.json.default"

@@ -1,0 +1,101 @@
+"""A kit in one file, from which it is put back: of a site, or of the server with its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from intarsia import __version__
+from intarsia.core.atomic_files import UNFINISHED
+from intarsia.deployment.client_folder import read_settings
+from intarsia.deployment.federation_file import check_kit, is_of_server
+from intarsia.deployment.operations.archive import unpacked, write_archive
+from intarsia.deployment.process import PROCESS_FILES, at_rest
+from intarsia.errors import ExperimentError
+
+_ABOUT: Final = "backup.json"
+_KIT: Final = "kit"  # its folder in the file
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What a file is the backup of."""
+
+    name: str
+    server: bool
+    written: str  # when, in ISO 8601
+    version: str  # of the package
+
+
+def backup(kit: Path, file: Path) -> Mapping[str, Path]:
+    """Write a kit that is not running into one file, which its owner alone reads.
+
+    Returns
+    -------
+    What the kit needs and does not have in it, by what names it: files beside it.
+
+    Raises
+    ------
+    ExperimentError
+        If it is no kit, the file is there, or would lie in the kit.
+    BusyError
+        If it is running.
+    """
+    check_kit(kit)
+    if file.exists() or file.resolve().is_relative_to(kit.resolve()):
+        why = "is there already" if file.exists() else f"lies in {kit} itself"
+        raise ExperimentError(f"{file} {why}; name another file.")
+    server = is_of_server(kit)
+    about = Backup(kit.name, server, datetime.now(UTC).isoformat(timespec="seconds"), __version__)
+
+    def left_out(path: Path) -> bool:
+        return path.name in PROCESS_FILES or path.name.endswith(UNFINISHED)
+
+    with at_rest(kit):
+        first = {_ABOUT: json.dumps(asdict(about)).encode()}
+        write_archive(file, kit, left_out, below=Path(_KIT), first=first)
+    return {} if server else _outside(kit)
+
+
+def _outside(kit: Path) -> Mapping[str, Path]:
+    settings = read_settings(kit / "local")
+    table = "" if settings.table is None else str(settings.table.path or "")
+    named = {"key": settings.key, "dictionary": settings.dictionary, "table": table}
+    found = {what: Path(path).resolve() for what, path in named.items() if path}
+    return {what: path for what, path in found.items() if not path.is_relative_to(kit.resolve())}
+
+
+def restore(file: Path, kit: Path) -> Backup:
+    """Put a kit back where nothing is, from a file of `backup`; return what that says.
+
+    Raises
+    ------
+    ExperimentError
+        If something is there, the file is no whole backup, or it is of a site of another name.
+    """
+    if kit.exists():
+        raise ExperimentError(
+            f"{kit} is there already, and nothing is written over; give a folder that is not "
+            "there, or move that one away."
+        )
+    kit.parent.mkdir(parents=True, exist_ok=True)
+    with unpacked(file, kit) as found:
+        try:
+            content: dict[str, Any] = json.loads((found / _ABOUT).read_bytes())
+            about = Backup(**content)
+            check_kit(found / _KIT)
+        except (OSError, ValueError, TypeError):
+            raise ExperimentError(
+                f"{file} is no backup; give a file that `intarsia federation backup` wrote."
+            ) from None
+        if not about.server and kit.name != about.name:
+            raise ExperimentError(
+                f"{file} is of the site {about.name!r}, and its folder must have that name, not "
+                f"{kit.name!r}; write {kit.with_name(about.name)}."
+            )
+        (found / _KIT).rename(kit)
+    return about

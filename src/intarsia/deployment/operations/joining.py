@@ -1,0 +1,124 @@
+"""How a site gets a kit whose private key it made itself, at its first time and at each renewal.
+
+The site makes a key and a request; whoever has the federation's certificate authority signs that,
+and the site puts what comes back beside its key. What is sent may go over any channel. Its
+fingerprints are read out over another one, such as the telephone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
+from intarsia.deployment.operations.archive import unpacked, write_archive
+from intarsia.deployment.process import at_rest
+from intarsia.engines.transports import kits
+from intarsia.errors import ExperimentError, nearest
+
+_REQUEST: Final = ".request"
+_SIGNED: Final = ".signed"
+
+
+def join(name: str, out: Path) -> tuple[Path, str]:
+    """Make a site's key in its kit; return the file of its request, and the fingerprint.
+
+    A kit that is there goes on with the key that it has until another one is installed.
+    """
+    check_name(name)
+    request = kits.requested(name, out / name)
+    path = out / f"{name}{_REQUEST}"
+    write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
+    return path, kits.print_of(request)
+
+
+def sign(
+    description: FederationFile, request: Path, heard: str, folder: Path
+) -> tuple[Path, str, datetime]:
+    """Sign a site's request.
+
+    Parameters
+    ----------
+    description
+        What the federation's file says.
+    request
+        The file that came from the site.
+    heard
+        The fingerprint that somebody at the site read out.
+    folder
+        Of the federation's kits.
+
+    Returns
+    -------
+    The file for the site, the fingerprint of the authority, and when the certificate ends.
+
+    Raises
+    ------
+    ExperimentError
+        If the federation has no such site, the fingerprint is another one, or the authority is not
+        there.
+    """
+    asked = kits.read_request(request.read_bytes(), request)
+    name = kits.name_of(asked.subject)
+    if name not in description.sites:
+        raise ExperimentError(
+            f"{request} asks for the site {name!r}, and the federation has none of this name; "
+            f"{nearest(name, description.sites)}."
+        )
+    _confirm(f"the request of {name!r}", asked, heard)
+    ports = description.port, description.port + 1
+    given = description.name, description.server, ports, folder, ("server", *description.sites)
+    with tempfile.TemporaryDirectory(prefix="intarsia-") as made:
+        kit = Path(made) / name
+        certificate = kits.signed(*given, asked, kit)
+        finish_kits(description, {name: kit})
+        authority = kits.print_of(kits.authority_in(kit))
+        write_archive(path := folder / f"{name}{_SIGNED}", kit)
+    return path, authority, certificate.not_valid_after_utc
+
+
+def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
+    """Put what was signed into the kit that has its key; return the kit, and its certificate's end.
+
+    `heard` is the fingerprint of the authority; "" where the kit is of that authority already.
+
+    Raises
+    ------
+    ExperimentError
+        If it does not fit the kit, or the kit is running.
+    """
+    with unpacked(signed, out / signed.name) as written:
+        certificate = kits.certificate_in(written)
+        name = kits.name_of(certificate.subject)
+        check_name(name)
+        kit = out / name
+        if heard or not (kit / "startup").exists():
+            _confirm("the authority in what was signed", kits.authority_in(written), heard)
+        kits.waiting_key(kit)
+        with at_rest(kit):
+            kits.installed(kit, written)
+    return kit, certificate.not_valid_after_utc
+
+
+def _confirm(
+    what: str, found: x509.CertificateSigningRequest | x509.Certificate, heard: str
+) -> None:
+    """Raise unless a fingerprint is what was heard; the sentence does not give what would do."""
+    if not heard:
+        raise ExperimentError(
+            f"Nobody has confirmed {what}, so that whoever forwarded it may have replaced it; let "
+            "somebody there read its fingerprint to you by telephone, and add --confirm "
+            "'FINGERPRINT'."
+        )
+    if "".join(heard.split()).lower() != "".join(kits.print_of(found).split()):
+        raise ExperimentError(
+            f"{what[0].upper()}{what[1:]} has another fingerprint than {heard!r}; it was replaced "
+            "on its way, or the fingerprint misread: have it read again, and do not go on if it "
+            "differs."
+        )

@@ -1,0 +1,137 @@
+"""Certificates that a server refuses before they end.
+
+NVIDIA FLARE has no list of revoked certificates. It has one of names that may not register, which
+keeps out a name's next certificate, too. So the server's process has a component of ours. It looks
+at the certificate of each connection when that begins, and once a second as long as it lasts, at
+both ports of the server. Sites listen at none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import ClientId
+from intarsia.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+COMPONENT: Final = f"{__name__}.Revocation"
+_FILE: Final = "local/revoked.json"  # of a server's kit: by name, until when certificates began
+_PAUSE: Final = 1.0  # seconds between looks at that file
+_SCHEME: Final = "http"  # WebSocket, over mutual TLS; what carries the connections of a kit
+
+
+def revoke(kit: Path, name: ClientId) -> datetime:
+    """Let a server refuse all certificates that a site has so far; return until when they began."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    known = {one: moment.isoformat() for one, moment in revoked(kit).items()}
+    content = known | {name: now.isoformat()}
+    write_atomically(kit / _FILE, json.dumps(content, indent=1).encode())
+    return now
+
+
+def revoked(kit: Path) -> Mapping[ClientId, datetime]:
+    """Return by name until when certificates began that a server refuses.
+
+    Raises
+    ------
+    ExperimentError
+        If the file that says so is damaged.
+    """
+    return _read(kit / _FILE)
+
+
+def component(kit: Path) -> Mapping[str, Any]:
+    """Return what a server's kit says of the component that refuses.
+
+    Raises
+    ------
+    ExperimentError
+        If the kit's connections are of another kind than those that it looks at.
+    """
+    server = json.loads((kit / "startup" / "fed_server.json").read_bytes())["servers"][0]
+    if (scheme := server["service"]["scheme"]) != _SCHEME and revoked(kit):
+        raise ExperimentError(
+            f"The kit {kit} has connections of the scheme {scheme!r}, where certificates that are "
+            f'revoked cannot be refused; write "{_SCHEME}" into startup of all kits.'
+        )
+    return {"id": "revocation", "path": COMPONENT, "args": {"file": str(kit / _FILE)}}
+
+
+class Revocation:
+    """Refuses and ends the connections of revoked certificates, in the process that has it."""
+
+    def __init__(self, file: str) -> None:
+        from aiohttp import web
+        from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+
+        self._file = Path(file)
+        self._changed = -1  # time stamp of the file when it was read; 0: there is none
+        self._known: Mapping[ClientId, datetime] = {}
+        self._read()
+        accept = AioHttpDriver._websocket_handler
+
+        async def accept_valid(driver: AioHttpDriver, request: web.Request) -> web.StreamResponse:
+            tls = request.transport and request.transport.get_extra_info("ssl_object")
+            certificate = tls.getpeercert() if tls else None
+            if self.refuses(certificate):
+                return web.Response(status=403, text="This certificate is revoked.")
+            connection = asyncio.ensure_future(accept(driver, request))
+            try:
+                while not connection.done():
+                    await asyncio.wait({connection}, timeout=_PAUSE)
+                    if self.refuses(certificate) and request.transport is not None:
+                        request.transport.abort()
+                found: web.StreamResponse = connection.result()
+                return found
+            finally:
+                connection.cancel()
+
+        AioHttpDriver._websocket_handler = accept_valid
+
+    def refuses(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Return whether a certificate, as `ssl` reads it, is revoked."""
+        if not certificate:
+            return False  # without one nobody comes through TLS
+        self._read()
+        names = (
+            one[1] for part in certificate["subject"] for one in part if one[0] == "commonName"
+        )
+        began = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notBefore"]), UTC)
+        return any(began <= self._known[name] for name in names if name in self._known)
+
+    def _read(self) -> None:
+        """Read the file if it is another one; one that is damaged later changes nothing."""
+        try:
+            changed = self._file.stat().st_mtime_ns
+        except FileNotFoundError:
+            changed = 0
+        if changed == self._changed:
+            return
+        try:
+            self._known = _read(self._file)
+        except ExperimentError:
+            if self._changed < 0:
+                raise
+        self._changed = changed
+
+
+def _read(file: Path) -> Mapping[ClientId, datetime]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {name: datetime.fromisoformat(moment) for name, moment in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError, TypeError) as problem:
+        raise ExperimentError(
+            f"{file} is damaged ({problem}); put it back from a backup, or delete it and revoke "
+            "the same names again."
+        ) from None

@@ -1,0 +1,178 @@
+"""A kit in one file and back: the same bytes, nobody else's to read, and nothing written over."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+from command_line import one_error
+from intarsia.cli.main import main
+from intarsia.deployment.operations import archive
+from intarsia.deployment.process import at_rest
+from intarsia.engines.remote.caller import RetryPolicy
+
+
+@pytest.fixture
+def kits(tmp_path):
+    """Write what a site's kit and a server's have, with what a backup must keep."""
+    site, server = tmp_path / "bank", tmp_path / "server"
+    for kit in (site, server):
+        (kit / "startup").mkdir(parents=True)
+        (kit / "local" / "runs" / "calm").mkdir(parents=True)
+        (kit / "startup" / "own.key").write_bytes(os.urandom(2000))
+        (kit / "startup" / "own.key").chmod(0o600)
+        (kit / "startup" / "start.sh").write_text("#!/bin/sh\n")
+        (kit / "startup" / "start.sh").chmod(0o755)
+        (kit / "local" / "runs" / "calm" / "index").write_bytes(bytes(range(256)) * 500)
+        (kit / "empty").mkdir()
+    (site / "local" / "site.toml").write_text(
+        '[site]\nname = "bank"\nkey = "../../keys/shared.key"\n'
+        '[table]\npath = "table.csv"\nid = "i"\n'
+    )
+    known = {"sites": ["bank"], "patience": vars(RetryPolicy())}
+    (server / "local" / "federation.json").write_text(json.dumps(known))
+    return {"bank": site, "server": server}
+
+
+def content(kit):
+    return {
+        path.relative_to(kit).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in kit.rglob("*")
+        if path.name not in ("intarsia.pid", "intarsia.lock")
+    }
+
+
+def run(capfd, *words, status=0):
+    assert main(["federation", *map(str, words)]) == status
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["bank", "server"])
+def test_a_kit_comes_back_as_it_was(kits, name, tmp_path, capfd):
+    kit, file, elsewhere = kits[name], tmp_path / "kept.tar", tmp_path / "other" / name
+    elsewhere.parent.mkdir()
+    said = run(capfd, "backup", kit, "-o", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    # what lies in the kit, as the table does, is in it
+    assert said.count("not in it") == (name == "bank")
+    assert name == "server" or f"key, {tmp_path / 'keys' / 'shared.key'}" in said
+    before = content(kit)
+    assert "as of 20" in run(capfd, "restore", file, elsewhere)
+    assert content(elsewhere) == before == content(kit)
+    for path in elsewhere.rglob("*"):
+        executable = path.is_dir() or path.suffix == ".sh"
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if executable else 0o600), path
+        original = kit / path.relative_to(elsewhere)
+        assert path.is_dir() or abs(path.stat().st_mtime - original.stat().st_mtime) < 1e-3
+
+
+def test_a_kit_that_runs_is_not_copied(kits, tmp_path, capfd):
+    with at_rest(kits["bank"]):
+        problem = one_error(run(capfd, "backup", kits["bank"], "-o", tmp_path / "k.tar", status=2))
+    assert "is running; stop it with `intarsia federation stop" in problem
+    assert not (tmp_path / "k.tar").exists()
+
+
+def test_nothing_is_written_over(kits, tmp_path, capfd):
+    file = tmp_path / "kept.tar"
+    run(capfd, "backup", kits["bank"], "-o", file)
+    before, data = content(kits["bank"]), file.read_bytes()
+    again = "backup", kits["bank"], "-o"
+    assert "is there already" in one_error(run(capfd, *again, file, status=2))
+    inside = kits["bank"] / "kept.tar"
+    assert "lies in" in one_error(run(capfd, *again, inside, status=2))
+    problem = one_error(run(capfd, "restore", file, kits["bank"], status=2))
+    assert "nothing is written over" in problem
+    assert content(kits["bank"]) == before
+    assert file.read_bytes() == data
+
+
+def test_what_cannot_be_kept_leaves_no_file(kits, tmp_path, capfd, monkeypatch):
+    (kits["bank"] / "local" / "link").symlink_to("/etc/passwd")
+    words = "backup", kits["bank"], "-o", tmp_path / "kept.tar"
+    assert "is neither a file nor a folder" in one_error(run(capfd, *words, status=2))
+    (kits["bank"] / "local" / "link").unlink()
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive.os, "fsync", full)
+    assert "No space left on device" in one_error(run(capfd, *words, status=2))
+    assert not [path for path in tmp_path.iterdir() if "kept" in path.name]
+
+
+def without(archive_file, name):
+    """Write the archive again without a member, which is also how one is renamed."""
+    with tarfile.open(archive_file) as given:
+        members = [(one, given.extractfile(one)) for one in given.getmembers() if one.name != name]
+        data = [(one, file.read() if file else None) for one, file in members]
+    with tarfile.open(archive_file, "w") as written:
+        for one, content in data:
+            written.addfile(one, io.BytesIO(content) if content is not None else None)
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (lambda file: file.write_bytes(b"nothing"), "is no whole file"),
+        (lambda file: file.write_bytes(file.read_bytes()[:60_000]), "is no whole file"),
+        (lambda file: without(file, "backup.json"), "is no backup"),
+        (lambda file: without(file, "kit/local/site.toml"), "is no backup"),
+    ],
+    ids=["no archive", "cut", "unnamed", "no kit"],
+)
+def test_what_is_no_whole_backup_is_refused(kits, tmp_path, capfd, harm, problem):
+    file = tmp_path / "kept.tar"
+    run(capfd, "backup", kits["bank"], "-o", file)
+    shutil.rmtree(kits["bank"])
+    harm(file)
+    assert problem in one_error(run(capfd, "restore", file, kits["bank"], status=2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.tar", "server"]
+
+
+@pytest.mark.parametrize(
+    ("member", "kind"),
+    [
+        ("../outside", tarfile.REGTYPE),
+        ("/tmp/outside", tarfile.REGTYPE),
+        ("kit/link", tarfile.SYMTYPE),
+        ("kit/link", tarfile.LNKTYPE),
+        ("kit/pipe", tarfile.FIFOTYPE),
+        ("kit/device", tarfile.CHRTYPE),
+        ("kit/local/site.toml", tarfile.REGTYPE),
+    ],
+)
+def test_unsafe_members_are_refused_before_anything_is_written(kits, tmp_path, capfd, member, kind):
+    file = tmp_path / "kept.tar"
+    run(capfd, "backup", kits["bank"], "-o", file)
+    shutil.rmtree(kits["bank"])
+    with tarfile.open(file, "a") as archived:
+        one = tarfile.TarInfo(member)
+        one.type, one.linkname = kind, "/etc/passwd"
+        archived.addfile(one)
+    problem = one_error(run(capfd, "restore", file, kits["bank"], status=2))
+    assert "nothing was unpacked" in problem or "two members of one name" in problem
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.tar", "server"]
+
+
+def test_a_site_keeps_its_name(kits, tmp_path, capfd):
+    file = tmp_path / "kept.tar"
+    run(capfd, "backup", kits["bank"], "-o", file)
+    problem = one_error(run(capfd, "restore", file, tmp_path / "bnk", status=2))
+    assert "is of the site 'bank', and its folder must have that name" in problem
+
+
+def test_a_restored_site_is_told_that_releases_since_then_do_not_count(kits, tmp_path, capfd):
+    (kits["bank"] / "local" / "releases").mkdir()
+    (kits["bank"] / "local" / "releases" / "calm").write_bytes(b"1")
+    run(capfd, "backup", kits["bank"], "-o", tmp_path / "kept.tar")
+    shutil.rmtree(kits["bank"])
+    assert "does not count" in run(capfd, "restore", tmp_path / "kept.tar", kits["bank"])

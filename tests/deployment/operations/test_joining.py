@@ -1,0 +1,307 @@
+"""A site makes its key itself: what it sends, what is signed, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shutil
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from command_line import one_error
+from intarsia.cli.main import main
+from intarsia.engines.transports import kits
+
+FILE = """
+[federation]
+name = "two"
+server = "localhost"
+port = 18002
+[[site]]
+name = "bank"
+[[site]]
+name = "shop"
+"""
+
+
+def run(capfd, *words, status=0):
+    """Run a command of the federation; return what it said."""
+    assert main(["federation", *map(str, words)]) == status, capfd.readouterr().err
+    return capfd.readouterr().err
+
+
+TELEPHONE = r"by telephone: ([0-9a-f ]+)"
+
+
+def heard(said):
+    return re.search(TELEPHONE, said)[1]
+
+
+class Joining:
+    """The operator's folder and a site's, which are two machines."""
+
+    def __init__(self, folder):
+        self.operator, self.site = folder / "operator", folder / "site"
+        self.operator.mkdir(exist_ok=True)
+        self.site.mkdir(exist_ok=True)
+        self.file, self.kits = self.operator / "federation.toml", self.operator / "kits"
+        self.file.write_text(FILE)
+
+    def joined(self, capfd):
+        """Make a request; return what is to be read out."""
+        return heard(run(capfd, "join", "bank", "-o", self.site))
+
+    def signed(self, capfd, fingerprint):
+        """Sign the request; return the authority's fingerprint."""
+        given = self.file, self.site / "bank.request", "--confirm", fingerprint, "-o", self.kits
+        return heard(run(capfd, "sign", *given))
+
+    def install(self, capfd, fingerprint="", status=0):
+        confirmed = ["--confirm", fingerprint] if fingerprint else []
+        given = self.kits / "bank.signed", *confirmed, "-o", self.site
+        return run(capfd, "install", *given, status=status)
+
+
+def copied(made, folder):
+    """Return the same two folders elsewhere."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(made.operator.parent, folder)
+    return Joining(folder)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """Provision once: the server's kit alone."""
+    made = Joining(tmp_path_factory.mktemp("first"))
+    words = "provision", made.file, "-o", made.kits, "--keys-at-sites"
+    assert main(["federation", *map(str, words)]) == 0
+    return made
+
+
+@pytest.fixture
+def joining(first, tmp_path):
+    return copied(first, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def second(first, tmp_path_factory):
+    """The same with a request that was signed; its fingerprints are beside it."""
+    made = copied(first, tmp_path_factory.mktemp("second"))
+    words = "join", "bank", "-o", made.site
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        assert main(["federation", *map(str, words)]) == 0
+        words = "sign", made.file, made.site / "bank.request", "-o", made.kits, "--confirm"
+        assert main(["federation", *map(str, words), heard(said.getvalue())]) == 0
+    made.fingerprint, made.authority = re.findall(TELEPHONE, said.getvalue())
+    return made
+
+
+@pytest.fixture
+def signed(second, tmp_path):
+    made = copied(second, tmp_path)
+    made.authority = second.authority
+    return made
+
+
+def private_keys(folder):
+    return [
+        path for path in folder.rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()
+    ]
+
+
+def public(path):
+    return serialization.load_pem_private_key(path.read_bytes(), None).public_key()
+
+
+def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
+    ours = private_keys(joining.operator)
+    assert sorted(path.name for path in ours) == ["cert.json", "client.key", "server.key"]
+    fingerprint = joining.joined(capfd)
+    (key,) = private_keys(joining.site)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    secret = public(key)
+    said = joining.install(capfd, joining.signed(capfd, fingerprint))
+    kit = joining.site / "bank"
+    assert f"{kit} has a certificate until 20" in said
+    assert private_keys(joining.operator) == ours
+    assert private_keys(joining.site) == [kit / "startup" / "client.key"]
+    assert stat.S_IMODE((kit / "startup" / "client.key").stat().st_mode) == 0o600
+    certificate = x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
+    authority = (kit / "startup" / "rootCA.pem").read_bytes()
+    assert authority == (joining.kits / "server" / "startup" / "rootCA.pem").read_bytes()
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    assert certificate.public_key() == secret == public(kit / "startup" / "client.key")
+    assert certificate.subject.rfc4514_string() == "O=intarsia,CN=bank"
+    assert 'name = "bank"' in (kit / "local" / "site.toml").read_text()
+
+
+def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
+    signed.install(capfd, signed.authority)
+    run(capfd, "provision", signed.file, "-o", signed.kits)  # writes those that are not there
+
+    def content(kit):
+        paths = (path for path in kit.rglob("*") if path.is_file())
+        found = {path.relative_to(kit).as_posix(): path.read_bytes() for path in paths}
+        return {
+            name: one for name, one in found.items() if not name.endswith((".crt", ".key", ".lock"))
+        }
+
+    assert content(signed.site / "bank") == content(signed.kits / "bank")
+
+
+def test_a_renewal_keeps_what_the_site_wrote_and_changes_the_key(signed, capfd):
+    signed.install(capfd, signed.authority)
+    kit = signed.site / "bank"
+    (kit / "local" / "site.toml").write_text("ours")
+    first = public(kit / "startup" / "client.key")
+    fingerprint = signed.joined(capfd)
+    assert public(kit / "startup" / "client.key") == first  # in use until the new one is there
+    signed.signed(capfd, fingerprint)
+    signed.install(capfd)  # of the authority that the kit knows
+    assert public(kit / "startup" / "client.key") != first
+    assert (kit / "local" / "site.toml").read_text() == "ours"
+    assert [path.name for path in private_keys(kit)] == ["client.key"]
+
+
+def test_a_request_that_nobody_confirmed_is_not_signed(joining, capfd):
+    joining.joined(capfd)
+    given = "sign", joining.file, joining.site / "bank.request", "-o", joining.kits
+    problem = one_error(run(capfd, *given, status=2))
+    assert "Nobody has confirmed the request of 'bank'" in problem
+    problem = one_error(run(capfd, *given, "--confirm", "0123 4567", status=2))
+    assert "The request of 'bank' has another fingerprint than '0123 4567'" in problem
+    assert not (joining.kits / "bank.signed").exists()
+
+
+def test_what_was_signed_is_not_installed_unconfirmed_twice_or_without_its_key(signed, capfd):
+    problem = one_error(signed.install(capfd, status=2))
+    assert "Nobody has confirmed the authority" in problem
+    signed.joined(capfd)  # a new key: what was signed is of the one before
+    assert "request before the newest" in one_error(
+        signed.install(capfd, signed.authority, status=2)
+    )
+    shutil.rmtree(signed.site / "bank")
+    assert "make one with" in one_error(signed.install(capfd, signed.authority, status=2))
+    assert not (signed.site / "bank").exists()
+
+
+def test_a_request_is_refused_without_the_authority_and_makes_no_new_one(joining, capfd):
+    fingerprint = joining.joined(capfd)
+    shutil.rmtree(joining.kits / ".provisioning")
+    given = joining.file, joining.site / "bank.request", "--confirm", fingerprint
+    problem = one_error(run(capfd, "sign", *given, "-o", joining.kits, status=2))
+    assert "certificate authority of the federation 'two'" in problem
+    assert not (joining.kits / ".provisioning").exists()
+    problem = one_error(run(capfd, "provision", joining.file, "-o", joining.kits, status=2))
+    assert "put the folder .provisioning back" in problem
+
+
+def request_of(name, key, algorithm):
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, algorithm)
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (lambda: b"nothing", "is no request for a certificate"),
+        (
+            lambda: request_of("bank", rsa.generate_private_key(65537, 1024), hashes.SHA256()),
+            "not one of RSA with 2048",
+        ),
+        (
+            lambda: request_of("bank", ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()),
+            "not one of RSA with 2048",
+        ),
+        (
+            lambda: request_of("bnk", rsa.generate_private_key(65537, 2048), hashes.SHA256()),
+            "asks for the site 'bnk', and the federation has none of this name; use 'bank'",
+        ),
+        (
+            lambda: request_of("localhost", rsa.generate_private_key(65537, 2048), hashes.SHA256()),
+            "asks for the site 'localhost'",
+        ),
+    ],
+    ids=["no request", "short key", "other key", "unknown site", "the server's name"],
+)
+def test_what_is_no_request_of_a_site_is_refused(joining, capfd, content, problem):
+    (path := joining.site / "bank.request").write_bytes(content())
+    given = joining.file, path, "--confirm", "0123", "-o", joining.kits
+    assert problem in one_error(run(capfd, "sign", *given, status=2))
+
+
+def test_what_else_a_request_asks_for_does_not_get_into_the_certificate(joining, capfd):
+    key = rsa.generate_private_key(65537, 2048)
+    subject = [
+        x509.NameAttribute(x509.NameOID.COMMON_NAME, "bank"),
+        x509.NameAttribute(x509.NameOID.UNSTRUCTURED_NAME, "project_admin"),
+    ]
+    made = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name(subject))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = joining.site / "bank.request"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    joining.signed(capfd, kits.print_of(made))
+    with tarfile.open(joining.kits / "bank.signed") as archive:
+        written = archive.extractfile("startup/client.crt").read()
+    certificate = x509.load_pem_x509_certificate(written)
+    assert certificate.subject.rfc4514_string() == "O=intarsia,CN=bank"
+    (names,) = (
+        one.value.get_values_for_type(x509.DNSName)
+        for one in certificate.extensions
+        if isinstance(one.value, x509.SubjectAlternativeName)
+    )
+    assert names == ["bank"]
+    assert not [
+        one for one in certificate.extensions if isinstance(one.value, x509.BasicConstraints)
+    ]
+
+
+def test_an_altered_request_is_refused(joining, capfd):
+    joining.joined(capfd)
+    path = joining.site / "bank.request"
+    request = x509.load_pem_x509_csr(path.read_bytes())
+    data = bytearray(request.public_bytes(serialization.Encoding.DER))
+    data[-1] ^= 1  # the last byte of its signature
+    altered = x509.load_der_x509_csr(bytes(data))
+    path.write_bytes(altered.public_bytes(serialization.Encoding.PEM))
+    given = joining.file, path, "--confirm", "0123", "-o", joining.kits
+    assert "is not signed with its own key" in one_error(run(capfd, "sign", *given, status=2))
+
+
+@pytest.mark.parametrize("member", ["../outside", "/tmp/outside", "startup/link"])
+def test_what_was_signed_cannot_write_outside_of_the_kit(signed, capfd, member):
+    with tarfile.open(signed.kits / "bank.signed", "a") as archive:
+        one = tarfile.TarInfo(member)
+        if member.endswith("link"):
+            one.type, one.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(one, io.BytesIO())
+    before = sorted(signed.site.rglob("*"))
+    assert "nothing was unpacked" in one_error(signed.install(capfd, signed.authority, status=2))
+    assert sorted(signed.site.rglob("*")) == before
+    assert not (Path(signed.site).parent / "outside").exists()
+
+
+def test_a_kit_of_another_authority_is_not_replaced(signed, capfd):
+    own = signed.site / "bank" / "startup"
+    own.mkdir()
+    root = kits.Authority._drawn("two").certificate.public_bytes(serialization.Encoding.PEM)
+    (own / "rootCA.pem").write_bytes(root)
+    problem = one_error(signed.install(capfd, status=2))
+    assert "is of another certificate authority than what was signed" in problem
+    assert [path.name for path in own.iterdir()] == ["rootCA.pem"]

@@ -1,0 +1,156 @@
+"""A server asks for a run every day, keeps so many, and says what it did."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("psutil")
+
+from command_line import one_error
+from intarsia.cli.main import main
+from intarsia.deployment import federation_file, server
+from intarsia.deployment.operations.schedules import Daily, add, schedules
+from intarsia.engines.remote.caller import RetryPolicy
+from intarsia.errors import ExperimentError
+from intarsia.experiment import config as experiments
+
+TREE = {
+    "experiment": {"name": "calm"},
+    "algorithm": {"name": "hyfdca"},
+    "labels": {"task": "binary", "positive": "1"},
+    "client": [{"name": "bank"}, {"name": "shop"}],
+}
+
+
+@pytest.fixture
+def kit(tmp_path):
+    (tmp_path / "server" / "local").mkdir(parents=True)
+    described = federation_file.FederationFile(
+        name="two", sites=("bank", "shop"), patience=RetryPolicy()
+    )
+    federation_file.finish_kits(described, {"server": tmp_path / "server"})
+    return tmp_path / "server"
+
+
+class Days:
+    """A server's supervisor with a clock that a test sets."""
+
+    def __init__(self, kit):
+        self.kit, self.said, self.now = kit, [], datetime(2026, 11, 26, 12, 0)
+        self._daily = Daily(kit, self.said.append, lambda: self.now)
+
+    def add(self, at="02:00", keep=0):
+        description = experiments.from_dict(TREE)
+        return add(self.kit, description, at, keep, self.now)
+
+    def at(self, day, hour, minute=0):
+        """Look at a time; return the runs that there are."""
+        self.now = datetime(2026, 11, day, hour, minute)
+        self._daily.look()
+        return [one.name for one in server.list_statuses(self.kit / "local")]
+
+    def end(self, day, *, failed=False):
+        """Let the run of a day end."""
+        own = self.kit / "local" / "runs" / f"calm-2026-11-{day}"
+        (own / "out").mkdir(exist_ok=True)
+        problem = {"error": "SiteError", "sentence": "it failed", "again": False}
+        name, content = ("failure.json", problem) if failed else ("out/result.json", {})
+        (own / name).write_text(json.dumps(content))
+
+
+def test_a_run_is_asked_for_once_a_day_from_its_time_on(kit):
+    days = Days(kit)
+    assert days.add().since == "2026-11-27"  # today's time is over
+    assert days.at(26, 23, 59) == []
+    assert days.at(27, 1, 59) == []
+    assert days.at(27, 2) == ["calm-2026-11-27"]
+    asked = json.loads((kit / "local/runs/calm-2026-11-27/request.json").read_text())
+    assert asked["sites"] == ["bank", "shop"]
+    assert asked["experiment"]["experiment"]["name"] == "calm-2026-11-27"
+    days.end(27)
+    assert days.at(27, 3) == ["calm-2026-11-27"]
+    assert days.at(28, 9) == ["calm-2026-11-27", "calm-2026-11-28"]  # it was away at two
+    assert days.said == [f"calm-2026-11-{day} is asked for by its schedule" for day in (27, 28)]
+
+
+def test_none_is_asked_for_while_the_one_before_is_at_work(kit):
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    assert days.at(28, 2) == ["calm-2026-11-27"]
+    days.end(27, failed=True)
+    assert days.at(28, 2, 1) == ["calm-2026-11-27", "calm-2026-11-28"]
+
+
+def test_the_newest_finished_runs_are_kept(kit):
+    days = Days(kit)
+    days.add(keep=2)
+    (kit / "local" / "runs" / "calm-other").mkdir(parents=True)  # no run of the schedule
+    for day in (27, 28, 29, 30):
+        days.at(day, 2)
+        days.end(day, failed=day == 28)
+    assert days.at(30, 3) == [
+        # of 27, 29 and 30 the newest two; what failed is somebody's to look at
+        *(f"calm-2026-11-{day}" for day in (28, 29, 30)),
+        "calm-other",
+    ]
+    assert "calm-2026-11-27 is removed, as 2 finished runs are kept" in days.said
+
+
+def test_a_schedule_whose_run_is_refused_ends_and_says_so(kit):
+    days = Days(kit)
+    days.add()
+    path = kit / "local" / "schedules" / "calm.json"
+    content = json.loads(path.read_text())
+    content["experiment"]["experiment"]["nosuch"] = 1  # of a version that had this key
+    path.write_text(json.dumps(content))
+    assert days.at(27, 2) == []
+    assert "is at an end, as its run is refused: " in days.said[0]
+    assert schedules(kit) == []
+
+
+def test_the_commands_write_show_and_end_a_schedule(kit, tmp_path, capfd):
+    file = tmp_path / "calm.toml"
+    file.write_text(
+        '[experiment]\nname = "calm"\n[algorithm]\nname = "hyfdca"\n'
+        '[labels]\ntask = "binary"\npositive = "1"\n'
+    )
+    words = ["federation", "schedule", str(kit), str(file)]
+    assert main([*words, "--at", "03:30", "--keep", "7"]) == 0
+    assert "runs calm every day at 03:30, from 20" in capfd.readouterr().err
+    assert main(["federation", "status", str(kit), "--json"]) == 0
+    (one,) = json.loads(capfd.readouterr().out)["schedules"]
+    assert (one["name"], one["at"], one["keep"]) == ("calm", "03:30", 7)
+    assert main(["federation", "status", str(kit)]) == 0
+    assert "  every day at 03:30: calm, from 20" in capfd.readouterr().err
+    for wrong in ("3:30", "25:00", "night"):
+        assert main([*words, "--at", wrong]) == 2
+        assert "give hours and minutes, such as 02:00" in one_error(capfd.readouterr().err)
+    assert main(["federation", "unschedule", str(kit), "clam"]) == 2
+    assert "has no schedule 'clam'" in one_error(capfd.readouterr().err)
+    assert main(["federation", "unschedule", str(kit), "calm"]) == 0
+    assert schedules(kit) == []
+
+
+def test_a_name_that_leaves_no_place_for_a_date_is_refused(kit):
+    description = SimpleNamespace(name="a" * 90)
+    with pytest.raises(ExperimentError, match="take at most 89 letters"):
+        add(kit, description, "02:00", 0, datetime(2026, 11, 26))
+
+
+def test_the_supervisor_asks_and_a_full_disk_does_not_end_it(kit):
+    asked = []
+
+    def each():
+        asked.append(1)
+        raise OSError(28, "No space left on device")
+
+    jobs = SimpleNamespace(sites=dict)
+    server.supervise(
+        kit / "local", jobs, None, stopped=lambda: len(asked) == 2, each=each, pause=0.0
+    )
+    assert len(asked) == 2
