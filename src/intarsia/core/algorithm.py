@@ -212,9 +212,10 @@ class ClientFunction:
     alone: tuple[str, ...] = ()
     # how many selected entries a cell may have beside one for each feature and output of a sample
     beside: int = 0
-    # whether all clients are told the same in the clear: what they seal adds up only then. A server
-    # that tells one of them something else would tell its part of the total from the others'
+    # whether all clients are told the same, in the clear and of totals: what they seal adds up only
+    # then. A server that tells one of them something else would tell its part from the others'
     alike: bool = False
+    apart: tuple[str, ...] = ()  # fields of the message that may differ in the clear all the same
 
 
 def client_function(
@@ -252,9 +253,12 @@ def noise_function(fn: ClientFunction) -> ClientFunction:
     return replace(fn, releases=True)
 
 
-def told_the_same(fn: ClientFunction) -> ClientFunction:
-    """Return the client function as one that all clients are told the same for, in the clear."""
-    return replace(fn, alike=True)
+def told_the_same(fn: ClientFunction, *apart: str) -> ClientFunction:
+    """Return the client function as one that all clients are told the same for.
+
+    That is what a message holds in the clear, but for the fields `apart`, and which totals.
+    """
+    return replace(fn, alike=True, apart=apart)
 
 
 def one_sender(fn: ClientFunction, *fields: str, beside: int = 0) -> ClientFunction:

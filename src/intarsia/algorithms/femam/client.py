@@ -330,6 +330,7 @@ def send_model(
     return client, state.Model(_told(client))
 
 
+@fl.told_the_same
 @fl.client_function
 def compare_models(
     client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
@@ -491,6 +492,7 @@ def close_level(
     return fl.evolve(client, latest={}), state.Kept(kept)
 
 
+@fl.told_the_same
 @fl.client_function
 def calibrate(
     client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
