@@ -18,7 +18,7 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer, Opened
-from intarsia.errors import IntarsiaError, ReplayError, SiteError, TamperedError
+from intarsia.errors import IntarsiaError, RangeError, ReplayError, SiteError, TamperedError
 from intarsia.training.registry import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
@@ -198,6 +198,52 @@ PLAIN = {
 def test_a_malformed_reply_in_the_clear_is_named_with_its_site(form):
     with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_scores with a malformed"):
         trained(form, mode="plain")
+
+
+OBJECTIVE = "fedavg.part_of_objective"
+
+
+def objective(change):
+    """Return what changes a reply in the clear that is summed entry by entry."""
+
+    def changed(answer, made):
+        fn = next(s for s in FEDAVG.disclosure.sends if s.function.name == "part_of_objective")
+        reply = codec.decode(answer.body, fn.function.reply)
+        return replace(reply, at=change(reply.at))
+
+    return body(changed)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("function", [SUM, OBJECTIVE])
+def test_what_is_no_number_is_named_with_its_site(value, function):
+    """A total of it was no number, and the run ended without a culprit."""
+    spoil = scores(z=lambda z: z + value) if function == SUM else objective(lambda at: at * value)
+    with pytest.raises(RangeError, match=f"'{ODD}' sends {value:g} in .* which is no number"):
+        trained(spoil, mode="plain", function=function)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 2)])
+def test_a_part_of_another_shape_is_named_with_its_site(shape):
+    """NumPy repeats an entry where the others have more, so that one site could alter them all."""
+    spoil = objective(lambda at: np.ones(shape))
+    with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_objective with a malformed"):
+        trained(spoil, mode="plain", function=OBJECTIVE)
+
+
+def test_a_sealed_part_of_another_shape_is_named_with_its_site():
+    def changed(answer, made):
+        reply = codec.decode(answer.body, wire.SealedReply, *RECORDS)
+        record = reply.fields["at"]
+        (cells,) = record.value.cells
+        sealing = made.made.lines.sites[ODD]._run._place.sealing
+        stream = made.made.engine._locked.piece(cells[0]).stream
+        piece = sealing.exact[ODD].seal_digits(ODD, stream, np.zeros(9), sealing.digits)
+        own = replace(record.value, cells=((made.made.engine._locked.piece_record(piece),),))
+        return replace(reply, fields={"at": replace(record, value=own)})
+
+    with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_objective with a malformed"):
+        trained(body(changed), function=OBJECTIVE)
 
 
 def test_a_piece_of_another_client_is_refused_at_the_server():

@@ -45,7 +45,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
-from intarsia.errors import TableError
+from intarsia.errors import SiteError, TableError
 from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
@@ -277,6 +277,8 @@ def _graded(
     if not messages:
         return None, {}
     replies = clients.ask(functions.grade, messages)
+    for name, told in replies.items():
+        _check_told(schema, wanted, name, told)
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
     one = next(iter(replies.values()))
     there = [name for name in Sums.__annotations__ if getattr(one, name) is not None]
@@ -342,6 +344,23 @@ def _graded(
         else:
             figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
     return replace(grades, figures=exchanged.means_over_clients(figures, each.values())), own
+
+
+def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> None:
+    """Raise SiteError where a client's sums are of other rows than it has, or no numbers.
+
+    How many rows it has is public. A number that is none would be the grade of all, and of nobody.
+    """
+    rows = int((wanted[schema.samples.own(client)] & schema.labelled_at(client)).sum())
+    there = {name: np.asarray(value) for name, value in vars(told).items() if value is not None}
+    macro_f1 = there.pop("macro_f1")
+    odd = [k for k, one in there.items() if one.shape != (2,) or not np.isfinite(one).all()]
+    if odd or macro_f1.shape or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
+        raise SiteError(
+            f"{client!r} grades its {rows} rows with sums that none come to "
+            f"({', '.join(odd or ['count'])}); see whether its model diverged, install the same "
+            "version of intarsia there, or see who runs the site."
+        )
 
 
 def _whole(schema: Schema, counts: Array) -> Array:
