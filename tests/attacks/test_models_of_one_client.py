@@ -1,9 +1,9 @@
 """A server of FeMAM that asks for models of single clients, or for sums that tell them.
 
 Where clusters are to be found the server reads how clients' models of that level differ from level
-1. It used to be free to ask at any level, so that it had each client's whole network of level 1, and
-its own personal one. And a client's model was added up over any clients as often as was asked: who
-opens sums over a and b, a and c, and b and c has each of them, whatever least_clients says.
+1. It used to be free to ask at any level, so that it had each client's whole network of level 1,
+and its own personal one. And a client's model was added up over any clients as often as was asked:
+who opens sums over a and b, a and c, and b and c has each of them, whatever least_clients says.
 """
 
 from __future__ import annotations
@@ -57,5 +57,3 @@ def test_models_are_sent_at_levels_of_clusters_alone(level, again, sent):
     except ValueError:  # it has no parameters to send
         found = True
     assert found is sent
-
-

@@ -1,7 +1,7 @@
 """A server that names a job like an older one: the older one's model at a site was deleted.
 
-The folder of a site's own model had the experiment's name, which is the server's to choose. A job of
-that name removed what was there, even one that learned nothing.
+The folder of a site's own model had the experiment's name, which is the server's to choose. A job
+of that name removed what was there, even one that learned nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def test_a_job_of_an_older_one_s_name_leaves_its_model(trained, tmp_path):
     assert old.coef_.tolist() == model.coef_.tolist()
 
 
-@pytest.mark.parametrize("name", ["aa11", "../trained/aa11", "trained", ".", "models", "before-bb22"])
+@pytest.mark.parametrize(
+    "name", ["aa11", "../trained/aa11", "trained", ".", "models", "before-bb22"]
+)
 def test_no_name_leads_into_the_folder_of_another_run(trained, tmp_path, name):
     description, model = trained
     client_models.keep(model, description, tmp_path, "aa11")

@@ -99,7 +99,7 @@ def test_what_clients_send_of_one_model_is_bound_to_it(name, functions):
 
 
 def test_a_client_of_hyfem_is_told_of_no_other_round_than_the_others():
-    """At a round of far later its steps have next to no length, so that the total is the others'."""
+    """Late in a run its steps have next to no length, so that the total is the others'."""
     pytest.importorskip("torch")
     from intarsia.algorithms.hyfem.client import Told, local_training
 

@@ -627,6 +627,8 @@ class Disclosure:
     # (options, schema) -> parts of the model that only some clients add to and open, by their names
     # in a sentence, with these clients
     groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
+    # options -> how many rows at most a client's change in a round is of; None: all of them
+    rows: Callable[[Any], int | None] = lambda options: None
     dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
     # (server before the set-up, client) -> what fields of messages ("Message.field") may
     # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.

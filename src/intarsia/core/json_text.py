@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
 _MOST = 2.0**63  # of a number that counts something
-_LARGEST = 1.7e308  # of any number
+_LARGEST = 1e100  # of any number: pictures square them
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -64,7 +63,7 @@ def check_kind(value: Any, hint: Any, place: str = "it") -> None:
     elif origin in (tuple, list):
         wrong = not isinstance(value, tuple | list)
         kinds = [] if wrong else list(inner)
-        if kinds[1:] == [...] or origin is list:
+        if not wrong and (kinds[1:] == [...] or origin is list):
             kinds = kinds[:1] * len(value)
         wrong = wrong or len(kinds) != len(value)
         for number, (one, kind) in enumerate(() if wrong else zip(value, kinds, strict=True)):
@@ -72,7 +71,7 @@ def check_kind(value: Any, hint: Any, place: str = "it") -> None:
     elif hint in (int, float):
         right = type(value) is int or (hint is float and isinstance(value, float))
         most = _MOST if hint is int else _LARGEST
-        wrong = not right or not (abs(value) <= most or math.isnan(value))
+        wrong = not right or not (abs(value) <= most or value != value)  # or NaN
     else:
         wrong = not isinstance(value, origin or hint)
     if wrong:

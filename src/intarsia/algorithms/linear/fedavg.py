@@ -332,6 +332,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
                 *fl.sums(part_of_objective, reveals=("at",)),
             ),
         ),
+        rows=lambda options: options.local_steps * options.batch,
         dp_unit="client",
     )
 
