@@ -139,6 +139,12 @@ MUTATIONS = [
     *_of(
         "algorithms/femam/client.py",
         (
+            "levels that the run has not",
+            "if message.level != client.level + 1 or message.level > len(client.options.levels):",
+            "if False:",
+            CLOSED,
+        ),
+        (
             "models of levels that have no clusters",
             'if client.options.kind(level) != "clusters":',
             "if False:",
@@ -361,6 +367,12 @@ MUTATIONS = [
             "if not name and place.declared().ends(total):",
             "if False:",
             BETWEEN,
+        ),
+        (
+            "an answer that fails counts",
+            "if one.once or one.once_for:  # that",
+            "if False:  # that",
+            CLOSED,
         ),
         (
             "what is told alike bound into what is sealed",

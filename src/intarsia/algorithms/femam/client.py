@@ -179,7 +179,19 @@ def _learner(
 def begin_level(
     client: Client, block: Block, message: state.Begin, rng: fl.RandomKey
 ) -> tuple[Client, fl.Ready]:
-    """Make what the level starts from."""
+    """Make what the level starts from.
+
+    Raises
+    ------
+    RefusedError
+        If it is not the next one of the run: each level has a client answer once more.
+    """
+    if message.level != client.level + 1 or message.level > len(client.options.levels):
+        raise RefusedError(
+            f"Level {message.level} was to begin at a client at level {client.level} of "
+            f"{len(client.options.levels)}, and levels begin one after the other; run the "
+            "algorithm as it is at the server."
+        )
     start = {name: np.zeros_like(values) for name, values in client.start.items()}
     if not message.absolute:
         options = client.options
