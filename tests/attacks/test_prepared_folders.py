@@ -136,6 +136,7 @@ def test_networks_with_other_layers_than_their_parameters_are_refused(networks, 
 
 ARRAYS = {
     "no numbers": lambda one: one.astype(str),
+    "truth values": lambda one: np.zeros(one.shape, bool) if one.ndim else one,
     "nan": lambda one: np.full(one.shape, np.nan),
     "cut": lambda one: one[..., :-1],
     "one axis more": lambda one: one[None],

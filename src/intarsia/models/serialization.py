@@ -390,8 +390,9 @@ def _network(
     numbers = (*parameters.values(), own["means"], own["scales"])
     if any(one.dtype.kind not in "fiub" or not np.isfinite(one).all() for one in numbers):
         raise ValueError("a parameter of a network is no number")
-    if own["means"].shape != (len(features),) or own["scales"].shape != (len(features),):
-        raise ValueError(f"means and scales are not of {len(features)} features")
+    for one in (own["means"], own["scales"]):
+        if one.shape != (len(features),) or one.dtype.kind != "f":
+            raise ValueError(f"means and scales are not of {len(features)} features")
     if made_of is architecture and architecture is not None:
         try:
             architecture.check(parameters, len(features), outputs)
@@ -421,6 +422,8 @@ def _fitting(
     for name, shape in wanted.items():
         if parameters[name].shape != shape:
             raise ValueError(f"{name!r} has the shape {parameters[name].shape}, not {shape}")
+        if parameters[name].dtype.kind != "f":
+            raise ValueError(f"{name!r} is an array of {parameters[name].dtype}")
     return {name: parameters[name] for name in wanted}
 
 

@@ -165,6 +165,8 @@ class Architecture(TrainedArchitecture):
                 if name not in whole or whole[name].shape != tuple(shape):
                     there = whole[name].shape if name in whole else "missing"
                     raise ValueError(f"{name!r} is {there}, where {tuple(shape)} was expected")
+                if whole[name].dtype.kind != "f":
+                    raise ValueError(f"{name!r} is an array of {whole[name].dtype}")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
