@@ -347,19 +347,20 @@ def _graded(
 
 
 def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> None:
-    """Raise SiteError where a client's sums are of other rows than it has, or no numbers.
+    """Raise SiteError where a client's sums are of other rows than it has, whose number is public.
 
-    How many rows it has is public. A number that is none would be the grade of all, and of nobody.
+    One that is not finite is told as it is: the model's loss may be so large, and the client's own
+    grade shows whose it is.
     """
     rows = int((wanted[schema.samples.own(client)] & schema.labelled_at(client)).sum())
-    there = {name: np.asarray(value) for name, value in vars(told).items() if value is not None}
-    macro_f1 = there.pop("macro_f1")
-    odd = [k for k, one in there.items() if one.shape != (2,) or not np.isfinite(one).all()]
-    if odd or macro_f1.shape or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
+    there = {name: np.shape(value) for name, value in vars(told).items() if value is not None}
+    there["macro_f1"] += (2,)
+    odd = [name for name, shape in there.items() if shape != (2,)]
+    if odd or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
         raise SiteError(
-            f"{client!r} grades its {rows} rows with sums that none come to "
-            f"({', '.join(odd or ['count'])}); see whether its model diverged, install the same "
-            "version of intarsia there, or see who runs the site."
+            f"{client!r} grades its {rows} rows with sums that are of others "
+            f"({', '.join(odd or ['count'])}); install the same version of intarsia there, or see "
+            "who runs the site."
         )
 
 
