@@ -437,6 +437,10 @@ MUTATIONS = [
         ("kinds of values of a result", "        _check(result)\n", "", PREPARED),
     ),
     *_of(
+        "results/checkpoint.py",
+        ("kinds of values of a checkpoint", "    _check_content(content)\n", "", PREPARED),
+    ),
+    *_of(
         "protocols/evaluation.py",
         ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", STEPS),
     ),

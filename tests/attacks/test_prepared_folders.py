@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 import intarsia
 from intarsia.cli.main import main
 from intarsia.core.json_text import check_kind
+from intarsia.engines import codec
 from intarsia.errors import CheckpointError
 from intarsia.models.serialization import _arrays, _read_arrays, read_model
 from intarsia.results.history import history_of
@@ -26,7 +28,7 @@ def tables():
     found = {}
     for name in ("north", "south"):
         x = np.random.default_rng(len(found)).normal(size=(40, 2))
-        frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1]})
+        frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1]}, np.arange(40) + 40 * len(found))
         found[name] = frame.assign(kind=np.where(x[:, 0] > 0, "p", "q"))
     return found
 
@@ -35,9 +37,13 @@ def tables():
 def finished(tmp_path_factory):
     """Return the folder of a finished run of a linear model, and a table."""
     folder = tmp_path_factory.mktemp("linear")
-    tables()["north"].to_csv(folder / "north.csv", index=False)
-    how = {"algorithm": "fedavg", "loss": "logistic", "rounds": 2, "yardsticks": False}
-    intarsia.run(tables=tables(), label="kind", out=folder / "run", **how)
+    text = '[experiment]\nname = "small"\nrounds = 2\nyardsticks = false\n'
+    text += '[algorithm]\nname = "fedavg"\nloss = "logistic"\n'
+    for name, table in tables().items():
+        table.to_csv(folder / f"{name}.csv", index_label="row")
+        text += f'[[client]]\nname = "{name}"\npath = "{name}.csv"\nid = "row"\nlabel = "kind"\n'
+    (folder / "small.toml").write_text(text)
+    assert main(["run", str(folder / "small.toml"), "-q", "-o", str(folder / "run")]) == 0
     return folder
 
 
@@ -111,6 +117,46 @@ def test_a_line_of_a_history_that_is_of_no_round_counts_for_nothing(finished, tm
     with (run / "history.jsonl").open("a") as file:
         file.writelines(f"{json.dumps(one)}\n" for one in odd)
     assert history_of(run) == before
+
+
+BESIDE = {
+    "traffic": (["traffic", "up"], []), "bytes": (["traffic", "down"], {"Move": {}}),
+    "an exchange": (["crossings", "exchanges"], {"sum f ()": {"kind": "sum"}}),
+    "no exchange": (["crossings", "exchanges"], [1]),
+    "reveals": (["crossings", "reveals"], {"a": 1}),
+    "seconds": (["seconds"], None), "a round": (["standing", "round"], "../x"),
+    "nothing": (["standing"], ...), "clients": (["crossings", "clients"], [[1]]),
+}  # fmt: skip
+
+
+def checkpoint_of(run):
+    """Return what stands beside the states of the only checkpoint of a run that goes on."""
+    (run / "result.json").unlink()
+    *others, last = sorted((run / "checkpoints").iterdir())
+    for one in others:
+        shutil.rmtree(one)
+    return last
+
+
+@pytest.mark.parametrize("form", BESIDE.values(), ids=BESIDE)
+def test_a_prepared_checkpoint_is_refused_in_one_sentence(finished, tmp_path, capsys, form):
+    run = Path(shutil.copytree(finished / "run", tmp_path / "run"))
+    path, (place, value) = checkpoint_of(run) / "extra.json", form
+    content = json.loads(path.read_text().split("\n", 1)[1])
+    text = json.dumps({**content, "extra": altered(content["extra"], place, value)})
+    path.write_text(f"{zlib.crc32(text.encode()):08x}\n{text}\n")
+    assert main(["resume", str(run), "-q"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("error: ")
+    assert "checkpoint" in said[0]
+
+
+def test_a_checkpoint_of_another_kind_of_state_is_refused(finished, tmp_path, capsys):
+    run = Path(shutil.copytree(finished / "run", tmp_path / "run"))
+    (checkpoint_of(run) / "server.state").write_bytes(codec.encode(("no", "state")))
+    assert main(["resume", str(run), "-q"]) == 2
+    assert "the server's state is a tuple" in capsys.readouterr().err
 
 
 LAYERS = {
