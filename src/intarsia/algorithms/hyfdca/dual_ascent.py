@@ -28,6 +28,7 @@ from intarsia.maths.linear.local_sdca import feature_squares
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
 
+PHASE = "dual ascent"
 # where the line search knows the conjugates
 _STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
 
@@ -366,7 +367,7 @@ def _objectives(server: Server, at: Array) -> fl.RoundMetrics:
     loss, conjugate, square = at.tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return fl.RoundMetrics.certified(primal, dual, "dual ascent")
+    return fl.RoundMetrics.certified(primal, dual, PHASE)
 
 
 def _watch(server: Server, info: fl.RoundMetrics) -> Server:
