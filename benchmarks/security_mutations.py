@@ -72,6 +72,7 @@ ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
+OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -130,6 +131,65 @@ MUTATIONS = [
             '"Gather.alpha": _ALPHA',
             NORMS,
         ),
+    ),
+    *_of(
+        "protocols/certified_release.py",
+        ("noise at any gap", "if not gap <= noise.gap:", "if False:", OPTIMUM),
+        (
+            "noise for a model whose gap was not measured last",
+            "_check_progress(state, _MEASURED)",
+            "pass",
+            OPTIMUM,
+        ),
+        (
+            "a gap by another model's scores",
+            "state.progress != progress:",
+            "False:",
+            OPTIMUM,
+        ),
+        (
+            "weights times a factor in the gap",
+            '"FinalModel.w": "Proposed.w"',
+            '"FinalModel.w": ("Proposed.w",)',
+            OPTIMUM,
+        ),
+        (
+            "duals times a factor in the gap",
+            '"FinalModel.alpha": "Proposed.alpha"',
+            '"FinalModel.alpha": ("Proposed.alpha",)',
+            OPTIMUM,
+        ),
+        (
+            "scores times a factor in the gap",
+            '"FinalTotals.z": "FinalScores.z"',
+            '"FinalTotals.z": ("FinalScores.z",)',
+            OPTIMUM,
+        ),
+        (
+            "w(α) times a factor in the gap",
+            '"FinalTotals.w": "FinalScores.w"',
+            '"FinalTotals.w": ("FinalScores.w",)',
+            OPTIMUM,
+        ),
+        (
+            "a gap times a factor",
+            '"ShareOut.gap": "FinalGap.gap"',
+            '"ShareOut.gap": ("FinalGap.gap",)',
+            OPTIMUM,
+        ),
+        (
+            "a gap that some clients find",
+            'fl.each(steps, together="all")',
+            "steps",
+            OPTIMUM,
+        ),
+        (
+            "duals outside their box",
+            "factor * losses.project(loss, alpha[:, read] / factor, y, shape=shape)",
+            "alpha[:, read]",
+            OPTIMUM,
+        ),
+        ("noise for weights of before", "state, final=message.w, duals", "state, duals", OPTIMUM),
     ),
     *_of(
         "algorithms/femam/client.py",
