@@ -189,6 +189,7 @@ MUTATIONS = [
             "alpha[:, read]",
             OPTIMUM,
         ),
+        ("several models proposed", "fl.sums(propose), once=True", "fl.sums(propose)", OPTIMUM),
         ("noise for weights of before", "state, final=message.w, duals", "state, duals", OPTIMUM),
     ),
     *_of(

@@ -22,6 +22,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear import cocoa
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import Release
+from intarsia.engines.remote.declared import Declared
 from intarsia.errors import ConvergenceError, RefusedError
 from intarsia.maths.linear import losses
 from intarsia.protocols import certified_release as release
@@ -85,6 +86,20 @@ def test_no_noise_is_added_to_weights_far_from_the_optimum():
         made.algorithm.conclude(server, engine, engine.key())
 
 
+def several_are_proposed(monkeypatch):
+    """Take from sites that they take one proposal."""
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums: sums)
+
+
+def test_one_model_is_proposed_in_a_run():
+    """Gaps at many points of a line bend where a row does."""
+    made, server = departing()
+    engine = made.made.engine
+    gap_of(engine)
+    with pytest.raises(RefusedError, match="propose: The site refused"):
+        gap_of(engine, Propose(w=server.phase.dual_weights * 8.0))
+
+
 def numbers(engine, other):
     return noisy(engine, 0.0)
 
@@ -105,7 +120,8 @@ WAYS = [numbers, that_of_the_model_before, that_before_another_was_proposed]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)
-def test_the_gap_is_that_of_the_model_that_noise_is_added_to(way):
+def test_the_gap_is_that_of_the_model_that_noise_is_added_to(way, monkeypatch):
+    several_are_proposed(monkeypatch)
     made, server = departing()
     with pytest.raises(RefusedError, match="The site refused"):
         way(made.made.engine, Propose(w=server.phase.dual_weights * 8.0))

@@ -17,7 +17,8 @@ the server says of it, and add noise to no other:
    model; the server reads the same weights
 
 All clients are asked in each step, each total is the last of its kind as it is, and a client goes
-on in this order alone: what is done between two steps makes it begin again.
+on in this order alone: what is done between two steps makes it begin again. A run proposes one
+model: gaps at many points would tell how the scores are distributed.
 
 The owners of a feature know its weight without the noise, from training. With the server they could
 take the noise of their own features away; the weights of other features stay hidden.
@@ -277,7 +278,8 @@ def private(
     """
     init_client: Callable[..., Any] = algorithm.init_client
     steps = (
-        *fl.sums(propose, score_model),
+        *fl.each(fl.sums(propose), once=True),  # gaps along a line would tell how scores lie
+        *fl.sums(score_model),
         *fl.sums(measure_gap, reveals=("gap",), opens=("gap",)),
         *fl.sums(add_noise, reveals=("w",), opens=("w",)),
     )
