@@ -72,6 +72,7 @@ ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
+SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 
 DECLARED = "engines/remote/declared.py"
@@ -130,6 +131,16 @@ MUTATIONS = [
             '"Gather.alpha": "DualPoint.alpha"',
             '"Gather.alpha": _ALPHA',
             NORMS,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfdca/dual_ascent.py",
+        ("lengths of others' rows told", "untold = shared and not wide", "untold = False", SYSTEM),
+        (
+            "lengths of rows told as they are",
+            "_sizes(own) if message.sizes else None",
+            "own",
+            SYSTEM,
         ),
     ),
     *_of(

@@ -42,7 +42,7 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
     partial_participation,
 )
-from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
+from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial, with_norms
 from intarsia.algorithms.hyfdca.minibatch_ascent import earlier_version, find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
 from intarsia.algorithms.hyfdca.state import (
@@ -85,6 +85,7 @@ class Enter:
     taken: float  # the share of the last trial that the line search took
     shares: fl.PerFeature  # (features,) r_j, the part in the mean ‖x_i‖² that a feature has
     metric: float  # ρ_j = metric · r_j^1.5
+    squares: fl.PerSample | None = None  # (samples,) ‖x_i‖² over all owners; None: it was told
 
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
@@ -150,7 +151,8 @@ def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial
     fresh = [name for name in clients.ids if name not in state.entered]
     if fresh:
         taken = {name: server.earlier.get(name, server.taken) for name in fresh}
-        messages = {name: Enter(taken[name], server.shares, state.metric) for name in fresh}
+        told = server.shares, state.metric, server.norms
+        messages = {name: Enter(taken[name], *told) for name in fresh}
         clients.ask(enter_partial, messages)
         state = replace(state, entered=(*state.entered, *fresh))
     return replace(server, partial=state), state
@@ -378,6 +380,8 @@ def enter_partial(
 ) -> tuple[Place, fl.Ready]:
     """Go on with proximal rounds."""
     before = settle_trial(client, message.taken)
+    if message.squares is not None:
+        before = with_norms(before, block, message.squares)
     place = partial_participation.enter(before, block, message.shares, message.metric)
     return place, fl.Ready()
 
@@ -473,6 +477,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Direction.alpha": "RowSum.alpha",
     "Direction.total": "RowSum.total",
     "Enter.shares": ("Zeros.shares",),
+    "Enter.squares": "Norms.squares",
+    "Sizes.sizes": "Norms.sizes",
     "Evaluate.z": "WalkerScores.z",
     "Factors.bounds": "Measured.bounds",
     "Factors.first": "MaskedRows.first",
