@@ -325,7 +325,8 @@ class Objectives:
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
-    shared = clients.sealed and _needs_no_norms(server)
+    asked_for = server.options.system in ("shares", "encrypted")
+    shared = (clients.sealed or asked_for) and _needs_no_norms(server)
     norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure(shared)))
     # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
