@@ -81,6 +81,8 @@ JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
+SYSTEM = "tests/attacks/test_shared_system.py"
+OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -139,6 +141,76 @@ MUTATIONS = [
             '"Gather.alpha": _ALPHA',
             NORMS,
         ),
+    ),
+    *_of(
+        "algorithms/hyfdca/dual_ascent.py",
+        ("lengths of others' rows told", "untold = shared and not wide", "untold = False", SYSTEM),
+        (
+            "lengths of rows told as they are",
+            "_sizes(own) if message.sizes else None",
+            "own",
+            SYSTEM,
+        ),
+    ),
+    *_of(
+        "protocols/certified_release.py",
+        ("noise at any gap", "if not gap <= noise.gap:", "if False:", OPTIMUM),
+        (
+            "noise for a model whose gap was not measured last",
+            "_check_progress(state, _MEASURED)",
+            "pass",
+            OPTIMUM,
+        ),
+        (
+            "a gap by another model's scores",
+            "state.progress != progress:",
+            "False:",
+            OPTIMUM,
+        ),
+        (
+            "weights times a factor in the gap",
+            '"FinalModel.w": "Proposed.w"',
+            '"FinalModel.w": ("Proposed.w",)',
+            OPTIMUM,
+        ),
+        (
+            "duals times a factor in the gap",
+            '"FinalModel.alpha": "Proposed.alpha"',
+            '"FinalModel.alpha": ("Proposed.alpha",)',
+            OPTIMUM,
+        ),
+        (
+            "scores times a factor in the gap",
+            '"FinalTotals.z": "FinalScores.z"',
+            '"FinalTotals.z": ("FinalScores.z",)',
+            OPTIMUM,
+        ),
+        (
+            "w(α) times a factor in the gap",
+            '"FinalTotals.w": "FinalScores.w"',
+            '"FinalTotals.w": ("FinalScores.w",)',
+            OPTIMUM,
+        ),
+        (
+            "a gap times a factor",
+            '"ShareOut.gap": "FinalGap.gap"',
+            '"ShareOut.gap": ("FinalGap.gap",)',
+            OPTIMUM,
+        ),
+        (
+            "a gap that some clients find",
+            'fl.each(steps, together="all")',
+            "steps",
+            OPTIMUM,
+        ),
+        (
+            "duals outside their box",
+            "factor * losses.project(loss, alpha[:, read] / factor, y, shape=shape)",
+            "alpha[:, read]",
+            OPTIMUM,
+        ),
+        ("several models proposed", "fl.sums(propose), once=True", "fl.sums(propose)", OPTIMUM),
+        ("noise for weights of before", "state, final=message.w, duals", "state, duals", OPTIMUM),
     ),
     *_of(
         "algorithms/femam/client.py",

@@ -30,8 +30,8 @@ from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import SealedError
 from intarsia.experiment import config
 from intarsia.privacy.accounting import minimiser_sensitivity, noise_multiplier
-from intarsia.protocols import differential_privacy
-from intarsia.protocols.differential_privacy import ShareOut
+from intarsia.protocols import certified_release, differential_privacy
+from intarsia.protocols.certified_release import Propose, ShareOut
 from intarsia.training import privacy_guarantee
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
@@ -285,6 +285,15 @@ def test_epsilon_of_a_client_is_honest_in_many_runs(name, honest, monkeypatch):
 # ---- what an attacker sees of a model that is released once
 
 
+def measured(engine):
+    """Return the states of clients that found the gap of their model, and its total."""
+    before = engine.get_states()
+    gap = certified_release.find_gap(engine, Propose(), hyfdca.propose)
+    found = engine.get_states()
+    engine.set_states(before)
+    return found, gap
+
+
 def models(label, runs):
     """Return the released models of (2, runs) runs; a second one is asked for, at other weights.
 
@@ -305,19 +314,22 @@ def models(label, runs):
     }
     description, schema = config.from_dict(tree), Schema.of(blocks, BINARY)
     release, _ = privacy_guarantee.guarantee(description, HYFDCA, options, schema)
+    release = dataclasses.replace(release, gap=math.inf)  # else no other weights are released
     bound = minimiser_sensitivity(1.0, clip=clip, regularisation=weight, samples=samples)
     private = HYFDCA.private(release)
     engine, server = started(private, options, blocks)
-    start = engine.get_states()
+    start = measured(engine)
     found = train(HYFDCA, engine, server, 20, tolerance=1e-12).weights
     assert abs(found - clip * y.mean() / weight) < 1e-3 * bound
-    trained = engine.get_states()
+    trained = measured(engine)
 
-    def released(states):
+    def released(known):
+        states, gap = known
         engine.set_states(states)
         engine.begin_round(1)
         try:
-            total = engine.sum(hyfdca.add_noise, dict.fromkeys(engine.ids, ShareOut()))
+            asked = dict.fromkeys(engine.ids, ShareOut(gap))
+            total = engine.sum(certified_release.add_noise, asked)
         except SealedError:
             return 0.0  # the clients have released what they may
         return float(total.w.content[0, 0])

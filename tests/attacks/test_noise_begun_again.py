@@ -34,7 +34,8 @@ from intarsia.experiment import config
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.differential_privacy import ShareOut
+from intarsia.protocols import certified_release
+from intarsia.protocols.certified_release import Propose, ShareOut
 from intarsia.training import loop, privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.timing import Clock
@@ -304,13 +305,19 @@ def of_hyfdca():
     return HYFDCA.private(dataclasses.replace(NOISE, releases=1)), HyFDCA(regularisation=0.1)
 
 
+def with_noise(engine):
+    """Return the sealed total of the clients' weights as they are, with noise."""
+    gap = certified_release.find_gap(engine, Propose(), hyfdca.propose)
+    return engine.sum(certified_release.add_noise, dict.fromkeys(engine.ids, ShareOut(gap)))
+
+
 def test_a_second_model_is_not_released_in_simulation(works):
     """The noise would be taken away by the difference of two models with the same."""
     algorithm, options = of_hyfdca()
     engine, server = started(algorithm, options, four())
     states = engine.get_states()
     engine.begin_round(1)
-    empty = engine.reveal(engine.sum(hyfdca.add_noise, dict.fromkeys(engine.ids, ShareOut())))
+    empty = engine.reveal(with_noise(engine))
     engine.set_states(states)
     engine.begin_round(1)
     server, _ = algorithm.round(server, engine, engine.key())
@@ -326,13 +333,13 @@ def test_a_second_model_is_not_released_in_simulation(works):
 def test_the_same_call_at_another_state_is_another_release():
     algorithm, options = of_hyfdca()
     engine, _ = started(algorithm, options, four())
-    states, asked = engine.get_states(), dict.fromkeys(engine.ids, ShareOut())
+    states = engine.get_states()
     engine.begin_round(1)
-    engine.sum(hyfdca.add_noise, asked)
+    with_noise(engine)
     engine.set_states({name: evolve(one, w=one.w + 1.0) for name, one in states.items()})
     engine.begin_round(1)
     with pytest.raises(SealedError, match="after the 1 that epsilon"):
-        engine.sum(hyfdca.add_noise, asked)
+        with_noise(engine)
 
 
 def test_a_second_model_is_not_released_over_sites(works):
@@ -342,7 +349,7 @@ def test_a_second_model_is_not_released_over_sites(works):
     run = Over(case, algorithm, "none")
     engine, server = run.engine, run.server
     engine.begin_round(1)
-    empty = engine.reveal(engine.sum(hyfdca.add_noise, dict.fromkeys(engine.ids, ShareOut())))
+    empty = engine.reveal(with_noise(engine))
     assert engine.without(AbsentError("lost", (ATTACKER,)))
     engine.return_of(wait=True)
     engine.begin_round(1)

@@ -17,11 +17,11 @@ import sites
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import RefusedError, StaleError
-from intarsia.protocols import differential_privacy, preprocessing
+from intarsia.protocols import certified_release, differential_privacy, preprocessing
 
 CLIP = differential_privacy.clip_rows
 PREPARE = preprocessing.prepare
-CONCLUDE = differential_privacy.conclude
+CONCLUDE = certified_release.conclude
 
 
 def not_measured(monkeypatch):
@@ -63,10 +63,10 @@ WAYS = {
 
 
 def overstepped(monkeypatch):
-    def conclude(server, clients, rng, *, certify, **given):
-        return CONCLUDE(replace(server, taken=1e6), clients, rng, certify=certify, **given)
+    def conclude(server, clients, rng, **given):
+        return CONCLUDE(replace(server, taken=1e6), clients, rng, **given)
 
-    monkeypatch.setattr(differential_privacy, "conclude", conclude)
+    monkeypatch.setattr(certified_release, "conclude", conclude)
 
 
 WAYS[overstepped] = "in hyfdca.aggregate_primal"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from federations import BINARY, block, table
-from intarsia.algorithms.hyfdca import newton_client, newton_shares
+from intarsia.algorithms.hyfdca import dual_ascent, newton_client, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.schema import Schema
@@ -71,9 +71,12 @@ def parties():
     }
 
 
-def trained(mode="masked", options=OPTIONS, rounds=3):
+def trained(mode="masked", options=OPTIONS, rounds=3, weighted=False):
     x, blocks = parties()
-    schema = Schema.of(blocks, BINARY)
+    if weighted:
+        weights = np.random.default_rng(6).uniform(0.5, 2.0, SAMPLES)
+        blocks["bank"] = dataclasses.replace(blocks["bank"], weights=weights)
+    schema = Schema.of(blocks, dataclasses.replace(BINARY, weighted=weighted))
     keys = modes.in_one_process(SharedKey(bytes(range(32)), "test"), b"")
     sealing = None if mode == "plain" else modes.sealing(Privacy(mode=mode), list(blocks), keys)
     recorder = Kept()
@@ -187,6 +190,61 @@ def test_all_that_a_client_opens_tells_little_more_than_the_scores_and_duals_do(
     error = left(np.concatenate([known[:, -8:], own], axis=1), theirs)
     assert np.median(error) > FAIR / 2
     assert error.min() > 1e-3
+
+
+def numbers(engine, client, fields=None):
+    """Return numbers of samples that a client was given, (samples, numbers); None: all fields."""
+    found = [np.zeros((SAMPLES, 0))]
+    for _, name, _, opened in engine.visits:
+        for field, value in vars(opened).items() if name == client else ():
+            wanted = fields is None or field in fields
+            if wanted and isinstance(value, np.ndarray) and value.shape[-1:] == (SAMPLES,):
+                found.append(value.reshape(-1, SAMPLES).T.astype(float))
+    return np.concatenate(found, axis=1)
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["protected", "lengths told"])
+@pytest.mark.parametrize(("attacker", "other"), [("bank", "shop"), ("shop", "bank")])
+def test_a_co_owner_is_not_told_how_long_rows_of_the_other_are(told, attacker, other, monkeypatch):
+    """As it was: each row's squared length. Less its own part, it tells one column up to its sign.
+
+    Of one categorical column it tells the category.
+    """
+    if told:
+        monkeypatch.setattr(dual_ascent, "_needs_no_norms", lambda server: False)
+    _, engine, _, _ = trained()
+    own, theirs = ((engine.block(name).x ** 2).sum(axis=1)[:, None] for name in (attacker, other))
+    error = left(np.concatenate([numbers(engine, attacker), own], axis=1), theirs)
+    assert (error < EXACT).all() if told else (error > FAIR).all()
+
+
+@pytest.mark.parametrize(
+    ("more", "weighted"),
+    [({}, False), ({"errors": True}, False), ({"l1_ratio": 0.5}, False), ({}, True)],
+    ids=["as it is", "standard errors", "elastic net", "weights of rows"],
+)
+def test_who_reads_scores_has_one_number_of_the_others_row_for_each_step(more, weighted):
+    """So a run of fewer steps than the other has columns leaves its rows open.
+
+    Two with the elastic net: it opens scores of the direction, and of the model with its zeros.
+    """
+    rounds = 4
+    options = dataclasses.replace(OPTIONS, **more)
+    x, engine, _, server = trained(options=options, rounds=rounds, weighted=weighted)
+    HYFDCA.conclude(server, engine, engine.key("conclude"))
+    index = engine.schema("train").features
+    own, theirs = x[:, index.own("bank")], np.setdiff1d(index.own("shop"), index.own("bank"))
+    scores = numbers(engine, "bank", ("z", "q"))
+    scores = scores[:, np.abs(scores).max(axis=0) > 0]
+    basis, _ = np.linalg.qr(np.column_stack([own, np.ones(SAMPLES)]))
+    parts = scores - basis @ (basis.T @ scores)  # what is not the client's own
+    sizes = np.linalg.svd(parts / np.linalg.norm(parts, axis=0), compute_uv=False)
+    rank = int((sizes > 1e-6 * sizes[0]).sum())
+    each = 2 if options.l1_ratio else 1
+    assert rounds <= rank <= each * rounds + 1 < len(theirs)
+    # duals and curvatures of all points are functions of these scores
+    error = left(np.concatenate([numbers(engine, "bank"), own], axis=1), x[:, theirs])
+    assert np.median(error) > FAIR / 2
 
 
 def test_the_client_that_opens_the_system_for_the_server_reads_random_words(works):

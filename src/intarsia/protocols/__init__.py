@@ -2,7 +2,8 @@
 
 `preprocessing` comes before training: deduplicated values, standardised features, an intercept.
 `evaluation` scores models on test samples, `early_stopping` keeps what a run had after its best
-round, `inference` scores new samples, and `differential_privacy` clips rows and draws noise.
+round, `inference` scores new samples, and `differential_privacy` clips rows and draws noise, which
+`certified_release` adds to a model near the optimum.
 """
 
 from typing import TYPE_CHECKING

@@ -6,18 +6,6 @@ least the square of the mean that training uses. A sum may be off by the roundin
 that rows are brought to a little less than the bound. The intercept is a value of the row like any
 other: scaling the whole row leaves the sign of its score as it is.
 
-Release a trained model with noise: how private runs of HyFDCA and CoCoA end.
-
-1. the model is certified; one that is farther from the optimum than the noise was measured for is
-   not released
-2. each client adds its share of the noise to its share of the weights: owners of a feature split
-   the variance; the server gets the sealed total, and no total without the noise
-3. the clients keep the weights with the noise, so that every later score is that of the released
-   model; the server reads the same weights
-
-The owners of a feature know its weight without the noise, from training. With the server they could
-take the noise of their own features away; the weights of other features stay hidden.
-
 The noise of a release comes from the client's `NoiseKey`: a secret of the client that neither the
 server nor the run's seed tells, and that no other release has. A run that was stopped and goes on
 releases the same again, not a second sample around the same model. Normal numbers come from
@@ -27,10 +15,8 @@ SHAKE-256 by the inverse of their distribution: 52 bits each, so that none is be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -38,12 +24,10 @@ from scipy.special import ndtri
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
-from intarsia.errors import ConvergenceError, RefusedError, SealedError
+from intarsia.errors import RefusedError, SealedError
 from intarsia.protocols.preprocessing import Preparation
 
 _function = partial(fl.client_function, protocol="differential_privacy")
-
-C = TypeVar("C")  # a client's state, with its weights w
 
 SLACK = 2.0**-17  # how far off a squared norm may be, over the squared bound
 
@@ -149,101 +133,6 @@ def normal_numbers(stream: bytes) -> Array:
     # in the middle of the 2^52 steps between 0 and 1: neither end, which would be infinite
     normal: Array = ndtri(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
     return normal
-
-
-@dataclass(frozen=True)
-class ShareOut:
-    """Ask for the client's share of the weights, with noise."""
-
-
-@fl.describe("model weights with noise")
-@dataclass(frozen=True)
-class NoisyWeights:
-    """A client's share of the weights with its share of the noise, or their total: the model."""
-
-    w: fl.PerFeature
-
-
-def private(
-    algorithm: fl.Algorithm,
-    release: fl.Release,
-    add_noise: fl.ClientFunction,
-    weights: Sequence[str] = ("w",),
-) -> fl.Algorithm:
-    """Return an algorithm with noise in the model that it releases.
-
-    Parameters
-    ----------
-    add_noise
-        Adds a client's share of the noise.
-    weights
-        Fields by which the server reads the model where it has no noise: here it reads none.
-    """
-    init_client: Callable[..., Any] = algorithm.init_client
-    sends = (
-        *_without_weights(algorithm.disclosure.sends, weights),
-        *fl.sums(add_noise, reveals=("w",), opens=("w",)),
-        *fl.asks(keep_noisy),
-    )
-    return replace(
-        algorithm,
-        init_client=partial(init_client, release=release),
-        conclude=partial(conclude, release=release, certify=algorithm.certify, add_noise=add_noise),
-        disclosure=replace(
-            algorithm.disclosure,
-            sends=fl.opening({"NoisyWeights.w": "NoisyWeights.w"}, sends),
-        ),
-    )
-
-
-def _without_weights(sends: Sequence[fl.Sends], weights: Sequence[str]) -> Iterator[fl.Sends]:
-    """Yield what is sent but for weights that the server reads; what sends no more is left out."""
-    for one in sends:
-        reveals = tuple(name for name in one.reveals if name not in weights)
-        if reveals or one.opens or not one.reveals:
-            yield replace(one, reveals=reveals)
-
-
-def conclude(
-    server: Any,
-    clients: fl.Clients,
-    rng: fl.RandomKey,
-    *,
-    release: fl.Release,
-    certify: Callable[[Any, fl.Clients, fl.RandomKey], tuple[Any, fl.RoundMetrics]],
-    add_noise: fl.ClientFunction,
-) -> fl.FinalResult:
-    """Certify the final model and reveal it with noise.
-
-    Its certificate does not hold for the model with noise and is left out.
-
-    Raises
-    ------
-    ConvergenceError
-        If the model is too far from the optimum.
-    """
-    _, info = certify(server, clients, rng)
-    assert info.primal is not None
-    assert info.dual is not None
-    gap = info.primal - info.dual
-    if not gap <= release.gap:
-        raise ConvergenceError(
-            f"The model is not released: its duality gap is {gap:.2e} and the noise was measured "
-            f"for {release.gap:.2e} at most; raise experiment.rounds, or experiment.tolerance "
-            "(which adds noise)."
-        )
-    noisy = clients.sum(add_noise, dict.fromkeys(clients.ids, ShareOut()))
-    clients.ask(keep_noisy, dict.fromkeys(clients.ids, NoisyWeights(noisy.w)))
-    # discloses the model with noise: the server may predict with it
-    return fl.FinalResult(fl.RoundMetrics(phase=info.phase), clients.reveal(noisy.w))
-
-
-@fl.client_function
-def keep_noisy(
-    client: C, block: Block, message: NoisyWeights, rng: fl.RandomKey
-) -> tuple[C, fl.Ready]:
-    """Keep the released weights in place of the client's own."""
-    return fl.evolve(client, w=message.w), fl.Ready()
 
 
 def add_to_weights(w: Array, feature_share: Array, release: fl.Release, key: fl.NoiseKey) -> Array:

@@ -109,7 +109,7 @@ def _perturbed_output(
             "the noise, and the secrets of the noise in keys/: delete them when the model is "
             "handed on",
             "what the clients see in training: owners of a feature know its weight without the "
-            "noise, owners of a sample its dual variable and its scores",
+            "noise, owners of a sample its dual variable and its scores; all the gap of the model",
             *_open_in_any_run(description),
         ),
     )

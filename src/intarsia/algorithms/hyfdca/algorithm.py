@@ -42,8 +42,8 @@ from intarsia.algorithms.hyfdca import (
     newton_shares,
     partial_participation,
 )
-from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial
-from intarsia.algorithms.hyfdca.minibatch_ascent import earlier_version
+from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial, with_norms
+from intarsia.algorithms.hyfdca.minibatch_ascent import earlier_version, find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
 from intarsia.algorithms.hyfdca.state import (
     Client,
@@ -60,8 +60,8 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
-from intarsia.protocols import differential_privacy
-from intarsia.protocols.differential_privacy import NoisyWeights, ShareOut
+from intarsia.protocols import certified_release
+from intarsia.protocols.certified_release import Certifying, Propose, Proposed
 
 # The module of each phase that runs where all clients are there.
 _PHASES: Mapping[type, Any] = MappingProxyType(
@@ -85,6 +85,7 @@ class Enter:
     taken: float  # the share of the last trial that the line search took
     shares: fl.PerFeature  # (features,) r_j, the part in the mean ‖x_i‖² that a feature has
     metric: float  # ρ_j = metric · r_j^1.5
+    squares: fl.PerSample | None = None  # (samples,) ‖x_i‖² over all owners; None: it was told
 
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
@@ -150,7 +151,8 @@ def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial
     fresh = [name for name in clients.ids if name not in state.entered]
     if fresh:
         taken = {name: server.earlier.get(name, server.taken) for name in fresh}
-        messages = {name: Enter(taken[name], server.shares, state.metric) for name in fresh}
+        told = server.shares, state.metric, server.norms
+        messages = {name: Enter(taken[name], *told) for name in fresh}
         clients.ask(enter_partial, messages)
         state = replace(state, entered=(*state.entered, *fresh))
     return replace(server, partial=state), state
@@ -262,7 +264,7 @@ def certify(
     _check_readers(server)
     if server.partial is not None:
         server, partial = _enter_partial(server, clients)
-        partial, info, _ = partial_participation.certify(partial, clients)
+        partial, info, _, _ = partial_participation.certify(partial, clients)
         return replace(server, partial=partial, present=tuple(clients.ids)), info
     if server.phase is not None:
         phase, info = _PHASES[type(server.phase)].certify(server.phase, clients)
@@ -324,7 +326,7 @@ def _conclude(
 ) -> fl.FinalResult:
     if server.partial is not None:
         _, partial = _enter_partial(server, clients)
-        _, info, weights = partial_participation.certify(partial, clients)
+        _, info, weights, _ = partial_participation.certify(partial, clients)
         # discloses the model: the server may predict with it
         return fl.FinalResult(info, clients.reveal(weights))
     if errors and isinstance(server.phase, newton.Newton):
@@ -345,10 +347,29 @@ def _conclude(
 
 def private(release: fl.Release) -> fl.Algorithm:
     """Return HyFDCA with noise in the model that it releases."""
-    return differential_privacy.private(HYFDCA, release, add_noise, weights=("w", "u", "nonzero"))
+    return certified_release.private(
+        *(HYFDCA, release),
+        proposal=_find_proposal,
+        propose=propose,
+        origins={"Propose.w": _W, "Propose.alpha": _ALPHA},
+        weights=("w", "u", "nonzero"),
+    )
 
 
-def predict(client: Client | InPhase | Place, block: Block) -> Array:
+def _find_proposal(server: Server, clients: fl.Clients) -> tuple[Propose, str]:
+    """Return what is to be released with noise, and the phase that it is of."""
+    _check_readers(server)
+    if server.partial is not None:
+        _, partial = _enter_partial(server, clients)
+        _, _, weights, duals = partial_participation.certify(partial, clients)
+        return Propose(weights, duals), partial_participation.PHASE
+    if server.phase is not None:
+        return Propose(), _PHASES[type(server.phase)].PHASE
+    server = dual_ascent.count(server, clients)
+    return Propose(server.w, server.alpha), dual_ascent.PHASE
+
+
+def predict(client: Client | InPhase | Place | Certifying, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
     return scores(block.x, client.model if isinstance(client, newton_client.Point) else client.w)
 
@@ -359,6 +380,8 @@ def enter_partial(
 ) -> tuple[Place, fl.Ready]:
     """Go on with proximal rounds."""
     before = settle_trial(client, message.taken)
+    if message.squares is not None:
+        before = with_norms(before, block, message.squares)
     place = partial_participation.enter(before, block, message.shares, message.metric)
     return place, fl.Ready()
 
@@ -376,19 +399,23 @@ def forget(
     return fl.evolve(before, alpha=alpha, w=w, alpha_trial=alpha, w_trial=w), fl.Ready()
 
 
-@fl.noise_function
 @fl.client_function
-def add_noise(
-    client: Client | InPhase | Place,
+def propose(
+    client: Client | InPhase | Place | Certifying,
     block: Block,
-    message: ShareOut,
-    key: fl.NoiseKey,
-) -> tuple[Client, NoisyWeights]:
-    """Send this client's share of the weights with its share of the noise."""
-    before: Client = client if isinstance(client, Client) else client.before
-    noise = differential_privacy.noise_of(before.noise)
-    w = differential_privacy.add_to_weights(client.w, before.feature_share, noise, key)
-    return fl.evolve(before, w=client.w), NoisyWeights(w)
+    message: Propose,
+    rng: fl.RandomKey,
+) -> tuple[Certifying, Proposed]:
+    """Send this client's share of the model, and the duals of the samples that it reads."""
+    training: Client = client if isinstance(client, Client) else client.before
+    return certified_release.propose(
+        *(message, block),
+        training=training,
+        w=client.w,
+        alpha=client.alpha,
+        reads=find_read(training),
+        shares=training.feature_share,
+    )
 
 
 # Each exchange moves duals, weights and scores: they are combinations of these totals.
@@ -450,6 +477,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Direction.alpha": "RowSum.alpha",
     "Direction.total": "RowSum.total",
     "Enter.shares": ("Zeros.shares",),
+    "Enter.squares": "Norms.squares",
+    "Sizes.sizes": "Norms.sizes",
     "Evaluate.z": "WalkerScores.z",
     "Factors.bounds": "Measured.bounds",
     "Factors.first": "MaskedRows.first",

@@ -28,8 +28,10 @@ from intarsia.maths.linear.local_sdca import feature_squares
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
 
+PHASE = "dual ascent"
 # where the line search knows the conjugates
 _STEPS = np.concatenate([[0.0], 2.0 ** np.arange(-10, 1)])
+_APART = 16.0  # by how many times squared lengths of rows differ that are told apart
 
 
 @dataclass(frozen=True)
@@ -230,14 +232,28 @@ def aggregate_and_multiply(
 class Measure:
     """Ask for what a client can measure alone."""
 
+    sizes: bool = False  # whether of rows about how long they are, too
 
-@fl.describe(squares="each row's squared length", total="the sum of rows' squared lengths")
+
+@fl.describe(
+    squares="each row's squared length",
+    total="the sum of rows' squared lengths",
+    sizes="which rows are far longer or shorter than most",
+)
 @dataclass(frozen=True)
 class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
 
     squares: fl.PerSample  # (samples,)
     total: float = 0.0  # over the samples
+    sizes: fl.PerSample | None = None  # (samples,) about each, as `_sizes`
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """About the squared norms of samples."""
+
+    sizes: fl.PerSample  # (samples,)
 
 
 @dataclass(frozen=True)
@@ -309,8 +325,9 @@ class Objectives:
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
-    norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure()))
-    clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
+    asked_for = server.options.system in ("shares", "encrypted")
+    shared = (clients.sealed or asked_for) and _needs_no_norms(server)
+    norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure(shared)))
     # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
     first = clients.ids[0]
@@ -320,6 +337,12 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     )
     # discloses whether the tables are sparse
     sparse = clients.reveal(zeros.sparse) > 0
+    wide = sparse and server.features > server.samples and not server.options.l1_ratio
+    untold = shared and not wide
+    if untold:
+        clients.ask(settle_sizes, dict.fromkeys(clients.ids, Sizes(norms.sizes)))
+    else:
+        clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
     return replace(
         server,
         alpha=zeros.alpha,
@@ -330,7 +353,19 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
         square=square,
         shares=zeros.shares,
         sizes=zeros.sizes,
-        wide=sparse and server.features > server.samples and not server.options.l1_ratio,
+        wide=wide,
+        norms=norms.squares if untold else None,
+    )
+
+
+def _needs_no_norms(server: Server) -> bool:
+    """Return whether rounds of all clients are of Newton's method with a shared system alone.
+
+    They go by scores and duals, and choose samples by about how long rows are.
+    """
+    options = server.options
+    return (
+        server.dealer is not None and options.method != "ascent" and options.step == "line_search"
     )
 
 
@@ -366,7 +401,7 @@ def _objectives(server: Server, at: Array) -> fl.RoundMetrics:
     loss, conjugate, square = at.tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return fl.RoundMetrics.certified(primal, dual, "dual ascent")
+    return fl.RoundMetrics.certified(primal, dual, PHASE)
 
 
 def _watch(server: Server, info: fl.RoundMetrics) -> Server:
@@ -403,7 +438,26 @@ def measure_norms(
 ) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
-    return fl.evolve(client, norms=own), Norms(own, float(own.sum()))
+    return client, Norms(own, float(own.sum()), _sizes(own) if message.sizes else None)
+
+
+def _sizes(squares: Array) -> Array:
+    """Return about how long rows are: all as their mean, but for far longer and far shorter ones.
+
+    A sample is chosen for the Hessian the more often the longer its row is, or rare columns would
+    be missed. Exact lengths would tell co-owners more: of one categorical column the category.
+    """
+    unit = 2.0 ** math.ceil(math.log2(squares.mean())) if squares.any() else 1.0
+    powers = np.rint(np.log(np.maximum(squares / unit, 1 / _APART)) / math.log(_APART))
+    return np.asarray(unit * _APART**powers)
+
+
+@fl.client_function
+def settle_sizes(
+    client: Client, block: Block, message: Sizes, rng: fl.RandomKey
+) -> tuple[Client, fl.Ready]:
+    """Keep about how long rows are."""
+    return fl.evolve(client, sizes=message.sizes), fl.Ready()
 
 
 @fl.client_function
@@ -411,9 +465,14 @@ def settle_norms(
     client: Client, block: Block, message: Norms, rng: fl.RandomKey
 ) -> tuple[Client, fl.Ready]:
     """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
-    own = client.norms
-    ratio = np.divide(message.squares, own, out=np.zeros_like(own), where=own > 0)
-    return fl.evolve(client, norms=message.squares, row_scale=np.sqrt(ratio)), fl.Ready()
+    return with_norms(client, block, message.squares), fl.Ready()
+
+
+def with_norms(client: Client, block: Block, squares: Array) -> Client:
+    """Return a client that knows ‖x_i‖², (samples,)."""
+    own = row_norms(block.x)
+    ratio = np.divide(squares, own, out=np.zeros_like(own), where=own > 0)
+    return fl.evolve(client, norms=squares, row_scale=np.sqrt(ratio))
 
 
 @fl.client_function
@@ -512,7 +571,7 @@ def objectives(
 
 
 SENDS = (
-    *fl.asks(settle_norms),
+    *fl.asks(settle_norms, settle_sizes),
     *fl.sums(measure_norms, reveals=("total",)),
     *fl.sums(local_dual_ascent, objectives, reveals=("at",)),
     *fl.sums(inner_products, reveals=("line",)),

@@ -42,6 +42,7 @@ from intarsia.maths.linear.minibatch_sdca import advanced, span_products
 from intarsia.maths.linear.products import scores
 from intarsia.maths.linear.smoothed_losses import dual_points, slopes
 
+PHASE = "dual newton"
 _WEIGHT = 2.0  # s at first as a multiple of λN over the mean ‖x_i‖²
 _RESIDUAL_HINGE, _RESIDUAL_SMOOTH = 0.005, 0.03  # where conjugate gradients stop
 _MOST, _DELAY = 0.4, 6.0  # θ at most, and the steps after which it would be a half
@@ -632,7 +633,7 @@ def _root(slope: Array) -> Array:
 def info(newton: DualNewton) -> fl.RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
     primal, dual = float(newton.primal.sum()), float(newton.dual.sum())
-    return fl.RoundMetrics.certified(primal, dual, "dual newton")
+    return fl.RoundMetrics.certified(primal, dual, PHASE)
 
 
 def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.RoundMetrics]:

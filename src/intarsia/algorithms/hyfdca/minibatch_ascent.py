@@ -43,6 +43,7 @@ from intarsia.maths.linear.minibatch_sdca import (
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.row_products import gather_rows, score_pairs, score_rows
 
+PHASE = "chunk ascent"
 CHUNKS = 5  # in a round
 _START = 0.01  # β of the logistic loss at first, whose dual has no slope at 0
 
@@ -589,7 +590,7 @@ def step(
     rise = float((dual - start).sum() / max(abs(float(dual.sum())), 1e-300))
     point = {"dual": dual, "alpha": settled.alpha, "dual_weights": settled.w}
     ascent = fl.evolve(ascent, rise=rise, rounds=ascent.rounds + 1, **point)
-    return ascent, fl.RoundMetrics(dual=float(dual.sum()), phase="chunk ascent")
+    return ascent, fl.RoundMetrics(dual=float(dual.sum()), phase=PHASE)
 
 
 def certify(ascent: ChunkAscent, clients: fl.Clients) -> tuple[ChunkAscent, fl.RoundMetrics]:
@@ -600,7 +601,7 @@ def certify(ascent: ChunkAscent, clients: fl.Clients) -> tuple[ChunkAscent, fl.R
     loss, conjugate = clients.reveal(terms.sums) / ascent.samples
     ridge = 0.5 * ascent.regularisation * float(clients.reveal(terms.square)[0])
     primal, dual = float(loss) + ridge, float(conjugate) - ridge
-    return ascent, fl.RoundMetrics.certified(primal, dual, "chunk ascent")
+    return ascent, fl.RoundMetrics.certified(primal, dual, PHASE)
 
 
 STATES = (ChunkAscent, Walker)

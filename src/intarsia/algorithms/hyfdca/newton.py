@@ -106,6 +106,7 @@ from intarsia.core.block import Array, ClientId
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import stiffness
 
+PHASE = "newton"
 MOST_FEATURES = 512  # most features for the exact solve
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
@@ -355,7 +356,7 @@ def info(newton: Newton) -> RoundMetrics:
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
-        phase="newton",
+        phase=PHASE,
     )
 
 

@@ -647,13 +647,15 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
+    before = point.before
+    norms = before.sizes if len(before.sizes) else before.norms  # the same at all owners
     for start, stop, _, _ in point.sample_cells:
         most = -(-message.budget * (stop - start) // point.samples)
         given = (start, stop, point.order[start:stop], most)
         if message.framed:
             samples, curvature = curved_samples(counted, *given)
         else:
-            samples, curvature = telling_samples(counted, *given, point.before.norms)
+            samples, curvature = telling_samples(counted, *given, norms)
         found.append(samples)
         scaled.append(curvature)
     if len(found) == 1:

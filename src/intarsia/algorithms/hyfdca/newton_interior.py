@@ -62,6 +62,7 @@ from intarsia.maths.linear import interior_point as inside
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather
 
+PHASE = "interior point"
 MOST_FEATURES = 2500  # most features for the exact solve
 _FRAME = 1.25  # rows of the frame for each feature: a square one is badly conditioned
 _DAMPING = 1e-4  # δ over P
@@ -532,7 +533,7 @@ def info(state: InteriorPoint) -> fl.RoundMetrics:
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),
-        phase="interior point",
+        phase=PHASE,
     )
 
 

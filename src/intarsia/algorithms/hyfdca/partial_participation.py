@@ -47,6 +47,7 @@ from intarsia.maths.linear import losses
 from intarsia.maths.linear.local_sdca import ascend_weighted, weighted_norms
 from intarsia.maths.linear.products import gather, scores
 
+PHASE = "proximal ascent"
 _WORTHWHILE = 0.05  # a dual ascent that gains less than this share of the round's gain is its last
 _RECENT = 4.0  # the average over n rounds gives the last one the weight 4/(n + 3)
 _STEPS = np.array([0.0, 0.5, 1.0])  # where a search knows the conjugates: they are quadratic
@@ -467,7 +468,7 @@ def step(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMetric
     labellers, ids = dict(partial.labellers), set(clients.ids)
     there = tuple(name for name in clients.ids if ids.intersection(labellers[name]))
     if not there:
-        return partial, fl.RoundMetrics(phase="proximal ascent")
+        return partial, fl.RoundMetrics(phase=PHASE)
     alpha, w, z, u = partial.alpha, partial.w, partial.z, partial.u
     # step 1: catching up
     returning = [name for name in there if name not in partial.present]
@@ -516,7 +517,7 @@ def step(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMetric
         present=there,
     )
     # no objective: the loss is that of the samples that are there only
-    return partial, fl.RoundMetrics(phase="proximal ascent")
+    return partial, fl.RoundMetrics(phase=PHASE)
 
 
 def metric(proximal: float, sizes: Array, features: int) -> float:
@@ -534,10 +535,10 @@ def _best_step(along: Array, square: float, loss: int) -> tuple[float, float]:
     return losses.best_step(loss, points, along - 0.5 * points**2 * square)
 
 
-def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMetrics, Any]:
+def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMetrics, Any, Any]:
     """Return the objectives of the best of the last, the average and the models before.
 
-    The third item is the sealed total of its weights.
+    The last two items are sealed totals: of its weights, and of the duals of the highest D.
 
     Raises
     ------
@@ -546,9 +547,11 @@ def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMet
     """
     start, primal, dual = 0.0, partial.lowest, -math.inf
     weights = partial.u if partial.best is None else partial.best
+    duals = partial.alpha
     for u, alpha in ((partial.u, partial.alpha), (partial.u_mean, partial.alpha_mean)):
-        start, above, below = _objectives(partial, clients, u, alpha)
-        dual = max(dual, below)
+        start, above, below, scale = _objectives(partial, clients, u, alpha)
+        if below > dual:
+            dual, duals = below, alpha * scale
         if above < primal:
             primal, weights = above, u
     if not primal <= start * (1 + 1e-9):
@@ -558,14 +561,14 @@ def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMet
             "algorithm.proximal."
         )
     clients.ask(keep_model, dict.fromkeys(clients.ids, Keep(weights)))
-    info = fl.RoundMetrics.certified(primal, dual, "proximal ascent")
-    return replace(partial, best=weights, lowest=primal), info, weights
+    info = fl.RoundMetrics.certified(primal, dual, PHASE)
+    return replace(partial, best=weights, lowest=primal), info, weights, duals
 
 
 def _objectives(
     partial: Partial, clients: fl.Clients, u: Any, alpha: Any
-) -> tuple[float, float, float]:
-    """Return P(0), P(u) and the highest D(sα) for s from 0 to 1."""
+) -> tuple[float, float, float, float]:
+    """Return P(0), P(u), the highest D(sα) for s from 0 to 1, and that s."""
     ridge = partial.regularisation
     parts = clients.sum(part_of_dual, dict.fromkeys(clients.ids, Candidate(u, alpha)))
     totals = ModelTotals(u=u, w=parts.w, z=parts.z)
@@ -577,7 +580,8 @@ def _objectives(
     # the data term is concave along the line: between two points it is at least their chord
     data = float(np.interp(scale, search_points(partial.loss), conjugates))
     primal = loss / partial.samples + 0.5 * ridge * square
-    return zero / partial.samples, primal, data - 0.5 * ridge * scale**2 * square_dual
+    dual = data - 0.5 * ridge * scale**2 * square_dual
+    return zero / partial.samples, primal, dual, scale
 
 
 STATES = (Partial, Place)

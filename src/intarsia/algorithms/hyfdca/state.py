@@ -165,6 +165,7 @@ class Server:
     wide: bool = False  # sparse with more features than samples, and what is then done is there
     phase: Phase | None = None  # what runs where all clients are there, while it lasts
     square: float = 0.0  # mean ‖x_i‖²
+    norms: Any = None  # sealed (samples,), ‖x_i‖² where clients have not been told it
     shares: Any = None  # sealed (features,), r_j, the part in it that a feature has
     sizes: Any = None  # sealed (2,), Σ_j r_j and F^¾ Σ_j r_j^2.5 over the F features, estimates
     partial: Partial | None = None  # the state of that phase, once it began
@@ -198,13 +199,15 @@ class Client:
     label_owners: tuple[tuple[ClientId, ...], ...]  # by label cell, of this client's cells
     feature_cell: NDArray[np.int64]  # (features,)
     feature_owners: tuple[tuple[ClientId, ...], ...]  # by feature cell, of this client's cells
-    norms: Array  # (samples,) ‖x_i‖² over all owners
-    row_scale: Array  # (samples,) ‖x_i‖ / ‖x_{k,i}‖
+    norms: Array  # (samples,) ‖x_i‖² over all owners; empty where it was not told
+    row_scale: Array  # (samples,) ‖x_i‖ / ‖x_{k,i}‖, likewise
     alpha: Array  # (outputs, samples) duals that this client's part of w counts
     w: Array  # (outputs, features) weights that its part of z counts
     alpha_trial: Array  # the same after the current trial
     w_trial: Array
     noise: Release | None = None  # of what the model is released with
+    # (samples,) about ‖x_i‖², to choose samples by; empty where it was told as it is from the start
+    sizes: Array = field(default_factory=lambda: np.zeros(0))
     # samples by cell of scores, and where each ends; who reads it, the first that is there
     score_order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     score_stops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -305,8 +308,8 @@ def init_client(
         label_owners=tuple(labelled.cells[number].owners for number in numbers),
         feature_cell=feature_cell,
         feature_owners=tuple(schema.features.cells[number].owners for number in feature_numbers),
-        norms=np.zeros(samples),
-        row_scale=np.zeros(samples),
+        norms=np.zeros(0),
+        row_scale=np.zeros(0),
         alpha=duals,
         w=weights,
         alpha_trial=duals,

@@ -36,8 +36,11 @@ from intarsia.errors import FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
-from intarsia.protocols import differential_privacy
-from intarsia.protocols.differential_privacy import NoisyWeights, ShareOut
+from intarsia.protocols import certified_release
+from intarsia.protocols.certified_release import Certifying, Propose, Proposed
+
+_PHASE = "dual ascent"
+_W = ("PrimalChange.w", "Weights.w")  # the weights are a combination of these totals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,17 +172,20 @@ def objectives(
     return replace(client, w=w), Objectives(np.array(at, np.float64))
 
 
-@fl.told_the_same
-@fl.noise_function
 @fl.client_function
-def add_noise(
-    client: Client, block: Block, message: ShareOut, key: fl.NoiseKey
-) -> tuple[Client, NoisyWeights]:
-    """Send this client's share of the weights with its share of the noise."""
-    noise = differential_privacy.noise_of(client.noise)
-    share = np.full(client.w.shape[1], 1 / client.clients)
-    w = differential_privacy.add_to_weights(client.w, share, noise, key)
-    return client, NoisyWeights(w)
+def propose(
+    client: Client | Certifying, block: Block, message: Propose, rng: fl.RandomKey
+) -> tuple[Certifying, Proposed]:
+    """Send this client's share of the model, and its duals."""
+    training = client.training if isinstance(client, Certifying) else client
+    return certified_release.propose(
+        *(message, block),
+        training=training,
+        w=client.w,
+        alpha=client.alpha,
+        reads=np.arange(block.shape[0]),
+        shares=np.full(block.shape[1], 1 / training.clients),
+    )
 
 
 def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
@@ -220,7 +226,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
     # step 2: aggregation
     w = server.w + change.w * server.options.gamma
-    return replace(server, w=w), fl.RoundMetrics(phase="dual ascent")
+    return replace(server, w=w), fl.RoundMetrics(phase=_PHASE)
 
 
 def certify(
@@ -232,12 +238,17 @@ def certify(
     loss, conjugate, square = clients.reveal(parts.at).tolist()
     ridge = 0.5 * server.options.regularisation * square
     primal, dual = ridge + loss / server.samples, conjugate / server.samples - ridge
-    return server, fl.RoundMetrics.certified(primal, dual, "dual ascent")
+    return server, fl.RoundMetrics.certified(primal, dual, _PHASE)
 
 
 def private(release: fl.Release) -> fl.Algorithm:
     """Return CoCoA with noise in the model that it releases."""
-    return differential_privacy.private(COCOA, release, add_noise)
+    return certified_release.private(
+        *(COCOA, release),
+        proposal=lambda server, clients: (Propose(server.w), _PHASE),
+        propose=propose,
+        origins={"Propose.w": _W},
+    )
 
 
 COCOA = fl.Algorithm(
@@ -253,7 +264,7 @@ COCOA = fl.Algorithm(
     model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
     disclosure=fl.Disclosure(
         sends=fl.opening(
-            dict.fromkeys(["Ascend.w", "Weights.w"], ("PrimalChange.w", "Weights.w")),
+            dict.fromkeys(["Ascend.w", "Weights.w"], _W),
             (
                 *fl.sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
                 *fl.sums(objectives, reveals=("at",)),
