@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,20 @@ def test_a_kit_comes_back_as_it_was(kits, name, tmp_path, capfd):
         assert path.is_dir() or abs(path.stat().st_mtime - original.stat().st_mtime) < 1e-3
 
 
+def test_the_links_to_a_sites_last_models_come_back(kits, tmp_path, capfd):
+    local, file = kits["bank"] / "local", tmp_path / "kept.tar"
+    (local / "trained" / "r1").mkdir(parents=True)
+    (local / "trained" / "r1" / "linear.json").write_text("{}")
+    (local / "models").mkdir()
+    (local / "models" / "credit").symlink_to(Path("..", "trained", "r1"))
+    run(capfd, "backup", kits["bank"], "-o", file)
+    (tmp_path / "again").mkdir()
+    run(capfd, "restore", file, tmp_path / "again" / "bank")
+    link = tmp_path / "again" / "bank" / "local" / "models" / "credit"
+    assert link.readlink() == Path("..", "trained", "r1")
+    assert (link / "linear.json").read_text() == "{}"
+
+
 def test_a_kit_that_runs_is_not_copied(kits, tmp_path, capfd):
     with at_rest(kits["bank"]):
         problem = one_error(run(capfd, "backup", kits["bank"], "-o", tmp_path / "k.tar", status=2))
@@ -96,10 +111,11 @@ def test_nothing_is_written_over(kits, tmp_path, capfd):
 
 
 def test_what_cannot_be_kept_leaves_no_file(kits, tmp_path, capfd, monkeypatch):
-    (kits["bank"] / "local" / "link").symlink_to("/etc/passwd")
     words = "backup", kits["bank"], "-o", tmp_path / "kept.tar"
-    assert "is neither a file nor a folder" in one_error(run(capfd, *words, status=2))
-    (kits["bank"] / "local" / "link").unlink()
+    for target in ("/etc/passwd", "../../server", "nowhere", "../local/site.toml"):
+        (kits["bank"] / "local" / "link").symlink_to(target)
+        assert "is neither a file nor a folder" in one_error(run(capfd, *words, status=2))
+        (kits["bank"] / "local" / "link").unlink()
 
     def full(*given):
         raise OSError(28, "No space left on device")
@@ -139,24 +155,30 @@ def test_what_is_no_whole_backup_is_refused(kits, tmp_path, capfd, harm, problem
 
 
 @pytest.mark.parametrize(
-    ("member", "kind"),
+    ("member", "kind", "target"),
     [
-        ("../outside", tarfile.REGTYPE),
-        ("/tmp/outside", tarfile.REGTYPE),
-        ("kit/link", tarfile.SYMTYPE),
-        ("kit/link", tarfile.LNKTYPE),
-        ("kit/pipe", tarfile.FIFOTYPE),
-        ("kit/device", tarfile.CHRTYPE),
-        ("kit/local/site.toml", tarfile.REGTYPE),
+        ("../outside", tarfile.REGTYPE, "/etc/passwd"),
+        ("/tmp/outside", tarfile.REGTYPE, "/etc/passwd"),
+        ("kit/link", tarfile.SYMTYPE, "/etc/passwd"),
+        ("kit/link", tarfile.SYMTYPE, "../outside"),
+        ("kit/link", tarfile.SYMTYPE, "local/../../outside"),
+        ("kit/link", tarfile.SYMTYPE, "local/../local/site.toml"),
+        ("kit/link", tarfile.SYMTYPE, "link"),
+        ("kit/link", tarfile.LNKTYPE, "/etc/passwd"),
+        ("kit/pipe", tarfile.FIFOTYPE, "/etc/passwd"),
+        ("kit/device", tarfile.CHRTYPE, "/etc/passwd"),
+        ("kit/local/site.toml", tarfile.REGTYPE, "/etc/passwd"),
     ],
 )
-def test_unsafe_members_are_refused_before_anything_is_written(kits, tmp_path, capfd, member, kind):
+def test_unsafe_members_are_refused_before_anything_is_written(
+    kits, tmp_path, capfd, member, kind, target
+):
     file = tmp_path / "kept.tar"
     run(capfd, "backup", kits["bank"], "-o", file)
     shutil.rmtree(kits["bank"])
     with tarfile.open(file, "a") as archived:
         one = tarfile.TarInfo(member)
-        one.type, one.linkname = kind, "/etc/passwd"
+        one.type, one.linkname = kind, target
         archived.addfile(one)
     problem = one_error(run(capfd, "restore", file, kits["bank"], status=2))
     assert "nothing was unpacked" in problem or "two members of one name" in problem

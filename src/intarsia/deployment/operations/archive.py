@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import posixpath
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -32,7 +33,7 @@ def write_archive(
     Raises
     ------
     ExperimentError
-        If something in the folder is neither a file nor a folder, such as a link.
+        If something in the folder is neither a file nor a folder, such as a link out of it.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
@@ -47,7 +48,7 @@ def write_archive(
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 archive.addfile(_bare(member), io.BytesIO(data))
-            for one in _files(folder, left_out):
+            for one in _files(folder, folder, left_out):
                 name = (below / one.relative_to(folder)).as_posix()
                 archive.add(one, name, recursive=False, filter=_bare)
             archive.close()
@@ -62,18 +63,28 @@ def write_archive(
         temporary.unlink(missing_ok=True)
 
 
-def _files(folder: Path, left_out: Callable[[Path], bool]) -> Iterator[Path]:
+def _files(whole: Path, folder: Path, left_out: Callable[[Path], bool]) -> Iterator[Path]:
     for one in sorted(folder.iterdir()):
         if left_out(one):
             continue
-        if one.is_symlink() or not (one.is_file() or one.is_dir()):
+        link = one.is_symlink()
+        if not (_leads_inside(one, whole) if link else one.is_file() or one.is_dir()):
             raise ExperimentError(
-                f"{one} is neither a file nor a folder; take it out of {folder}, as its content "
+                f"{one} is neither a file nor a folder; take it out of {whole}, as its content "
                 "would not be kept."
             )
         yield one
-        if one.is_dir():
-            yield from _files(one, left_out)
+        if one.is_dir() and not link:
+            yield from _files(whole, one, left_out)
+
+
+def _leads_inside(link: Path, folder: Path) -> bool:
+    """Return whether a link names, from its own place, something that lies in a folder."""
+    target = link.parent.resolve() / link.readlink()
+    inside = target.exists() and target.resolve().is_relative_to(folder.resolve())
+    return inside and str(link.readlink()) == os.path.relpath(
+        target.resolve(), link.parent.resolve()
+    )
 
 
 def _bare(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -99,12 +110,13 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
     try:
         with tarfile.open(path, "r:") as archive:
             members = archive.getmembers()
+            files = {one.name for one in members if not one.issym()}
             for one in members:
-                _check(one, path)
+                _check(one, path, files)
             if len({one.name for one in members}) < len(members):
                 raise ExperimentError(f"{path} has two members of one name; have it written anew.")
             filling.mkdir(mode=0o700)
-            for one in members:
+            for one in sorted(members, key=tarfile.TarInfo.issym):  # nothing goes through a link
                 _extract(archive, one, filling / one.name)
         yield filling
     except (tarfile.TarError, EOFError, UnicodeError):
@@ -120,7 +132,9 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
     for folder in reversed([path, *path.parents] if member.isdir() else path.parents):
         if not folder.exists():
             folder.mkdir(mode=0o700)
-    if member.isdir():
+    if member.issym():
+        path.symlink_to(member.linkname)
+    if not member.isreg():
         return
     with (
         archive.extractfile(member) as content,  # type: ignore[union-attr]  # it is a file
@@ -132,11 +146,19 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
     os.utime(path, (member.mtime, member.mtime))
 
 
-def _check(member: tarfile.TarInfo, path: Path) -> None:
+def _check(member: tarfile.TarInfo, path: Path, files: Collection[str]) -> None:
     name = PurePosixPath(member.name)
     inside = not name.is_absolute() and ".." not in name.parts and "\\" not in member.name
-    if not inside or not (member.isreg() or member.isdir()) or member.issparse():
+    known = member.isreg() or member.isdir() or (member.issym() and _names_one(member, files))
+    if not inside or not known or member.issparse():
         raise ExperimentError(
             f"{path} has {printable(member.name)[:80]!r}, which is a link, a device or a place "
             "outside of its folder; nothing was unpacked: ask who wrote the file."
         )
+
+
+def _names_one(link: tarfile.TarInfo, files: Collection[str]) -> bool:
+    """Return whether a link names one of the files or folders, by the shortest way to it."""
+    place = posixpath.dirname(link.name)
+    target = posixpath.normpath(posixpath.join(place, link.linkname))
+    return target in files and posixpath.relpath(target, place) == link.linkname
