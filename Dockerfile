@@ -16,6 +16,7 @@ RUN python -m pip install --no-cache-dir "$(ls /wheels/intarsia-*.whl)[$EXTRAS]"
 # whoever the container runs as may keep compiled kernels and fonts there
 ENV NUMBA_CACHE_DIR=/var/cache/intarsia MPLCONFIGDIR=/var/cache/intarsia
 USER intarsia
+RUN intarsia doctor --warm
 WORKDIR /data
 ENTRYPOINT ["intarsia"]
 CMD ["--help"]

@@ -66,6 +66,11 @@ NORMS = "tests/attacks/test_weights_by_norms.py"
 CLOSED = "tests/attacks/test_levels_closed_twice.py"
 NUMBERS = "tests/attacks/test_numbers_of_the_servers.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
+APART_MODELS = "tests/attacks/test_models_told_apart.py"
+ONE_MODEL = "tests/attacks/test_models_of_one_client.py"
+KEPT = "tests/attacks/test_models_overwritten.py"
+FEW = "tests/attacks/test_rows_of_a_round.py"
+PREPARED = "tests/attacks/test_prepared_folders.py"
 STEPS = "tests/attacks/test_steps_told_apart.py"
 SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 ENCRYPTED = "tests/attacks/test_encrypted_products.py"
@@ -137,6 +142,24 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/femam/client.py",
+        (
+            "levels that the run has not",
+            "if message.level != client.level + 1 or message.level > len(client.options.levels):",
+            "if False:",
+            CLOSED,
+        ),
+        (
+            "models of levels that have no clusters",
+            'if client.options.kind(level) != "clusters":',
+            "if False:",
+            ONE_MODEL,
+        ),
+        (
+            "a model added up over other clients",
+            "if client.members not in ((), message.members):",
+            "if False:",
+            ONE_MODEL,
+        ),
         ("a level closed again", " or client.closed >= client.level:", ":", CLOSED),
         (
             "factors that were not tried",
@@ -350,11 +373,76 @@ MUTATIONS = [
             BETWEEN,
         ),
         (
+            "an answer that fails counts",
+            "if one.once or one.once_for:  # that",
+            "if False:  # that",
+            CLOSED,
+        ),
+        (
             "what is told alike bound into what is sealed",
             "collector = totals.collector(fn, call.round, call.asked, told)",
             "collector = totals.collector(fn, call.round, call.asked)",
             STEPS,
         ),
+    ),
+    *_of(
+        "algorithms/linear/fedavg.py",
+        (
+            "changes bound to the model that all are told",
+            "@fl.told_the_same\n@fl.client_function\ndef local_descent",
+            "@fl.client_function\ndef local_descent",
+            APART_MODELS,
+        ),
+    ),
+    *_of(
+        "engines/sums/secure.py",
+        (
+            "totals among what is told alike",
+            "digest.update(json.dumps([name, told]).encode())",
+            "digest.update(b'' if type(told) is list else json.dumps([name, told]).encode())",
+            APART_MODELS,
+        ),
+    ),
+    *_of(
+        "deployment/client_models.py",
+        (
+            "a folder of each run",
+            'kept = folder / "trained" / run',
+            'kept = folder / "trained" / _file_name(description.name)',
+            KEPT,
+        ),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "rounds of few rows",
+            "if rows is not None and rows < policy.least_rows:",
+            "if False:",
+            FEW,
+        ),
+    ),
+    *_of(
+        "engines/remote/replies.py",
+        ("what is no number named", "if len(odd):", "if False:", REPLIES),
+        ("parts of another shape", "if shape != usual[0][0]:", "if False:", REPLIES),
+    ),
+    *_of(
+        "models/serialization.py",
+        (
+            "layers held against parameters",
+            "architecture.check(parameters, len(features), outputs)",
+            "pass",
+            PREPARED,
+        ),
+        ("kinds of values of a model", "check_kind(content[name], hint, name)", "pass", PREPARED),
+    ),
+    *_of(
+        "results/result.py",
+        ("kinds of values of a result", "        _check(result)\n", "", PREPARED),
+    ),
+    *_of(
+        "results/checkpoint.py",
+        ("kinds of values of a checkpoint", "    _check_content(content)\n", "", PREPARED),
     ),
     *_of(
         "protocols/evaluation.py",

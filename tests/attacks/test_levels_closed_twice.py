@@ -114,6 +114,42 @@ def test_a_round_that_begins_again_asks_by_the_same_message(tmp_path, goes_on):
     assert close(made, "bank", worth(0.2)).error == "RefusedError"
 
 
+@pytest.fixture(scope="module")
+def adaptive(tmp_path_factory):
+    """Return sites of a run whose clients take whole networks, at the second close of a level."""
+    levels = {**LEVELS, "level_schedule": "adaptive", "first_rounds": 2, "patience": 1}
+    del levels["prune"], levels["criterion"]
+    folder = tmp_path_factory.mktemp("adaptive") / "run"
+    return begin(folder, "femam", "femam.close_level", count=2, algorithm=levels)
+
+
+def begin_and_close(made, level, summary):
+    """Begin a level that the run has not, and close it; return both errors."""
+    start = made.ask("bank", "femam.begin_level", state.Begin(level, True), kind="ask")
+    closing = state.Closing(None, level, summary)
+    return start.error, made.ask("bank", "femam.close_level", closing, kind="ask").error
+
+
+@pytest.mark.parametrize("level", [4, 9, 1, 0, -1, 10**12])
+def test_no_level_begins_that_the_run_has_not(adaptive, level):
+    """With levels of its own, one after the other, a server had as many answers as it liked."""
+    told = np.array([4.0, 28.0, 196.0, 9.0, 30.0, 40.0] * 2 + [1.0])
+    assert begin_and_close(adaptive, level, told) == ("RefusedError", "RefusedError")
+
+
+def test_an_answer_that_fails_counts_as_one(tmp_path, monkeypatch, goes_on):
+    """Whether it fails is an answer, too, and was given for one message after the other."""
+
+    def fails(*given):
+        raise LookupError
+
+    made = at_the_second_close(tmp_path)
+    monkeypatch.setattr(femam_client.validation, "helps", fails)
+    assert close(made, "bank", worth(0.1)).error == "SiteError"
+    assert close(made, "bank", worth(0.2)).error == "RefusedError"
+    assert close(made, "bank", worth(0.1)).error == "SiteError"
+
+
 def test_a_level_is_closed_once_by_a_client_that_does_not_go_back(tmp_path):
     made = at_the_second_close(tmp_path)
     assert close(made, "bank", worth(0.1)).error == "RefusedError"  # back

@@ -14,11 +14,15 @@ import numpy as np
 import pytest
 
 from departures import Departing
+from federations import BINARY
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer, Opened
-from intarsia.errors import IntarsiaError, ReplayError, SiteError, TamperedError
+from intarsia.errors import IntarsiaError, RangeError, ReplayError, SiteError, TamperedError
+from intarsia.protocols import evaluation
 from intarsia.training.registry import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
@@ -198,6 +202,78 @@ PLAIN = {
 def test_a_malformed_reply_in_the_clear_is_named_with_its_site(form):
     with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_scores with a malformed"):
         trained(form, mode="plain")
+
+
+OBJECTIVE = "fedavg.part_of_objective"
+
+
+def objective(change):
+    """Return what changes a reply in the clear that is summed entry by entry."""
+
+    def changed(answer, made):
+        fn = next(s for s in FEDAVG.disclosure.sends if s.function.name == "part_of_objective")
+        reply = codec.decode(answer.body, fn.function.reply)
+        return replace(reply, at=change(reply.at))
+
+    return body(changed)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("function", [SUM, OBJECTIVE])
+def test_what_is_no_number_is_named_with_its_site(value, function):
+    """A total of it was no number, and the run ended without a culprit."""
+    spoil = scores(z=lambda z: z + value) if function == SUM else objective(lambda at: at * value)
+    with pytest.raises(RangeError, match=f"'{ODD}' sends {value:g} in .* which is no number"):
+        trained(spoil, mode="plain", function=function)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 2)])
+def test_a_part_of_another_shape_is_named_with_its_site(shape):
+    """NumPy repeats an entry where the others have more, so that one site could alter them all."""
+    spoil = objective(lambda at: np.ones(shape))
+    with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_objective with a malformed"):
+        trained(spoil, mode="plain", function=OBJECTIVE)
+
+
+def test_a_sealed_part_of_another_shape_is_named_with_its_site():
+    def changed(answer, made):
+        reply = codec.decode(answer.body, wire.SealedReply, *RECORDS)
+        record = reply.fields["at"]
+        (cells,) = record.value.cells
+        piece = replace(cells[0], shape=(2, 1), content=struct.pack("<QQQQQ", 4, *range(4)))
+        own = replace(record.value, cells=((piece,),))
+        return replace(reply, fields={"at": replace(record, value=own)})
+
+    with pytest.raises(SiteError, match=f"'{ODD}' answers part_of_objective with a malformed"):
+        trained(body(changed), function=OBJECTIVE)
+
+
+GRADES = {
+    "no rows": {"count": np.zeros(2)},
+    "rows of others": {"count": np.array([7.0, 7.0])},
+    "shared rows below none": {"count": np.array([6.0, -1.0])},
+    "one sum": {"loss": np.zeros(1)},
+    "a number": {"correct": np.array(3.0)},
+    "more figures": {"macro_f1": np.zeros(3)},
+    "not a number": {"count": np.array([np.nan, np.nan])},
+}
+
+
+@pytest.mark.parametrize("change", GRADES.values(), ids=GRADES)
+def test_grades_of_other_rows_are_named_with_their_client(change):
+    """They ended the run by a division by zero, or counted for more rows than there are."""
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    own = {
+        name: Block(np.arange(6) + 6 * k, ("a", "b"), x[:6], np.tile([-1.0, 1.0], 3))
+        for k, name in enumerate("ab")
+    }
+    schema = Schema.of(own, BINARY)
+    wanted = evaluation.rows_to_grade(schema)
+    zero = np.zeros(2)
+    told = evaluation.Sums(np.array([6.0, 6.0]), *[zero] * 6, np.array(0.5))
+    evaluation._check_told(schema, wanted, "b", told)
+    with pytest.raises(SiteError, match="'b' grades its 6 rows with sums that are of others"):
+        evaluation._check_told(schema, wanted, "b", replace(told, **change))
 
 
 def test_a_piece_of_another_client_is_refused_at_the_server():

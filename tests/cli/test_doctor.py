@@ -8,13 +8,15 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import pytest
 
 from command_line import one_error, said
-from intarsia.cli import doctor
+from intarsia.cli import doctor, warm
 from intarsia.cli.main import main
 from intarsia.maths import jit
 
@@ -206,3 +208,34 @@ def test_status_says_which_certificates_end_soon(kit, capfd):
     assert main(["federation", "status", str(kit), "--json"]) == 0
     (told,) = json.loads(said(capfd)[0])["certificates"]
     assert told.startswith("client.crt ends on")
+
+
+def test_warm_says_what_it_trains_and_where_nothing_can_be_kept(monkeypatch, capfd):
+    first = next(warm.trees())
+    monkeypatch.setattr(warm, "trees", lambda: iter([first]))
+    assert main(["doctor", "--warm"]) == 0
+    text = said(capfd)[1]
+    assert f"compiling: {first[0]}" in text
+    assert "warm: 1 small federations were trained" in text
+    monkeypatch.setattr(jit, "cache_folder", lambda: None)
+    assert line("warm", [doctor.warmed(print)]).startswith("problem  warm: nothing was compiled")
+
+
+@pytest.mark.slow
+def test_after_warm_a_first_run_compiles_nothing(tmp_path):
+    """Tables with numbers, few and many levels; a federation of numbers and one of classes."""
+    cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "MPLBACKEND": "Agg"}
+
+    def intarsia(*words: str) -> set[str]:
+        command = [sys.executable, "-m", "intarsia", *words]
+        subprocess.run(command, env=cache, check=True, capture_output=True, cwd=tmp_path)
+        return {one.name for one in (tmp_path / "cache").rglob("*.nbc")}
+
+    known = intarsia("doctor", "--warm")
+    assert len(known) > 40
+    folder = Path(__file__).parents[2] / "experiments"
+    for name in ("credit", "heart"):
+        for mode in ("plain", "masked"):
+            file = str(folder / f"{name}.toml")
+            found = intarsia("run", file, "--out", f"{name}-{mode}", "-c", f"privacy.mode={mode}")
+            assert found == known

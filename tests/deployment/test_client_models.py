@@ -135,7 +135,7 @@ def test_a_name_of_an_experiment_is_no_path_at_a_site(tmp_path):
     description = four_sites.experiment_of("hyfdca", described, tmp_path)
     expected = running.run(description, out=None)
     odd = dataclasses.replace(description, name="../../.x/y")
-    place = client_models.keep(expected.model, odd, tmp_path / "own")
+    place = client_models.keep(expected.model, odd, tmp_path / "own", "0a")
     assert place == tmp_path / "own" / "models" / "_______x_y-35fda3b651cc3866"
 
 
@@ -145,8 +145,9 @@ def test_each_name_has_a_model_of_its_own_at_a_site(tmp_path):
     model = running.run(description, out=None).model
     plain = ("v1.2", "v1_2", "v1-2", 99 * "a" + "1", 99 * "a" + "2")
     others = ("v1/2", "v1:2", "v1 2", "Kühe", "Kuhe!", 300 * "b", 301 * "b", "..", ".", "", "-x")
-    for name in (*plain, *others):
-        place = client_models.keep(model, dataclasses.replace(description, name=name), tmp_path)
+    for number, name in enumerate((*plain, *others)):
+        named = dataclasses.replace(description, name=name)
+        place = client_models.keep(model, named, tmp_path, f"{number:x}")
         assert place.parent == tmp_path / "models"
         assert place.name == name or name not in plain  # as docs/how-to/deployment.md says
     kept = [path for path in (tmp_path / "models").iterdir() if (path / "model").is_dir()]

@@ -63,6 +63,12 @@ def twice(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count,
 
 
 @client_function
+def slow(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count, Told]:
+    time.sleep(60)
+    return state, Told(message.values)
+
+
+@client_function
 def unknown(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count, Told]:
     return Count(state.calls + int(message.values[0])), Told(np.array([os.getpid()]))
 
@@ -252,22 +258,27 @@ def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path):
 SLEEPING = """
 import os, sys, time
 sys.path[:0] = {path!r}
-from tests.engines.test_workers import counting, tell
-engine = counting(4, 3)
+from tests.engines.test_workers import Tell, counting, slow, tell, twice
+import numpy as np
+engine = counting(4, 3, functions=(twice, slow))
 tell(engine)
 print(*(one._process.pid for one in engine._workers._members), flush=True)
+if {busy}:
+    engine.ask(slow, dict.fromkeys(engine.ids, Tell(np.ones(1))))
 time.sleep(60)
 """
 
 
-def test_processes_end_with_the_one_that_asks():
-    code = SLEEPING.format(path=[*sys.path, str(Path(__file__).parents[2])])
+@pytest.mark.parametrize("busy", [False, True])
+def test_processes_end_with_the_one_that_asks(busy):
+    code = SLEEPING.format(busy=busy, path=[*sys.path, str(Path(__file__).parents[2])])
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         children = [int(one) for one in parent.stdout.readline().split()]
         assert len(children) == 2
+        time.sleep(0.5 * busy)
         parent.kill()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 20
     while any(map(lives, children)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(lives, children))

@@ -215,6 +215,24 @@ def _cache() -> Finding:
     return _ok("cache", f"compiled kernels are kept in {folder}")
 
 
+def warmed(told: Callable[[str], object]) -> Finding:
+    """Let everything be compiled that runs use, and say so; `told` gets what is under way."""
+    from intarsia.cli.warm import warm
+    from intarsia.maths.jit import cache_folder
+
+    folder = cache_folder()
+    if folder is None:
+        return _problem(
+            "warm",
+            "nothing was compiled, as no folder can be written that would keep it",
+            "set NUMBA_CACHE_DIR to a folder that you may write",
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the small tables
+        count = warm(told)
+    return _ok("warm", f"{count} small federations were trained; a first run compiles nothing")
+
+
 def _locks() -> Finding:
     """Return whether a run could lock its folder, below this one."""
     from intarsia.results.lock import alone

@@ -237,16 +237,23 @@ def doctor(
         bool,
         typer.Option("--load-plugins", help="Run the code of packages that add algorithms, too."),
     ] = False,
+    warm: Annotated[
+        bool,
+        typer.Option("--warm", help="Compile what runs would compile when they first need it."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look whether this installation, and a KIT, are as they should be: a line for each thing.
 
     What other packages add is listed by their names, and none of their code is run. The exit
-    status is 1 where there is a problem; its line ends with what to do.
+    status is 1 where there is a problem; its line ends with what to do. --warm trains small
+    federations, a minute in all, so that the first run of yours compiles nothing.
     """
-    from intarsia.cli.doctor import of_installation, of_kit
+    from intarsia.cli.doctor import of_installation, of_kit, warmed
 
     own = of_installation(load_plugins=load_plugins)
+    if warm:
+        own.append(warmed(lambda name: say(f"compiling: {name}")))
     findings = [*([] if kit is None else of_kit(kit.resolve())), *own]
     for one in findings:
         say(str(one))

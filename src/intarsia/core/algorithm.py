@@ -212,9 +212,10 @@ class ClientFunction:
     alone: tuple[str, ...] = ()
     # how many selected entries a cell may have beside one for each feature and output of a sample
     beside: int = 0
-    # whether all clients are told the same in the clear: what they seal adds up only then. A server
-    # that tells one of them something else would tell its part of the total from the others'
+    # whether all clients are told the same, in the clear and of totals: what they seal adds up only
+    # then. A server that tells one of them something else would tell its part from the others'
     alike: bool = False
+    apart: tuple[str, ...] = ()  # fields of the message that may differ in the clear all the same
 
 
 def client_function(
@@ -252,9 +253,12 @@ def noise_function(fn: ClientFunction) -> ClientFunction:
     return replace(fn, releases=True)
 
 
-def told_the_same(fn: ClientFunction) -> ClientFunction:
-    """Return the client function as one that all clients are told the same for, in the clear."""
-    return replace(fn, alike=True)
+def told_the_same(fn: ClientFunction, *apart: str) -> ClientFunction:
+    """Return the client function as one that all clients are told the same for.
+
+    That is what a message holds in the clear, but for the fields `apart`, and which totals.
+    """
+    return replace(fn, alike=True, apart=apart)
 
 
 def one_sender(fn: ClientFunction, *fields: str, beside: int = 0) -> ClientFunction:
@@ -623,6 +627,8 @@ class Disclosure:
     # (options, schema) -> parts of the model that only some clients add to and open, by their names
     # in a sentence, with these clients
     groups: Callable[[Any, Schema], Mapping[str, Sequence[ClientId]]] = lambda options, schema: {}
+    # options -> how many rows at most a client's change in a round is of; None: all of them
+    rows: Callable[[Any], int | None] = lambda options: None
     dp_unit: Literal["sample", "client"] = "sample"  # whose data the noise of `private` hides
     # (server before the set-up, client) -> what fields of messages ("Message.field") may
     # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.

@@ -102,19 +102,30 @@ def model_of_site(
     return build.linear_model(schema, conclusion, own, options)
 
 
-def keep(model: Model, description: Experiment, folder: Path) -> Path:
-    """Write a site's own model under the name of its experiment; return where it is."""
-    name = _file_name(description.name)
-    final = folder / "models" / name
-    filling = final.with_name(f".{name}.tmp")
-    shutil.rmtree(filling, ignore_errors=True)
-    filling.mkdir(mode=0o700, parents=True)
-    write_model(model, filling / "model")
-    tree = experiment.to_dict(replace(description, out="."))
-    write_atomically(filling / "experiment.json", json.dumps(tree, indent=2).encode(), private=True)
-    shutil.rmtree(final, ignore_errors=True)
-    filling.rename(final)
-    return final
+def keep(model: Model, description: Experiment, folder: Path, run: str) -> Path:
+    """Write a site's own model into a folder of its run; return where its experiment's name leads.
+
+    The server names experiments: models/NAME is a link to the model of the last run of a name, and
+    trained/RUN has each run's, which no later run writes again.
+    """
+    kept = folder / "trained" / run
+    if not kept.exists():  # it does where the site was stopped between this and its answer
+        filling = kept.with_name(f".{run}.tmp")
+        shutil.rmtree(filling, ignore_errors=True)
+        filling.mkdir(mode=0o700, parents=True)
+        write_model(model, filling / "model")
+        tree = json.dumps(experiment.to_dict(replace(description, out=".")), indent=2)
+        write_atomically(filling / "experiment.json", tree.encode(), private=True)
+        filling.rename(kept)
+    name = folder / "models" / _file_name(description.name)
+    name.parent.mkdir(mode=0o700, exist_ok=True)
+    if name.is_dir() and not name.is_symlink():  # an earlier version had the model itself here
+        name.rename(kept.with_name(f"before-{run}"))
+    link = name.with_name(f".{name.name}.link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path("..", "trained", run))
+    link.replace(name)
+    return name
 
 
 def _file_name(name: str) -> str:

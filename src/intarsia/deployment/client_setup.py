@@ -488,7 +488,8 @@ class Work:
             *(state, self._scaling, ended),
         )
         if model is not None:
-            client_models.keep(model, self._experiment, self._folder)
+            assert self._call is not None
+            client_models.keep(model, self._experiment, self._folder, self._call.run)
         # where sums are not sealed the server can read them anyway
         given = settings.scales or self._experiment.privacy.mode == "plain"
         scaling = self._scaling

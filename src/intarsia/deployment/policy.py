@@ -54,7 +54,8 @@ class Policy:
     # whether the server may read a model of this site alone; None: where plain sums are allowed
     models_readable: bool | None = None
     columns: tuple[str, ...] = ()  # names, or patterns such as "lab_*", that may take part; (): all
-    # to train on, of the site's table: a model of fewer shows them, and who names the split chooses
+    # to train on, of the site's table, and in the change of a round: a model of fewer shows them,
+    # and who names the split and the steps chooses
     least_rows: CountOrZero = 5
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
@@ -153,6 +154,13 @@ def check_job(
             "epsilon_total",
             f"asks that the epsilons of all jobs come to {policy.epsilon_total:g} at most, and the "
             "job adds no noise",
+        )
+    rows = algorithm.disclosure.rows(options)
+    if rows is not None and rows < policy.least_rows:
+        raise _forbidden(
+            "least_rows",
+            f"asks for {policy.least_rows} rows or more in the change of a round, and the job's "
+            f"steps take {rows}",
         )
     readable = plain if policy.models_readable is None else policy.models_readable
     told = algorithm.disclosure.server_reads(options)

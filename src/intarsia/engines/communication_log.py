@@ -221,7 +221,7 @@ class Exchange:
         if kind == "sum":
             told = ""
             if fn.alike and books.mode != "plain":  # what is in the clear adds up whatever is told
-                told = told_alike(fn, self.split(next(iter(self.messages))).plain)
+                told = told_alike(fn, vars(next(iter(self.messages.values()))))
             self._collector = books.totals.collector(fn, books.round, self.messages, told)
         for client in messages if fn.releases else ():
             books.releases[client] += 1

@@ -48,6 +48,7 @@ def _of_errors(folder: Path) -> list[str]:
     path = folder / "result.json"
     tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
     notes = tree.get("notes", ()) if isinstance(tree, dict) else ()
+    notes = notes if isinstance(notes, list) else ()
     return [note for note in notes if isinstance(note, str) and note.startswith(_WITHHELD)]
 
 

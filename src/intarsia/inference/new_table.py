@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
 from intarsia.data.reader import ENDINGS, ending_of, read
 from intarsia.data.source import Format, Source
@@ -27,6 +27,12 @@ from intarsia.errors import (
 )
 
 _READING = ("decimal", "encoding", "thousands")
+# what is read here of how a table was read
+_TABLE: Mapping[str, Any] = {
+    **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
+    "missing": list[str],
+    "label_map": dict[str, Any],
+}
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 
@@ -151,11 +157,20 @@ def _experiment(folder: Path) -> dict[str, Any]:
     path = folder / "experiment.json"
     try:
         tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError:
-        tree = None
-    if not isinstance(tree, dict):
-        raise CheckpointError(f"{path} is damaged; put back a copy, or run the experiment again.")
-    return tree
+        check_kind(tree, dict[str, Any], "the experiment")
+        check_kind(tree.get("labels", {}), dict[str, Any], "labels")
+        check_kind(tree.get("dataset", {}), dict[str, Any], "dataset")
+        check_kind(tree.get("client") or [], list[dict[str, Any]], "client")
+        check_kind(tree.get("labels", {}).get("positive") or (), str | list[Any], "positive")
+        for table in tree.get("client") or [tree.get("dataset", {})]:
+            for key, hint in _TABLE.items():
+                check_kind(table.get(key), hint | None, key)
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} is damaged ({problem}); put back a copy, or run the experiment again."
+        ) from None
+    found: dict[str, Any] = tree
+    return found
 
 
 def separator_of(path: Path, settings: TableSettings, kind: Format) -> str | None:

@@ -145,7 +145,8 @@ def figures_from(found: Mapping[str, Any]) -> Figures:
     known = {one.name for one in fields(Figures)}
     given = {key: value for key, value in found.items() if key in known}
     for name in ("intervals", "bounds"):
-        given[name] = {key: (low, high) for key, (low, high) in given.get(name, {}).items()}
+        ranges = {key: (low, high) for key, (low, high) in given.get(name, {}).items()}
+        given[name] = {key: one for key, one in ranges.items() if None not in one}
     if given.get("confusion") is not None:
         given["confusion"] = tuple(tuple(row) for row in given["confusion"])
     if given.get("curves") is not None:

@@ -15,7 +15,7 @@ import math
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.lib.format import write_array
@@ -24,12 +24,12 @@ from rich.text import Text
 
 from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.npz import check_npz
 from intarsia.core.plugins import check_allowed
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
-from intarsia.errors import CheckpointError, ExperimentError, first_line, nearest
-from intarsia.maths.linear.losses import SHAPES, shape_of
+from intarsia.errors import CheckpointError, ExperimentError, IntarsiaError, first_line, nearest
+from intarsia.maths.linear.losses import LOSSES, SHAPES, shape_of
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.hyfem.network import Composition
@@ -44,7 +44,10 @@ NETWORKS = "networks.json"
 CLIENTS = "clients.json"
 
 # what a file that this version did not write is found out by
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile)
+_UNREADABLE = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError),
+    zipfile.BadZipFile,
+)
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
@@ -185,17 +188,48 @@ def _linear_content(model: LinearModel) -> dict[str, Any]:
     }
 
 
+_NEEDED = ("kind", "loss", "regularisation", "gap", "classes", "features", "coef", "intercept")
+_KINDS: Mapping[str, Any] = {
+    "kind": Literal["classifier", "regressor"],
+    "loss": str,
+    **dict.fromkeys(SHAPES.values(), float),
+    "regularisation": float,
+    "gap": float | None,
+    "classes": list[str | int | float | bool] | None,
+    "features": list[str],
+    "coef": list[list[float]],
+    "intercept": list[float],
+    "means": list[float],
+}
+
+
 def _linear(content: Mapping[str, Any]) -> LinearModel:
     from intarsia.models.linear import LinearClassifier, LinearRegressor
 
+    for name, hint in _KINDS.items():
+        if name in content or name in _NEEDED:
+            check_kind(content[name], hint, name)
     coef = np.array(content["coef"], np.float64)
     intercept = np.array(content["intercept"], np.float64)
     means = np.array(content["means"], np.float64)
     names = np.array(content["features"], object)
-    if coef.shape != (len(intercept), len(names)) or means.shape != names.shape:
+    classes = content["classes"] if content["kind"] == "classifier" else ()
+    outputs = len(classes) if len(classes) > 2 else 1
+    if (
+        coef.shape != (outputs, len(names))
+        or intercept.shape != (outputs,)
+        or means.shape != names.shape
+    ):
         raise ValueError(
-            f"coef has the shape {coef.shape}, means {means.shape}, for {len(names)} features"
+            f"coef has the shape {coef.shape}, intercept {intercept.shape}, means {means.shape}, "
+            f"for {len(names)} features and {outputs} outputs"
         )
+    if not all(np.isfinite(one).all() for one in (coef, intercept)):
+        raise ValueError("coef or intercept holds what is no number")
+    if content["kind"] == "classifier" and len({*classes}) < max(2, len(classes)):
+        raise ValueError(f"classes are {str(classes)[:80]}")
+    if content["loss"] not in LOSSES:
+        raise ValueError(f"there is no loss {content['loss'][:80]!r}")
     model: LinearModel
     if content["kind"] == "classifier":
         model = LinearClassifier(loss=content["loss"], regularisation=content["regularisation"])
@@ -300,7 +334,12 @@ def _networks(content: Mapping[str, Any], folder: Path, allow_modules: Collectio
     made_of = content["architecture"]
     check_allowed(made_of, allow_modules, folder)
     architecture = None if made_of is None else Architecture(**made_of)
+    check_kind(content["classes"], list[str], "classes")
+    check_kind(content["clients"], dict[str, str], "clients")
+    if architecture is not None:
+        check_kind(architecture, Architecture, "architecture")
     labels = Labels(content["task"], tuple(content["classes"]), content["label"])
+    check_kind(labels, Labels, "labels")
     shared = _read_arrays(folder / _SHARED) if content["shared"] else {}
     if sorted(shared) != content["shared"]:
         raise ValueError(f"{_SHARED} holds {', '.join(shared)}")
@@ -347,6 +386,18 @@ def _network(
             parameters = _fitting(parameters, made_of)
     if made_of is None:
         raise ValueError("a network has no architecture")
+    outputs = 1 if labels.task == "regression" else max(2, len(labels.classes))
+    numbers = (*parameters.values(), own["means"], own["scales"])
+    if any(one.dtype.kind not in "fiub" or not np.isfinite(one).all() for one in numbers):
+        raise ValueError("a parameter of a network is no number")
+    for one in (own["means"], own["scales"]):
+        if one.shape != (len(features),) or one.dtype.kind != "f":
+            raise ValueError(f"means and scales are not of {len(features)} features")
+    if made_of is architecture and architecture is not None:
+        try:
+            architecture.check(parameters, len(features), outputs)
+        except (RuntimeError, IntarsiaError) as problem:  # of sizes that no network has
+            raise ValueError(f"a network cannot be made ({first_line(problem)})") from problem
     stored = parse_json(str(own["levels"])) if "levels" in own else None
     return ClientNetwork(
         *(labels, features, own["means"], own["scales"], made_of, parameters),
@@ -371,6 +422,8 @@ def _fitting(
     for name, shape in wanted.items():
         if parameters[name].shape != shape:
             raise ValueError(f"{name!r} has the shape {parameters[name].shape}, not {shape}")
+        if parameters[name].dtype.kind != "f":
+            raise ValueError(f"{name!r} is an array of {parameters[name].dtype}")
     return {name: parameters[name] for name in wanted}
 
 

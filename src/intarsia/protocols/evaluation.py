@@ -45,7 +45,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
-from intarsia.errors import TableError
+from intarsia.errors import SiteError, TableError
 from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
@@ -277,6 +277,8 @@ def _graded(
     if not messages:
         return None, {}
     replies = clients.ask(functions.grade, messages)
+    for name, told in replies.items():
+        _check_told(schema, wanted, name, told)
     own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
     one = next(iter(replies.values()))
     there = [name for name in Sums.__annotations__ if getattr(one, name) is not None]
@@ -342,6 +344,24 @@ def _graded(
         else:
             figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
     return replace(grades, figures=exchanged.means_over_clients(figures, each.values())), own
+
+
+def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> None:
+    """Raise SiteError where a client's sums are of other rows than it has, whose number is public.
+
+    One that is not finite is told as it is: the model's loss may be so large, and the client's own
+    grade shows whose it is.
+    """
+    rows = int((wanted[schema.samples.own(client)] & schema.labelled_at(client)).sum())
+    there = {name: np.shape(value) for name, value in vars(told).items() if value is not None}
+    there["macro_f1"] += (2,)
+    odd = [name for name, shape in there.items() if shape != (2,)]
+    if odd or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
+        raise SiteError(
+            f"{client!r} grades its {rows} rows with sums that are of others "
+            f"({', '.join(odd or ['count'])}); install the same version of intarsia there, or see "
+            "who runs the site."
+        )
 
 
 def _whole(schema: Schema, counts: Array) -> Array:

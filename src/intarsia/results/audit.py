@@ -16,7 +16,7 @@ from typing import Any
 from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 
@@ -281,13 +281,17 @@ def load(folder: Path) -> Audit:
         if path.is_file():
             found = parse_json(path.read_text(encoding="utf-8"))
             whole = replace(_audit(found["mode"], found["crossings"]), **_privacy(folder))
-            return replace(whole, undeclared=tuple(found.get("undeclared", ())))
+            whole = replace(whole, undeclared=tuple(found.get("undeclared", ())))
+            check_kind(whole, Audit, "the audit")
+            return whole
         path = folder / "checkpoints"
         extra = Checkpoints(folder).latest_extra() if folder.is_dir() else None
         if extra is not None and "crossings" in extra:
             found = replace(_audit(extra["mode"], extra["crossings"]), **_privacy(folder))
-            return replace(found, checkpoint=int(extra["standing"]["round"]))
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            found = replace(found, checkpoint=int(extra["standing"]["round"]))
+            check_kind(found, Audit, "the audit")
+            return found
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
         raise CheckpointError(
             f"{path} cannot be read as an audit ({type(problem).__name__}: {problem}); run the "
             "experiment again with --overwrite."

@@ -26,11 +26,13 @@ from typing import Any
 
 from intarsia.core.atomic_files import UNFINISHED, sync, write, write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.engines import codec
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError, CodecError
 
+# what a checkpoint that a run did not write is found out by
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _KEPT = 2  # the newest, and one to fall back to
 _LENGTH = struct.Struct("<Q")
 
@@ -158,7 +160,7 @@ class Checkpoints:
         for round in reversed(self.rounds):
             try:
                 found = self._read(round, classes)
-            except (OSError, ValueError, KeyError, TypeError) as problem:
+            except _DAMAGE as problem:
                 problems.append(f"round {round}: {problem}")
                 continue
             if problems:
@@ -178,7 +180,7 @@ class Checkpoints:
     def latest_extra(self) -> dict[str, Any] | None:
         """Return what the newest sound checkpoint holds beside the states; None without one."""
         for round in reversed(self.rounds):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(*_DAMAGE):
                 found: dict[str, Any] = _check((self._path(round) / "extra.json").read_bytes())
                 return dict(found["extra"])
         return None
@@ -210,6 +212,8 @@ class Checkpoints:
             for text in history:
                 try:
                     line = parse_json(text)
+                    check_kind(line, dict[str, Any])
+                    check_kind(line.get("round"), int)
                 except ValueError:
                     return  # cut short: nothing whole can follow
                 yield line, text
@@ -310,7 +314,56 @@ def _check(data: bytes) -> dict[str, Any]:
     if f"{zlib.crc32(text):08x}".encode() != checksum:
         raise CodecError(f"the checksum of extra.json ({len(data)} bytes) does not match")
     content: dict[str, Any] = parse_json(text)
+    _check_content(content)
     return content
+
+
+def _check_content(content: Any) -> None:
+    """Raise ValueError where what stands beside the states is of other kinds than a run writes."""
+    check_kind(content, dict[str, Any])
+    check_kind(content["round"], int, "round")
+    extra = content["extra"]
+    check_kind(extra, dict[str, Any], "extra")
+    crossings, standing = extra.get("crossings", {}), extra.get("standing", {})
+    traffic = extra.get("traffic", {})
+    for place, found in (("crossings", crossings), ("standing", standing), ("traffic", traffic)):
+        check_kind(found, dict[str, Any], place)
+    # a gap that was never measured is infinite
+    known = {key: None if one == math.inf else one for key, one in standing.items()}
+    for place, found, hints in (
+        ("extra", extra, _EXTRA),
+        ("traffic", traffic, _TRAFFIC),
+        ("standing", known, _STANDING),
+        ("crossings", crossings, _CROSSINGS),
+        *((k[:40], one, _EXCHANGE) for k, one in crossings.get("exchanges", {}).items()),
+    ):
+        for key, one in found.items():
+            if key in hints:
+                check_kind(one, hints[key], f"{place}.{key}")
+        if hints is _EXCHANGE and (left := hints.keys() - found.keys() - {"partly", "contents"}):
+            raise ValueError(f"{place} lacks {', '.join(sorted(left))}")
+
+
+_COUNTS = dict[str, int]
+_EXTRA: Mapping[str, Any] = {"mode": str, "releases": _COUNTS, "seconds": dict[str, float]}
+_TRAFFIC: Mapping[str, Any] = {"up": _COUNTS, "down": _COUNTS, "exchanges": int}
+_STANDING: Mapping[str, Any] = {
+    **{"round": int, "finished": str | None, "scores": dict[str, float]},
+    **dict.fromkeys(("best_round", "halved_round", "chosen"), int),
+    **dict.fromkeys(("best", "halved", "first", "chosen_by"), float | None),
+}
+_CROSSINGS: Mapping[str, Any] = {
+    "clients": list[str],
+    "exchanges": dict[str, dict[str, Any]],
+    "reveals": dict[str, _COUNTS],
+    "refreshes": _COUNTS,
+}
+_EXCHANGE: Mapping[str, Any] = {
+    **dict.fromkeys(("kind", "function", "message", "reply"), str),
+    **dict.fromkeys(("opened", "fields", "contents"), dict[str, str]),
+    **dict.fromkeys(("exchanges", "with_all"), int),
+    **{"plain": list[str], "with": _COUNTS, "partly": dict[str, _COUNTS]},
+}
 
 
 def _is_lacking(value: Any) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.results.result import load
 from intarsia.results.run_folder import described
@@ -55,6 +56,14 @@ def course_of(folder: Path | str, name: str = "") -> Course:
     return found
 
 
+def _fits(value: Any, kind: type) -> bool:
+    try:
+        check_kind(value, kind)
+    except ValueError:
+        return False
+    return True
+
+
 def history_of(folder: Path, name: str = "") -> Course:
     """Return how the run in an output folder went; the name is by default the algorithm's.
 
@@ -73,12 +82,12 @@ def history_of(folder: Path, name: str = "") -> Course:
             line = parse_json(text)
         except ValueError:  # cut short: the run may be going on
             continue
-        if not isinstance(line, dict) or type(line.get("round")) is not int:
+        if not isinstance(line, dict) or not _fits(line.get("round"), int):
             continue
         for key, values in known.items():
-            if line.get(key) is not None:
+            if line.get(key) is not None and _fits(line[key], float):
                 values[line["round"]] = line[key]
-        if line.get("phase"):
+        if line.get("phase") and _fits(line["phase"], str):
             begun.setdefault(line["phase"], line["round"])
     accuracy, loss, gap = known.values()
     result = None

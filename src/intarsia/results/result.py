@@ -13,7 +13,7 @@ import numpy as np
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import parse_json
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.settings import frozen
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.errors import CheckpointError
@@ -26,6 +26,7 @@ from intarsia.maths.figures import (
 )
 from intarsia.partition.client_clusters import Structure, Structures
 
+_WAYS: Final = ("up", "down")  # of bytes
 _MOST_CLIENTS = 50  # whose scores `str` and a notebook show
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled", "early_stopping"]
 Yardstick = Literal["centralised", "standalone"]
@@ -264,6 +265,20 @@ def with_total(seconds: Mapping[str, float]) -> dict[str, float]:
     return {**parts, "total": sum(parts.values())}
 
 
+def _check(result: Result) -> None:
+    """Raise ValueError where a value is of another kind than a run writes."""
+    check_kind(result, Result, "result")
+    known = result.bytes
+    by_message = known.get("by_message", {})
+    check_kind({key: known.get(key, 0) for key in _WAYS}, dict[str, int], "result.bytes")
+    check_kind(by_message, dict[str, dict[str, int]], "result.bytes.by_message")
+    if any(set(_WAYS) - one.keys() for one in by_message.values()):
+        raise ValueError("result.bytes.by_message has messages without their bytes up and down")
+    noise = result.privacy.epsilon, result.privacy.delta
+    if None in noise and noise != (None, None):
+        raise ValueError(f"result.privacy has the epsilon and delta {noise}")
+
+
 def load(folder: Path | str) -> Result:
     """Return the result in an output folder, without its model.
 
@@ -282,7 +297,7 @@ def load(folder: Path | str) -> Result:
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
         certificate, metrics = found["certificate"], found["metrics"]
-        return Result(
+        result = Result(
             **{key: found[key] for key in plain},
             certificate=None if certificate is None else Certificate(**certificate),
             metrics=Metrics(
@@ -302,7 +317,9 @@ def load(folder: Path | str) -> Result:
             best_round=found.get("best_round"),
             folder=folder,
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        _check(result)
+        return result
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
         raise CheckpointError(
             f"{path} is not a result that this version wrote ({type(problem).__name__}: "
             f"{problem}); run the experiment again with --overwrite."

@@ -21,7 +21,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import AbsentError, ConvergenceError, first_line
+from intarsia.errors import AbsentError, CheckpointError, ConvergenceError, first_line
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
 from intarsia.protocols import early_stopping, evaluation
@@ -201,14 +201,23 @@ def start(task: Task) -> tuple[Any, TrainingState]:
     schema = engine.schema("train")
     found = None if store is None else store.latest((*algorithm.states, *RECORDS))
     if store is not None and found is not None:
-        engine.set_states(found.clients)
-        engine.expect(algorithm)
-        engine.books.restore_traffic(found.extra["traffic"])
-        engine.books.crossings.restore(found.extra["crossings"])
-        engine.books.releases.update(found.extra.get("releases", {}))
-        task.clock.add(found.extra["seconds"])
+        try:
+            engine.set_states(found.clients)
+            engine.expect(algorithm)
+            engine.books.restore_traffic(found.extra["traffic"])
+            engine.books.crossings.restore(found.extra["crossings"])
+            engine.books.releases.update(found.extra.get("releases", {}))
+            task.clock.add(found.extra["seconds"])
+            standing = TrainingState(**found.extra["standing"])
+            if not isinstance(found.server, algorithm.states):
+                raise TypeError(f"the server's state is a {type(found.server).__name__}")
+        except (LookupError, TypeError) as problem:
+            raise CheckpointError(
+                f"The checkpoint of round {found.round} in {store.folder} is none of this run's "
+                f"({problem}); run the experiment again with --overwrite."
+            ) from None
         store.truncate_history(found.round)
-        return engine.books.unseal(found.server), TrainingState(**found.extra["standing"])
+        return engine.books.unseal(found.server), standing
     if store is not None:
         store.truncate_history(0)
     with task.clock.part("training"):

@@ -115,6 +115,7 @@ def count_rows(
     return client, state.Counted(_rows(client, block))
 
 
+@fl.told_the_same
 @fl.client_function
 def compare_shares(
     client: Client, block: Block, message: state.Common, rng: fl.RandomKey
@@ -124,6 +125,7 @@ def compare_shares(
     return client, state.Differences(differences(_rows(client, block), shares))
 
 
+@fl.told_the_same
 @fl.client_function
 def try_offsets(
     client: Client, block: Block, message: state.Prior, rng: fl.RandomKey

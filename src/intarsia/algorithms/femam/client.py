@@ -63,6 +63,8 @@ class Client:
     level: int = 0  # the latest, counted from 1
     closed: int = 0  # the last that was closed
     scaled: int = 0  # the last with which scores were multiplied
+    again: int = 0  # the level that trains once more; 0: none
+    members: tuple[ClientId, ...] = ()  # with whom the latest model was averaged since it trained
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
 
@@ -177,7 +179,19 @@ def _learner(
 def begin_level(
     client: Client, block: Block, message: state.Begin, rng: fl.RandomKey
 ) -> tuple[Client, fl.Ready]:
-    """Make what the level starts from."""
+    """Make what the level starts from.
+
+    Raises
+    ------
+    RefusedError
+        If it is not the next one of the run: each level has a client answer once more.
+    """
+    if message.level != client.level + 1 or message.level > len(client.options.levels):
+        raise RefusedError(
+            f"Level {message.level} was to begin at a client at level {client.level} of "
+            f"{len(client.options.levels)}, and levels begin one after the other; run the "
+            "algorithm as it is at the server."
+        )
     start = {name: np.zeros_like(values) for name, values in client.start.items()}
     if not message.absolute:
         options = client.options
@@ -288,7 +302,8 @@ def _trained(
     rate, device = networks.rate_of(options, number), device_of(options)
     found = networks.train_learners([training] * len(calls), learners, options.engine, rate, device)
     return [
-        (fl.evolve(call[0], latest=own), fl.Ready()) for call, own in zip(calls, found, strict=True)
+        (fl.evolve(call[0], latest=own, members=()), fl.Ready())
+        for call, own in zip(calls, found, strict=True)
     ]
 
 
@@ -298,7 +313,8 @@ def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Clien
     opened = []
     for client, block, message, rng in calls:
         own = dict(levels_of(client.kept)[message.level])
-        opened.append((fl.evolve(client, start=own, latest=own), block, message, rng))
+        client = fl.evolve(client, start=own, latest=own, again=message.level)
+        opened.append((client, block, message, rng))
     return _trained(opened, calls[0][0].options.local_epochs, 0.0, whole=True)
 
 
@@ -309,14 +325,27 @@ def keep_again(
     """Keep what a level came to: the average of a group, or the client's own network."""
     client = _opened(client, message.model)
     kept = {**client.kept, **as_level(message.level, client.latest)}
-    return fl.evolve(client, kept=kept, latest={}), fl.Ready()
+    return fl.evolve(client, kept=kept, latest={}, again=0), fl.Ready()
 
 
 @fl.client_function
 def send_part(
     client: Client, block: Block, message: state.Share, rng: fl.RandomKey
 ) -> tuple[Client, state.Model]:
-    """Send the client's part of an average, for a sum that the server does not read."""
+    """Send the client's part of an average, for a sum that the server does not read.
+
+    Raises
+    ------
+    RefusedError
+        If it sent the same model for a sum over others: one that opens both has the difference.
+    """
+    if client.members not in ((), message.members):
+        raise RefusedError(
+            f"A model that was added up over {', '.join(client.members)[:200]} was asked for again "
+            f"over {', '.join(message.members)[:200]}, and a client has one group; run the "
+            "algorithm as it is at the server."
+        )
+    client = fl.evolve(client, members=message.members)
     weights = client.weights
     share = weights[client.name] / math.fsum(weights[one] for one in message.members)
     return client, state.Model(share * _told(client))
@@ -326,10 +355,24 @@ def send_part(
 def send_model(
     client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
 ) -> tuple[Client, state.Model]:
-    """Send the client's model of the latest level, which the server reads to find clusters."""
+    """Send the client's model of the latest level, which the server reads to find clusters.
+
+    Raises
+    ------
+    RefusedError
+        If the level is not one of clusters.
+    """
+    level = client.again or client.level
+    if client.options.kind(level) != "clusters":
+        raise RefusedError(
+            f"The model of level {level} was to be sent, which is "
+            f"{client.options.kind(level)!r}, and the server reads models of clusters alone; run "
+            "the algorithm as it is at the server."
+        )
     return client, state.Model(_told(client))
 
 
+@fl.told_the_same
 @fl.client_function
 def compare_models(
     client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
@@ -491,6 +534,7 @@ def close_level(
     return fl.evolve(client, latest={}), state.Kept(kept)
 
 
+@fl.told_the_same
 @fl.client_function
 def calibrate(
     client: Client, block: Block, message: state.Ask, rng: fl.RandomKey

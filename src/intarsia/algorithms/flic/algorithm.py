@@ -150,6 +150,7 @@ def pretrain(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.Re
     return sharing.train_and_keep(trainings_of(*calls[0][:2]).pretraining, calls)
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train φ and β, then take the step on α and the anchors; send the change of what all share."""
@@ -170,6 +171,7 @@ def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
     return replies
 
 
+@fl.told_the_same
 @fl.noise_function
 @fl.vectorised_function
 def noisy_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:

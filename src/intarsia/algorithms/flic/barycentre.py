@@ -90,6 +90,7 @@ def _covariances(factors: Any) -> Array:
     return found
 
 
+@fl.told_the_same
 @fl.client_function
 def send_maps(
     client: Client, block: Block, message: Step, rng: fl.RandomKey

@@ -174,6 +174,7 @@ def decompose(
 decompose = fl.one_sender(decompose, "average")
 
 
+@fl.told_the_same
 @fl.client_function
 def descend(
     client: Client, block: Block, message: Average, rng: fl.RandomKey
@@ -184,6 +185,7 @@ def descend(
     return client, Average(client.representation - client.options.step * slope)
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_errors(
     client: Client, block: Block, message: Average, rng: fl.RandomKey

@@ -60,6 +60,7 @@ class OwnKept:
     own: bool
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def train_own(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, OwnWorth]]:
     """Train a network of each client's own; send what it is worth on the rows for validation."""

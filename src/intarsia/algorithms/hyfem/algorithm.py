@@ -365,6 +365,7 @@ HYFEM = fl.Algorithm(
             ),
         ),
         groups=_blocks_of_several,
+        rows=lambda options: options.steps * options.batch,
         allowed=_allowed,
     ),
 )

@@ -271,6 +271,10 @@ def local_training(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, C
     ]
 
 
+# where the server matches neurons it has the classifiers, and tells each its own columns
+local_training = fl.told_the_same(local_training, "columns")
+
+
 @fl.vectorised_function
 def train_alone(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own network; there is nothing to send."""
@@ -351,6 +355,9 @@ def part_of_loss(
     client = _opened(client, message)
     found = nets.scores(client.made_of, client.parameters, block)
     return client, Loss(targets.loss_of_scores(found, block))
+
+
+part_of_loss = fl.told_the_same(part_of_loss, "columns")
 
 
 def predict(client: Client, block: Block) -> Array:

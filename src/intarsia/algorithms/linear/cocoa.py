@@ -125,6 +125,7 @@ def init_client(
     )
 
 
+@fl.told_the_same
 @fl.client_function
 def local_dual_ascent(
     client: Client, block: Block, message: Ascend, rng: fl.RandomKey
@@ -152,6 +153,7 @@ def local_dual_ascent(
     return client, PrimalChange(gather(block.x, steps) / regularised)
 
 
+@fl.told_the_same
 @fl.client_function
 def objectives(
     client: Client, block: Block, message: Weights, rng: fl.RandomKey
@@ -167,6 +169,7 @@ def objectives(
     return replace(client, w=w), Objectives(np.array(at, np.float64))
 
 
+@fl.told_the_same
 @fl.noise_function
 @fl.client_function
 def add_noise(

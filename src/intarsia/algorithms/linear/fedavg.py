@@ -155,6 +155,7 @@ def init_client(
     )
 
 
+@fl.told_the_same
 @fl.client_function
 def local_descent(
     client: Client, block: Block, message: Descend, rng: fl.RandomKey
@@ -164,6 +165,7 @@ def local_descent(
     return replace(client, w=message.w), Change(change / _counts(client, message))
 
 
+@fl.told_the_same
 @fl.noise_function
 @fl.client_function
 def noisy_descent(
@@ -231,6 +233,7 @@ def _draw(rng: fl.RandomKey, rows: int, length: int) -> NDArray[np.int64]:
     return np.concatenate(passes)[:length]
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_scores(
     client: Client, block: Block, message: Weights, rng: fl.RandomKey
@@ -239,6 +242,7 @@ def part_of_scores(
     return replace(client, w=message.w), Scores(scores(block.x, message.w))
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_objective(
     client: Client, block: Block, message: Scores, rng: fl.RandomKey
@@ -328,6 +332,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
                 *fl.sums(part_of_objective, reveals=("at",)),
             ),
         ),
+        rows=lambda options: options.local_steps * options.batch,
         dp_unit="client",
     )
 

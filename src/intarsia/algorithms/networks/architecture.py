@@ -145,6 +145,29 @@ class Architecture(TrainedArchitecture):
         """Return the parameters for features in another order, without those always 1."""
         return in_order(without_constant(parameters, constant), order)
 
+    def check(self, parameters: Arrays, features: int, outputs: int) -> None:
+        """Raise ValueError unless parameters are those of such a network; it takes no memory.
+
+        Of an embedding that is the user's own it is not known.
+        """
+        if embeddings.is_named(self.embedding):
+            return
+        own = _weights(parameters)
+        levels = [*levels_of(own).values()] if self.additive else [own]
+        with torch.device("meta"):
+            made = dict(Network(features, outputs, self).named_parameters())
+        known = {name: one.shape for name, one in made.items() if not name.startswith("anchors.")}
+        first = levels[0] if levels else {}
+        common = {name: one for name, one in first.items() if name.startswith("embedding.")}
+        for level in levels or [first]:
+            whole = {**common, **level}
+            for name, shape in known.items():
+                if name not in whole or whole[name].shape != tuple(shape):
+                    there = whole[name].shape if name in whole else "missing"
+                    raise ValueError(f"{name!r} is {there}, where {tuple(shape)} was expected")
+                if whole[name].dtype.kind != "f":
+                    raise ValueError(f"{name!r} is an array of {whole[name].dtype}")
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what stands in a network's own file."""
         return {}

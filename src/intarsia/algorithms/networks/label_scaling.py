@@ -81,6 +81,7 @@ def count_labels(
     return client, LabelSums(np.array([float(len(y)), float(y.sum())]))
 
 
+@fl.told_the_same
 @fl.client_function
 def square_labels(
     client: Any, block: Block, message: LabelSums, rng: fl.RandomKey

@@ -242,6 +242,7 @@ def take_start(
     return open_messages([(client, block, message, rng)])[0].client, fl.Ready()
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_loss(
     client: Client, block: Block, message: Shared, rng: fl.RandomKey

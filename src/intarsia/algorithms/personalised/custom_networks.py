@@ -216,6 +216,7 @@ def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharin
     ]
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all parameters; send the change of those that are shared, if any are."""
@@ -240,6 +241,7 @@ def _scores(client: Client, block: Block) -> Array:
     return user_modules.scores(client.options.model, client.parameters, block, client.outputs)
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_loss(
     client: Client, block: Block, message: Shared, rng: fl.RandomKey

@@ -44,6 +44,7 @@ class Ditto(NetworkOptions):
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def train_both(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the network of all, then the client's own; send the change of the first."""
@@ -73,6 +74,7 @@ def train_both(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Cha
     ]
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_own_loss(
     client: Client, block: Block, message: Shared, rng: fl.RandomKey

@@ -120,6 +120,7 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
     return complete
 
 
+@fl.told_the_same
 @fl.client_function
 def send_kernel(
     client: Client, block: Block, message: Points, rng: fl.RandomKey

@@ -173,6 +173,7 @@ def _training(
     return training_of(client.options, client.outputs, loss, parts, **known)
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def local_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train the client's own parts, then those that are shared; send the change of these."""
@@ -212,6 +213,7 @@ def _own_parts(
     return sharing.train_and_keep(training, calls)
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def whole_training(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Train all of the network; send its change."""

@@ -58,6 +58,7 @@ def _on_batch(task: sharing.ClientTask, number: int) -> sharing.ClientTask:
     return task._replace(block=task.block.take(chosen), rng=task.rng.fold_in(number))
 
 
+@fl.told_the_same
 @fl.vectorised_function
 def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, Change]]:
     """Step with w towards own networks; send its change, and keep the own network."""

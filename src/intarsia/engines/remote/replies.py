@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import struct
 import typing
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
@@ -27,7 +29,7 @@ from intarsia.engines.sums.secure import (
     SecureCells,
     SecureTotals,
 )
-from intarsia.errors import IntarsiaError, SiteError
+from intarsia.errors import IntarsiaError, RangeError, SiteError
 from intarsia.privacy.secure_aggregation.protocol import Piece
 
 _ODD = (IntarsiaError, TypeError, ValueError, AttributeError, LookupError, struct.error)
@@ -68,7 +70,16 @@ class Replies:
         self._geometry = geometry
 
     def check(self, client: ClientId, fn: ClientFunction, reply: Any) -> None:
-        """Refuse a reply in the clear with fields of other classes or sizes."""
+        """Refuse a reply in the clear with fields of other classes or sizes.
+
+        Raises
+        ------
+        SiteError
+            With the client's name.
+        RangeError
+            If an algorithm's reply holds what is no number, with the client's name: a total of it
+            would name nobody.
+        """
         own = vars(reply)
         counts = next((own[k] for k, it in layouts(fn.reply) if it is Layout.COUNTS), None)
         for field, layout in layouts(fn.reply):
@@ -76,8 +87,35 @@ class Replies:
             if value is None and is_optional(fn.reply, field):
                 continue
             problem = self._problem(client, fn, field, layout, value, counts)
+            place = f"{fn.reply.__name__}.{field}"
             if problem:
-                raise malformed(client, fn.name, f"{fn.reply.__name__}.{field}", problem)
+                raise malformed(client, fn.name, place, problem)
+            odd = np.zeros(0) if fn.protocol == "evaluation" else _no_numbers(value)
+            if len(odd):
+                raise RangeError(
+                    f"{client!r} sends {odd[0]:g} in {place} of {fn.name}, which is no number: "
+                    "where training diverges, lower algorithm.rate, standardise the features or "
+                    "divide their columns; else see who runs the site."
+                )
+
+    def check_alike(self, fn: ClientFunction, found: Mapping[ClientId, Mapping[str, Any]]) -> None:
+        """Refuse parts of a total that are summed entry by entry and are not of one shape.
+
+        `found` are the fields of all clients, in the clear or sealed.
+        """
+        for field, layout in layouts(fn.reply):
+            if layout is not None:
+                continue
+            shapes = {
+                client: _shape(own[field])
+                for client, own in found.items()
+                if own.get(field) is not None
+            }
+            usual = Counter(shapes.values()).most_common(1)
+            for client, shape in shapes.items():
+                if shape != usual[0][0]:
+                    what = f"the shape {shape}, where others have {usual[0][0]}"
+                    raise malformed(client, fn.name, f"{fn.reply.__name__}.{field}", what)
 
     def _problem(
         self,
@@ -98,7 +136,7 @@ class Replies:
                 return f"{type(value).__name__} in the place of arrays by block"
             known = self._geometry.own_blocks(client, fn.part)
             odd = [name for name in value if name not in known]
-            if odd:
+            if len(odd):
                 return f"the feature block {odd[0]!r}, which it does not hold"
             return next(filter(None, (_problem_of_array(one) for one in value.values())), "")
         problem = _problem_of_array(value)
@@ -271,6 +309,24 @@ def _are_sizes(value: Any) -> bool:
 
 
 _MOST = 2**40  # values of a piece: no site has as many
+
+
+def _no_numbers(value: Any) -> NDArray[Any]:
+    """Return what of a reply's values does not add up; -inf, a bound that says nothing, does."""
+    if isinstance(value, Mapping):
+        parts = [_no_numbers(one) for one in value.values()]
+        return np.concatenate([np.zeros(0), *parts])
+    known = np.asarray(value) if isinstance(value, float | np.ndarray) else np.zeros(0)
+    odd = known.dtype.kind == "f" and not np.isfinite(known).all()
+    return known[~(np.isfinite(known) | np.isneginf(known))] if odd else np.zeros(0)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """Return the shape of a field that is summed entry by entry, in the clear or sealed."""
+    if not isinstance(value, Combination):
+        return np.shape(value)
+    ((_, cells),) = value.terms
+    return next((shape_of(piece) for piece in cells.pieces.values()), ())
 
 
 def _problem_of_array(value: Any) -> str:

@@ -214,16 +214,23 @@ class Remote:
             round=self.books.round,
             exchange=self.books.exchange,
         )
+        found: dict[ClientId, Any] = {}
         for client, answer in answers.items():
             exchange.down += answer.down
             if kind == "sum" and self._locked is not None:
                 sealed = _decoded(client, fn.name, wire.SealedReply, answer.body, *RECORDS)
-                found = self._replies.restored(client, fn, sealed, self._locked)
-                exchange.take_sealed(client, found, answer.up)
+                found[client] = self._replies.restored(client, fn, sealed, self._locked)
             else:
-                reply = _decoded(client, fn.name, fn.reply, answer.body)
-                self._replies.check(client, fn, reply)
-                exchange.take(client, reply)
+                found[client] = _decoded(client, fn.name, fn.reply, answer.body)
+                self._replies.check(client, fn, found[client])
+        if kind == "sum":
+            fields = {k: one if isinstance(one, dict) else vars(one) for k, one in found.items()}
+            self._replies.check_alike(fn, fields)
+        for client, one in found.items():
+            if isinstance(one, dict):
+                exchange.take_sealed(client, one, answers[client].up)
+            else:
+                exchange.take(client, one)
         return exchange.end()
 
     def _share(self, client: ClientId, total: SealedField, asked: Collection[ClientId]) -> Any:

@@ -35,7 +35,7 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote import site_entries, wire
-from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums, sealed_in
+from intarsia.engines.remote.declared import NO_SUMS, Declared, Summed, Sums
 from intarsia.engines.remote.site_entries import Entry
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.engines.sums.plain import from_record, to_record
@@ -398,6 +398,8 @@ class _Run:
             parts = codec.encode(state), data
             key = self._ledger.key(self._client, self._secret, RandomKey(words), parts)
             self._ledger.settle()
+        if one.once or one.once_for:  # that it fails may tell as much as an answer
+            self._put(replace(self._index, sums=self._sums.to_text()))
         try:
             after, reply = fn.call(state, place.block(fn.part), opened, key)
         except IntarsiaError as error:
@@ -454,7 +456,7 @@ class _Run:
         totals, fn = self._locked(place), one.function
         self._number = call.sequence
         # the server tells all the same, or nothing adds up with what this site seals
-        told = told_alike(fn, {k: v for k, v in vars(message).items() if not sealed_in(v)})
+        told = told_alike(fn, vars(message))
         collector = totals.collector(fn, call.round, call.asked, told)
         up = collector.add(self._client, reply)
         total, sent = collector.total(), reply.__dict__

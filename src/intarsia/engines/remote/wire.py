@@ -27,8 +27,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # and columns are compared, and what clients count for; 4 had sealed pieces without owners; in 5
 # sites agreed on schemas alone, not on the experiment; in 7 none held out rows for early stopping;
 # in 8 the server added up what the weights of duals changed by, and none said which columns are
-# categorical.
-PROTOCOL = 9
+# categorical; in 9 what clients sealed was not bound to the totals that they were told.
+PROTOCOL = 10
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -10,6 +10,7 @@ written into checkpoints, and on the way to a site, as records of bytes by cell.
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,14 @@ from intarsia.core.algorithm import ClientFunction, Layout, evolve
 from intarsia.core.block import Array, ClientId
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import EVERYONE, Geometry
-from intarsia.engines.sums.sealed import SealedField, SealedTotal, counts_of, layouts, origins
+from intarsia.engines.sums.sealed import (
+    SealedField,
+    SealedRecord,
+    SealedTotal,
+    counts_of,
+    layouts,
+    origins,
+)
 from intarsia.errors import RangeError, ReplayError, TamperedError
 from intarsia.privacy.secure_aggregation.protocol import (
     Aggregator,
@@ -351,16 +359,25 @@ def sealed(
     return piece
 
 
-def told_alike(fn: ClientFunction, plain: Mapping[str, Any]) -> str:
-    """Return what tells what a message holds in the clear from anything else.
+def told_alike(fn: ClientFunction, fields: Mapping[str, Any]) -> str:
+    """Return what tells what a message holds from anything else; "" where clients are told apart.
 
-    "" where clients are not told the same.
+    Of totals it takes the factors and the names: a client gets its own cells of them.
     """
     if not fn.alike:
         return ""
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(plain.items()):
-        digest.update(name.encode() + hashlib.blake2b(codec.encode(value)).digest())
+    for name, value in sorted(fields.items()):
+        if isinstance(value, SealedField):
+            told: Any = ["total", [(weight, *one.name) for weight, one in value.content.terms]]
+        elif isinstance(value, SealedRecord):
+            of = value.value
+            told = ["total", [(w, *one) for w, one in zip(of.weights, of.names, strict=True)]]
+        elif name in fn.apart:
+            continue
+        else:
+            told = hashlib.blake2b(codec.encode(value)).hexdigest()
+        digest.update(json.dumps([name, told]).encode())
     return digest.hexdigest()
 
 
