@@ -111,6 +111,18 @@ def asked(folder, absent="wait"):
     return federation_server.request(folder, description, remote.NAMES, patience)
 
 
+def test_what_ended_a_job_is_not_said_of_the_one_after_it(tmp_path):
+    own = asked(tmp_path)
+    problem = {"error": "AbsentError", "sentence": "bank did not answer", "again": True}
+    (own / "failure.json").write_text(json.dumps(problem))
+    for job, told in ((1, "bank did not answer"), (3, "")):
+        (own / "job.id").write_text("job")
+        os.utime(own / "failure.json", (2, 2))
+        os.utime(own / "job.id", (job, job))
+        (status,) = federation_server.list_statuses(tmp_path)
+        assert (status.state, status.problem) == ("running", told)
+
+
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
     own, jobs = asked(tmp_path), Jobs()
     turns(tmp_path, jobs, 3)

@@ -217,7 +217,9 @@ def _read_status(own: Path) -> RunStatus:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
-    problem = "" if failure is None or state == "finished" else failure["sentence"]
+    # one of a job before the newest is over
+    told = failure is not None and (state != "running" or _has_said(own))
+    problem = failure["sentence"] if told and state != "finished" else ""
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
         problem = " ".join(_read_json(out / run_folder.PENDING, {}).values())
     if state == "waiting" and (silent := _read_json(own / _SILENT, ())):

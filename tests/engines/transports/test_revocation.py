@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -87,16 +88,21 @@ async def scene(folder, kit, play):
     )
     await at.start()
     try:
+        lines = []
         async with aiohttp.ClientSession() as session:
 
             async def line(name):
                 how = context(folder, name, ssl.Purpose.SERVER_AUTH)
                 found = await session.ws_connect(f"https://localhost:{port}/f3", ssl=how)
+                lines.append(found)
                 await found.send_bytes(b"x")
                 assert (await found.receive()).data == b"x"
                 return found
 
             await play(line)
+            for one in lines:
+                await one.close()
+                one._response.close()  # the library leaves that of a line which was cut
     finally:
         await runner.cleanup()
 
@@ -125,6 +131,7 @@ def test_a_revoked_certificate_is_cut_off_and_refused_and_a_later_one_is_not(fol
         await line("later")
 
     asyncio.run(scene(folder, kit, play))
+    gc.collect()  # what is left open is told now, and not in another test
 
 
 def test_revoking_counts_for_all_certificates_so_far(kit):
