@@ -560,9 +560,9 @@ def _described(
 ) -> tuple[Experiment, federation.Tables | None]:
     """Return the experiment, and what makes the tables that are in memory."""
     if (experiment is None) == (tables is None):
-        there = "is neither" if tables is None else "are both"
+        there = "is neither an experiment nor" if tables is None else "are both an experiment and"
         raise ExperimentError(
-            f"There {there} an experiment and tables; pass the path of an experiment file, or "
+            f"There {there} tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
     shared = {**shared, **{key: settings[key] for key in dataframe.READING if key in settings}}

@@ -58,6 +58,8 @@ def twice(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count,
         raise ZeroDivisionError("not ours")
     if message.values[0] == -3:
         os.kill(os.getpid(), signal.SIGKILL)
+    if message.values[0] == -4:
+        time.sleep(60)
     drawn = rng.generator().normal(size=message.values.shape)
     return Count(state.calls + 1), Told(2 * message.values + drawn)
 
@@ -256,12 +258,13 @@ from tests.engines.test_workers import counting, tell
 engine = counting(4, 3)
 tell(engine)
 print(*(one._process.pid for one in engine._workers._members), flush=True)
-time.sleep(60)
+{wait}
 """
 
 
-def test_processes_end_with_the_one_that_asks():
-    code = SLEEPING.format(path=[*sys.path, str(Path(__file__).parents[2])])
+@pytest.mark.parametrize("wait", ["time.sleep(60)", "tell(engine, -4)"])  # idle, and computing
+def test_processes_end_with_the_one_that_asks(wait):
+    code = SLEEPING.format(wait=wait, path=[*sys.path, str(Path(__file__).parents[2])])
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         children = [int(one) for one in parent.stdout.readline().split()]

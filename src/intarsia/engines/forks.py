@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -37,6 +38,7 @@ from intarsia.errors import IntarsiaError, WorkerError
 K = TypeVar("K")
 _LENGTH = struct.Struct("<Q")
 _TELLING = 0.2  # seconds between two words of an errand
+_LOOKING = 1.0  # seconds between two looks whether the parent is there
 _ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
 
 
@@ -91,7 +93,7 @@ class Fork:
         ours, theirs = socket.socketpair()
         here, there = mmap.mmap(-1, _ROOM), mmap.mmap(-1, _ROOM)
         self.channel = Channel(ours, here, there)
-        given = work, Channel(theirs, there, here), (*others, self.channel)
+        given = work, Channel(theirs, there, here), (*others, self.channel), os.getpid()
         self._process: BaseProcess = multiprocessing.get_context("fork").Process(
             target=_begin, args=given, daemon=True
         )
@@ -154,15 +156,25 @@ def _close(process: BaseProcess, channel: Channel) -> None:
         process.join()
 
 
-def _begin(work: Callable[[Channel], object], channel: Channel, others: Sequence[Channel]) -> None:
+def _begin(
+    work: Callable[[Channel], object], channel: Channel, others: Sequence[Channel], parent: int
+) -> None:
     for one in others:
         one.close()  # or those that they lead to would not notice that it is closed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
     with contextlib.suppress(OSError, EOFError):  # the other side is gone
         work(channel)
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone, whatever it computes: nobody waits for it."""
+    while os.getppid() == parent:
+        time.sleep(_LOOKING)
+    os._exit(1)
 
 
 class Channel:
