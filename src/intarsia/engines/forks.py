@@ -143,9 +143,9 @@ class Fork:
         elif code < 0:
             how = f"by {signal.Signals(-code).name}"
         return WorkerError(
-            f"The process that {self._does} ended ({how}), perhaps for want of memory; go on, "
-            "with -c experiment.workers=1 if it happens again (intarsia resume; contribution: the "
-            "same command)."
+            f"The process that {self._does} ended ({how}), perhaps for want of memory; resume the "
+            "run (a contribution: by the same command), with -c experiment.workers=1 if it happens "
+            "again."
         )
 
 
