@@ -214,6 +214,7 @@ def resume(
     yardstick_progress: Callable[[YardstickProgress], None] | None = None,
     callbacks: Sequence[Any] = (),
     yardsticks: bool | None = None,
+    workers: int | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
@@ -237,6 +238,8 @@ def resume(
         As for `run`, beside the trackers that the experiment names.
     yardsticks
         Whether the run gets reference models from here on; None: as it was begun.
+    workers
+        How many processes compute from here on, to the same bits; None: as it was begun.
     allow_modules
         Those that its networks may be made of, where the folder names some.
 
@@ -251,6 +254,7 @@ def resume(
         "yardstick_progress": yardstick_progress,
         "callbacks": [*trackers.of_run(folder), *checked(callbacks)],
         "wanted": yardsticks,
+        "workers": workers,
         "algorithm": algorithm,
         "allow_modules": allow_modules,
     }
@@ -560,9 +564,9 @@ def _described(
 ) -> tuple[Experiment, federation.Tables | None]:
     """Return the experiment, and what makes the tables that are in memory."""
     if (experiment is None) == (tables is None):
-        there = "is neither" if tables is None else "are both"
+        there = "is neither an experiment nor" if tables is None else "are both an experiment and"
         raise ExperimentError(
-            f"There {there} an experiment and tables; pass the path of an experiment file, or "
+            f"There {there} tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
     shared = {**shared, **{key: settings[key] for key in dataframe.READING if key in settings}}

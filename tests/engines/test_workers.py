@@ -19,6 +19,7 @@ import pytest
 
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
+from intarsia.cli.main import main
 from intarsia.core import algorithm as fl
 from intarsia.core.algorithm import Release, SecretKey, client_function, vectorised_function
 from intarsia.core.block import Block
@@ -29,7 +30,7 @@ from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError, WorkerError
 from intarsia.experiment.config import load
-from intarsia.training.run import resume, run
+from intarsia.training.run import run
 from tests.training.test_resume import EXPERIMENT, check_identical, write_tables
 
 OPTIONS = FedAvg(regularisation=0.1)
@@ -182,7 +183,7 @@ def test_a_process_that_is_killed_is_named_with_its_clients():
     tell(engine)
     asked = dict.fromkeys(engine.ids, Tell(np.ones(1)))
     [away] = [one for one in engine.ids if engine._workers.has(one)][:1]
-    with pytest.raises(WorkerError, match=f"'{away}'.*SIGKILL.*resume the run"):
+    with pytest.raises(WorkerError, match=f"'{away}'.*SIGKILL.*experiment.workers=1"):
         engine.ask(twice, {**asked, away: Tell(np.array([-3.0]))})
 
 
@@ -234,7 +235,7 @@ def test_shares_are_about_equal_and_all_clients_are_in_one():
     assert workers.shares_of({"a": held["big"]}, 3) == [["a"]]
 
 
-def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path):
+def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path, capfd):
     write_tables(tmp_path, wide=False)
     given = {"rounds": 40, "tolerance": 1e-12, "participation": 1.0}
     text = EXPERIMENT.format(loss="hinge", method="auto", out=tmp_path / "whole", **given)
@@ -251,7 +252,9 @@ def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path):
     two = load(tmp_path / "file.toml", ["experiment.workers=2"])
     with pytest.raises(WorkerError, match="SIGKILL"):
         run(two, out=cut, callbacks=[Kills()])
-    assert resume(cut).rounds > 3
+    assert main(["resume", str(cut), "-q", "-c", "experiment.workers=two"]) == 2
+    assert 'workers is "two"' in capfd.readouterr().err
+    assert main(["resume", str(cut), "-q", "-c", "experiment.workers=1"]) == 0
     check_identical(tmp_path / "whole", cut)
 
 

@@ -180,7 +180,7 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
     assert main(command) == 130
     assert "the same command, without --overwrite, goes on" in capfd.readouterr().err
     assert not (out / "contribution.json").exists()
-    assert main(command) == 0
+    assert main([*command, "-c", "experiment.workers=1"]) == 0
     assert len(runs) == 4 + 9  # of 12 coalitions with a label 3 were done
     written = capfd.readouterr().out
     told = json.loads(written)
@@ -212,6 +212,10 @@ def test_of_more_than_five_parties_each_is_left_out_once_and_trained_alone():
     assert found.left_out["p0"].keys() == {f"p{number}" for number in range(1, 6)}
     assert found.folder is None
     assert "all coalitions would be 63 runs" in found.notes[0]
+    alike = intarsia.contribution(
+        tables=tables, label="y", loss="squared", test=0.3, algorithm="cocoa", rounds=1
+    )
+    assert " and 7 more of 13 coalitions: " in alike.notes[-1]
     assert "note: There are 6 parties" in str(found)
     less = intarsia.contribution(
         tables=dict(list(tables.items())[:2]), label="y", loss="squared", test=0.3, measure="mae"

@@ -262,7 +262,8 @@ def _threads() -> Finding:
 
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     libraries = dict.fromkeys(str(one["internal_api"]) for one in threadpool_info())
-    said = f"{count} processors; {', '.join(libraries) or 'no library'} for linear algebra"
+    processors = f"{count} processor{'' if count == 1 else 's'}"
+    said = f"{processors}; {', '.join(libraries) or 'no library'} for linear algebra"
     return _ok("threads", f"{said}; a run takes experiment.threads of them")
 
 

@@ -73,11 +73,15 @@ def provision(
     if known:
         say(f"  there before, with the keys that they had: {', '.join(known)}")
     for name in description.sites:
-        if keys_at_sites and name not in known:
+        if name in known:
+            continue
+        if keys_at_sites and (out / f"{name}.signed").exists():
+            say(f"  {name}: its request was signed before")
+        elif keys_at_sites:
             say(
                 f"  {name}: run intarsia federation join {name} there, and sign {name}.request here"
             )
-        elif name not in known:
+        else:
             say(f"  {out / name}: give it to {name} over a safe way, and fill in local/site.toml")
     if system is not None:
         from intarsia.deployment.operations.services import write_services

@@ -337,7 +337,7 @@ def resume(
         typer.Option(
             "-c",
             metavar="KEY=VALUE",
-            help="Set experiment.yardsticks, the key that a run may change.",
+            help="Set experiment.yardsticks or workers, the keys that a run may change.",
         ),
     ] = None,
     yardsticks: Yardsticks = None,
@@ -351,11 +351,13 @@ def resume(
     that are missing.
     """
     from intarsia.callbacks import trackers
-    from intarsia.experiment.config import changed_yardsticks
+    from intarsia.experiment.config import changed_settings
     from intarsia.training.run import resume as go_on
 
-    wanted = changed_yardsticks(override or ()) if yardsticks is None else yardsticks
+    changed = changed_settings(override or ())
+    wanted = changed.get("yardsticks") if yardsticks is None else yardsticks
     how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
+    how["workers"] = changed.get("workers")
     how["callbacks"] = trackers.of_run(folder)
 
     def start(show: Any, beside: Any) -> Result:

@@ -144,7 +144,8 @@ class Fork:
             how = f"by {signal.Signals(-code).name}"
         return WorkerError(
             f"The process that {self._does} ended ({how}), perhaps for want of memory; resume the "
-            "run, with fewer experiment.workers if it happens again."
+            "run (a contribution: by the same command), with -c experiment.workers=1 if it happens "
+            "again."
         )
 
 

@@ -84,8 +84,8 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
     return {**tree, "client": clients}
 
 
-def changed_yardsticks(overrides: Sequence[str]) -> bool | None:
-    """Return what a run that goes on sets `yardsticks` to, the one key that may change; None: not.
+def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return what a run that goes on changes: `yardsticks` and `workers`, which alone it may.
 
     Raises
     ------
@@ -96,15 +96,20 @@ def changed_yardsticks(overrides: Sequence[str]) -> bool | None:
     for override in overrides:
         text = override if override.partition("=")[0].count(".") else f"experiment.{override}"
         tree = overridden(tree, text, ("experiment",))
-        if set(tree["experiment"]) != {"yardsticks"}:
+        if not set(tree["experiment"]) <= {"yardsticks", "workers"}:
             raise ExperimentError(
                 f"-c {override!r} changes what the run was begun with; of a run that goes on "
-                "experiment.yardsticks can be set, everything else in a new run."
+                "experiment.yardsticks and workers can be set, everything else in a new run."
             )
-    wanted = tree["experiment"]["yardsticks"] if tree else None
-    if wanted is not None and not isinstance(wanted, bool):
-        raise settings.wrong_value("[experiment]", "yardsticks", wanted, "true or false")
-    return wanted
+    found = dict(tree.get("experiment", {}))
+    if not isinstance(found.get("yardsticks", True), bool):
+        raise settings.wrong_value(
+            "[experiment]", "yardsticks", found["yardsticks"], "true or false"
+        )
+    count = found.get("workers", 0)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise settings.wrong_value("[experiment]", "workers", count, "a whole number of at least 0")
+    return found
 
 
 def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:

@@ -90,12 +90,14 @@ def resume(
     yardstick_progress: yardsticks.Watcher | None = None,
     callbacks: Sequence[Any] = (),
     wanted: bool | None = None,
+    workers: int | None = None,
     algorithm: Algorithm | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
+    So does `workers` of the processes that compute, which change nothing of what comes out.
     `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
@@ -123,6 +125,8 @@ def resume(
         description = replace(description, own_algorithm=found)
     if wanted is not None:
         description = replace(description, yardsticks=wanted)
+    if workers is not None:
+        description = replace(description, workers=workers)
     if wanted and run_folder.is_over_sites(folder):
         raise ExperimentError(
             f"The run in {folder} is over sites, whose tables nobody pools: it has no reference "
@@ -137,7 +141,7 @@ def resume(
     with run_folder.alone_in(folder):
         if _is_done(folder, wanted):  # another process came to the end of it
             return load(folder, allow_modules)
-        if wanted is not None:
+        if wanted is not None or workers is not None:
             run_folder.change_description(folder, description)
         trained = load(folder, allow_modules) if (folder / "result.json").is_file() else None
         if trained is not None and not description.yardsticks:

@@ -165,7 +165,8 @@ def contribution(
     if folder is None:
         return _found(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
-    tree["experiment"].pop("out", None)
+    for key in ("out", "workers"):  # which change nothing of what comes out
+        tree["experiment"].pop(key, None)
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."
@@ -586,6 +587,9 @@ def _record(
     }
 
 
+_NAMED = 6  # coalitions that a note names, at most
+
+
 def _notes(
     runs: Mapping[int, Coalition], parties: Sequence[ClientId], none: Iterable[ClientId]
 ) -> tuple[str, ...]:
@@ -605,5 +609,8 @@ def _notes(
             alike.setdefault((run.trained, run.note), []).append(who)
     for (trained, note), some in alike.items():
         untrained = "" if trained else "not trained, counts as without a model: "
-        notes.append(f"{', '.join(some)}: {untrained}{note.rstrip('.')}.")
+        which = ", ".join(some[:_NAMED])
+        if len(some) > _NAMED:
+            which += f" and {len(some) - _NAMED} more of {len(runs)} coalitions"
+        notes.append(f"{which}: {untrained}{note.rstrip('.')}.")
     return tuple(notes)

@@ -159,6 +159,14 @@ def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
     assert content(signed.site / "bank") == content(signed.kits / "bank")
 
 
+def test_the_same_provision_says_whose_request_was_signed(signed, capfd):
+    words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
+    assert main(["federation", *map(str, words)]) == 0
+    said = capfd.readouterr().err
+    assert "bank: its request was signed before" in said
+    assert "join bank" not in said
+
+
 def test_a_renewal_keeps_what_the_site_wrote_and_changes_the_key(signed, capfd):
     signed.install(capfd, signed.authority)
     kit = signed.site / "bank"

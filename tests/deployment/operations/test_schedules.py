@@ -134,6 +134,9 @@ def test_the_commands_write_show_and_end_a_schedule(kit, tmp_path, capfd):
     assert "has no schedule 'clam'" in one_error(capfd.readouterr().err)
     assert main(["federation", "unschedule", str(kit), "calm"]) == 0
     assert schedules(kit) == []
+    capfd.readouterr()
+    assert main(["federation", "unschedule", str(kit), "calm"]) == 2
+    assert "no schedule 'calm', nor any other" in one_error(capfd.readouterr().err)
 
 
 def test_a_name_that_leaves_no_place_for_a_date_is_refused(kit):

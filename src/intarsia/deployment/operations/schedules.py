@@ -77,6 +77,10 @@ def add(kit: Path, description: Experiment, at: str, keep: int, now: datetime) -
 def remove(kit: Path, name: str) -> None:
     """End a schedule; its runs stay. ExperimentError if there is none of this name."""
     known = [one.name for one in schedules(kit)]
+    if not known:
+        raise ExperimentError(
+            f"{kit} has no schedule {name!r}, nor any other; there is nothing to end."
+        )
     if name not in known:
         raise ExperimentError(f"{kit} has no schedule {name!r}; {nearest(name, known)}.")
     (kit / _FOLDER / f"{name}.json").unlink()
