@@ -132,6 +132,7 @@ PARAMETERS = {
         "yardstick_progress",
         "callbacks",
         "yardsticks",
+        "workers",
         "allow_modules",
     ],
     "run": [
