@@ -694,8 +694,8 @@ MUTATIONS = [
         ("kits: members elsewhere", '".." not in name.parts', "True", BACKUP),
         (
             "kits: links in a file",
-            "not (member.isreg() or member.isdir())",
-            "False",
+            "member.isdir() or (member.issym() and _names_one(member, files))",
+            "True",
             BACKUP,
         ),
         ("kits: mode of a file", "os.O_EXCL, 0o600)", "os.O_EXCL, 0o644)", BACKUP),

@@ -57,7 +57,7 @@ def test_a_site_s_copy_is_its_owner_s_from_the_start(tmp_path, opened):
     x, y = table(20, 2)
     model = LinearRegressor(regularisation=1.0).fit(pd.DataFrame(x, columns=["a", "b"]), y)
     model.means_ = np.zeros(2)
-    place = client_models.keep(model, ASKED, tmp_path)
+    place = client_models.keep(model, ASKED, tmp_path, "0a")
     assert opened["experiment"] == mode(place / "experiment.json") == 0o600
 
 

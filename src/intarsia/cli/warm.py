@@ -6,11 +6,12 @@ Kernels are compiled when they are first called, for dense and for sparse tables
 from __future__ import annotations
 
 import importlib.util
-import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from intarsia.experiment import config
 from intarsia.training import run as running
@@ -63,19 +64,19 @@ def _tree(loss: str, mode: str, *, sparse: bool, rows: int = _ROWS) -> dict[str,
 
 def write_tables(folder: Path, rows: int) -> None:
     """Write the tables of three clients that share rows, of so many."""
-    draw = random.Random(0)
+    draw = np.random.default_rng(0)
     bank, shop = ["id,age,income,town,class,number"], ["id,visits,basket,member"]
     gym = ["id,hours"]
     for row in range(rows):
-        age, income = draw.gauss(40, 10), draw.gauss(30, 8)
-        said = "yes" if age + income + draw.gauss(0, 5) > 70 else "no"
+        age, income = draw.normal(40, 10), draw.normal(30, 8)
+        said = "yes" if age + income + draw.normal(0, 5) > 70 else "no"
         town = f"t{row % _LEVELS}"
-        number = 1 + draw.randrange(9)
+        number = 1 + draw.integers(9)
         if row < 3 * rows // 4:
             bank.append(f"{row},{age:.2f},{income:.2f},{town},{said},{number}")
         if row >= rows // 4:
-            shop.append(f"{row},{draw.randrange(20)},{draw.gauss(50, 9):.2f},m{row % 3}")
-        gym.append(f"{row},{draw.gauss(5, 1):.2f}")
+            shop.append(f"{row},{draw.integers(20)},{draw.normal(50, 9):.2f},m{row % 3}")
+        gym.append(f"{row},{draw.normal(5, 1):.2f}")
     (folder / f"gym{rows}.csv").write_text("\n".join(gym) + "\n")
     (folder / f"bank{rows}.csv").write_text("\n".join(bank) + "\n")
     (folder / f"shop{rows}.csv").write_text("\n".join(shop) + "\n")
