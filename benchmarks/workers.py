@@ -41,7 +41,7 @@ _CASES = {
     "flic-toy-linear": (
         "partition.clients=200",
         "experiment.participation=1.0",
-        "experiment.rounds=4",
+        "experiment.rounds=1",
     ),
     "hyfem-mfeat": ("experiment.rounds=100", "experiment.yardsticks=false"),
     "heart": (),
