@@ -228,11 +228,13 @@ def test_shares_are_about_equal_and_all_clients_are_in_one():
     blocks = rectangles(x, y, 6, 1)
     held = {name: {"train": one} for name, one in blocks.items()}
     held["big"] = {"train": next(iter(rectangles(*table(150, 4), 1, 1).values()))}
-    shares = workers.shares_of(held, 3)
+    sizes = workers.sizes_of(held)
+    shares = workers.shares_of(sizes, 3)
     assert sorted(itertools.chain(*shares)) == sorted(held)
     assert ["big"] in shares
     assert sorted(map(len, shares)) == [1, 3, 3]
-    assert workers.shares_of({"a": held["big"]}, 3) == [["a"]]
+    assert workers.shares_of({"a": 5.0}, 3) == [["a"]]
+    assert workers.shares_of({"a": 3.0, "b": 1.0, "c": 1.0}, 2) == [["a"], ["b", "c"]]
 
 
 def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path, capfd):

@@ -242,7 +242,7 @@ class Simulation:
             groups = [[one for group in some for one in group] for some in _parts(groups, _SOME)]
         for group in groups:
             opened = {client: self._opened(client, exchange) for client in group}
-            with self._staff.watch(fn, alone=alone):
+            with self._staff.watch(fn, group, alone=alone):
                 replies = self._replies(fn, opened)
             for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)

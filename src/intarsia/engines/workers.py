@@ -10,13 +10,14 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
+from intarsia.core.freed_memory import give_back
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States
@@ -316,10 +317,13 @@ class Staff:
     def _note(self, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]) -> None:
         self._functions, self._classes = functions, classes
         self._seen: set[str] = set()
-        self._seconds = self._cost = 0.0
+        self._seconds = dict[ClientId, float]()
+        self._cost = 0.0
 
     @contextlib.contextmanager
-    def watch(self, fn: ClientFunction, *, alone: bool) -> Iterator[None]:
+    def watch(
+        self, fn: ClientFunction, clients: Collection[ClientId], *, alone: bool
+    ) -> Iterator[None]:
         """Take note of what clients compute, if others could do a part of it: it is not `alone`.
 
         A function's first call may compile something, and does not count.
@@ -327,7 +331,9 @@ class Staff:
         began = time.perf_counter()
         yield
         if fn.name in self._seen and not alone:
-            self._seconds += time.perf_counter() - began
+            each = (time.perf_counter() - began) / len(clients)
+            for client in clients:
+                self._seconds[client] = self._seconds.get(client, 0.0) + each
 
     def moved(self, fn: ClientFunction, size: int) -> None:
         """Take note of an exchange that is over, with the bytes of its messages and replies."""
@@ -344,7 +350,9 @@ class Staff:
         """Return processes for some of the clients; None: this one is to go on with all."""
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
-        *shares, own = shares_of(host.blocks, self._most)
+        give_back()  # or what was freed would be copied, page by page, where it is used again
+        work = sizes_of(host.blocks) if self._asked else self._seconds
+        *shares, own = shares_of({name: work.get(name, 0.0) for name in host.blocks}, self._most)
         if not shares or not self.may_grow:
             self.expect_nothing()
             return None
@@ -353,7 +361,8 @@ class Staff:
         return found
 
     def _pays(self, host: Host) -> bool:
-        return self._seconds > _LONG and self._seconds > _TIMES * self._cost
+        seconds = sum(self._seconds.values())
+        return seconds > _LONG and seconds > _TIMES * self._cost
 
 
 _LONG = 1.0  # seconds that clients compute before others are to help
@@ -361,20 +370,22 @@ _TIMES = 4.0  # that they compute longer than messages would take
 _CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
 
 
-def shares_of(
-    blocks: Mapping[ClientId, Mapping[str, Block]], processes: int
-) -> list[list[ClientId]]:
-    """Return the clients in shares of about equal size, the last the smallest; none is empty."""
-    sizes = {
-        name: 1 + sum(one.x.data.nbytes for one in own.values()) for name, own in blocks.items()
+def sizes_of(blocks: Mapping[ClientId, Mapping[str, Block]]) -> dict[ClientId, float]:
+    """Return about how much there is to compute for each client: the bytes of its values."""
+    return {
+        name: 1.0 + sum(one.x.data.nbytes for one in own.values()) for name, own in blocks.items()
     }
-    loads = [0] * min(processes, len(sizes))
+
+
+def shares_of(work: Mapping[ClientId, float], processes: int) -> list[list[ClientId]]:
+    """Return the clients in shares of about equal work, the last the smallest; none is empty."""
+    loads = [0.0] * min(processes, len(work))
     shares: list[list[ClientId]] = [[] for _ in loads]
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
+    for name in sorted(work, key=lambda name: -work[name]):
         least = loads.index(min(loads))
         shares[least].append(name)
-        loads[least] += sizes[name]
-    order = {name: at for at, name in enumerate(sizes)}
+        loads[least] += max(work[name], 1e-9)
+    order = {name: at for at, name in enumerate(work)}
     return [
         sorted(shares[at], key=order.__getitem__)
         for at in sorted(range(len(loads)), key=lambda at: -loads[at])
