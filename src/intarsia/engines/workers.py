@@ -326,12 +326,13 @@ class Staff:
     ) -> Iterator[None]:
         """Take note of what clients compute, if others could do a part of it: it is not `alone`.
 
-        A function's first call may compile something, and does not count.
+        A function's first call may compile something: what that may take does not count.
         """
         began = time.perf_counter()
         yield
-        if fn.name in self._seen and not alone:
-            each = (time.perf_counter() - began) / len(clients)
+        spent = time.perf_counter() - began - (0.0 if fn.name in self._seen else _COMPILING)
+        if spent > 0 and not alone:
+            each = spent / len(clients)
             for client in clients:
                 self._seconds[client] = self._seconds.get(client, 0.0) + each
 
@@ -365,6 +366,7 @@ class Staff:
         return seconds > _LONG and seconds > _TIMES * self._cost
 
 
+_COMPILING = 3.0  # seconds that compiling may take
 _LONG = 1.0  # seconds that clients compute before others are to help
 _TIMES = 4.0  # that they compute longer than messages would take
 _CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
