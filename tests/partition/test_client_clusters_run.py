@@ -70,8 +70,8 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
         ("global", "2 clusters"),
     )
     truth = result.structure.truth
-    some = replace(result, structure=Structures(truth, learned), model=None)
-    outcome.finish(tmp_path, some)
+    some = replace(result, structure=Structures(truth, learned), trained=None)
+    outcome.draw(tmp_path, some)
     assert (tmp_path / "structure.png").is_file()
     console = Console(file=io.StringIO(), width=120)
     show_result(console, some, tmp_path)

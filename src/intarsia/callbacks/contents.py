@@ -93,8 +93,8 @@ def files_of(result: Result) -> Iterator[Path]:
         for name in (*_FILES, *_PICTURES):
             if own is not None and (own / name).is_file():
                 shutil.copy(own / name, folder / name)
-        if result.model is not None:
-            write_model(result.model, folder / "model")
+        if result.trained is not None:
+            write_model(result.trained, folder / "model")
         write_report([own or folder], folder / "report.html")
         yield folder
 

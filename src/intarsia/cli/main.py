@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import logging
 import shlex
@@ -86,6 +87,8 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
 _DISK = (*_FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
+# containers after which Python looks for cycles: importing libraries makes many, and no cycles
+_COLLECTED_AFTER = 50_000
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
 
@@ -96,6 +99,8 @@ class _StoppedError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    if arguments is None:
+        gc.set_threshold(_COLLECTED_AFTER)
     try:
         return _main(arguments)
     finally:
@@ -103,6 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _handle(handlers)
         else:  # the process ends now, and what libraries do at its end is not to be broken
             _end_undisturbed()
+            gc.freeze()  # all goes now: looking for cycles once more takes as long as a training
 
 
 def _main(arguments: Sequence[str] | None) -> int:

@@ -32,7 +32,7 @@ from intarsia.protocols.preprocessing import Preparation
 from intarsia.training.run import Plan
 
 if TYPE_CHECKING:
-    from intarsia.models.serialization import Model
+    from intarsia.models.serialization import Trained
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")  # names no other folder
@@ -78,7 +78,7 @@ def model_of_site(
     state: Any,
     scaling: Preparation,
     ended: Ended,
-) -> Model | None:
+) -> Trained | None:
     """Return a site's own model, None where it has none."""
     own = {client: scaling}
     if algorithm.model.kind == "networks":
@@ -102,7 +102,7 @@ def model_of_site(
     return build.linear_model(schema, conclusion, own, options)
 
 
-def keep(model: Model, description: Experiment, folder: Path, run: str) -> Path:
+def keep(model: Trained, description: Experiment, folder: Path, run: str) -> Path:
     """Write a site's own model into a folder of its run; return where its experiment's name leads.
 
     The server names experiments: models/NAME is a link to the model of the last run of a name, and
@@ -142,7 +142,7 @@ def _file_name(name: str) -> str:
 
 def server_model(
     plan: Plan, schema: Schema, conclusion: FinalResult, scales: Mapping[ClientId, Scales]
-) -> tuple[Model | None, tuple[str, ...]]:
+) -> tuple[Trained | None, tuple[str, ...]]:
     """Return the server's model, and a note where sites keep to themselves what it lacks."""
     if conclusion.weights is None and conclusion.network is None:
         return None, ()

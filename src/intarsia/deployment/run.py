@@ -69,7 +69,7 @@ from intarsia.training.run import Plan, Ready, Watcher, run_at
 from intarsia.training.setup import Engine, Step, set_up, without_intercept
 
 if TYPE_CHECKING:
-    from intarsia.models.serialization import Model
+    from intarsia.models.serialization import Trained
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ class AtSites:
 
     def model(
         self, plan: Plan, schema: Schema, outcome: Outcome
-    ) -> tuple[Model | None, tuple[str, ...]]:
+    ) -> tuple[Trained | None, tuple[str, ...]]:
         """Let the sites keep their own models; return the server's, and a note if it has none."""
         assert plan.algorithm.federated
         found = outcome.conclusion

@@ -103,7 +103,7 @@ def join(
     result = outcomes.result_of(
         *(experiment, options, replace(outcome, notes=(*found.notes, *outcome.notes))),
         outcomes.Cost(started, clock.seconds, **traffic),
-        model=networks,
+        trained=networks,
         folder=out,
     )
     result = replace(result, notes=(*result.notes, *better_alone(result.metrics)))

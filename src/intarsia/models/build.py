@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +14,24 @@ from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
 from intarsia.maths.linear.losses import SHAPES, shape_of
+from intarsia.models.linear_parameters import LinearParameters, restore
 from intarsia.protocols.preprocessing import Preparation
 
 if TYPE_CHECKING:
     from intarsia.algorithms.networks.architecture import Arrays
     from intarsia.models.networks import ClientNetwork, Networks
-    from intarsia.models.serialization import LinearModel, LinearModels
+    from intarsia.models.serialization import LinearModels
 
 
 def linear_model(
     schema: Schema, conclusion: FinalResult, scaling: Mapping[ClientId, Preparation], options: Any
-) -> LinearModel | None:
+) -> LinearParameters | None:
     """Return the model that was revealed, on the features as the clients' tables have them.
 
     It has the features of the clients in `scaling`: all of them, or a client's own.
     """
     if conclusion.weights is None:
         return None
-    # here: it imports scikit-learn, whose memory the clients' values may need until now
-    from intarsia.models.linear import LinearClassifier, LinearRegressor
-
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
     means, scales = _by_name(schema, scaling)
     weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
@@ -41,40 +40,42 @@ def linear_model(
     intercept = np.zeros(len(conclusion.weights))
     if INTERCEPT in place:
         intercept = conclusion.weights[:, place[INTERCEPT]]
-    known: dict[str, Any] = {
-        "means": means,
-        "scales": scales,
-        "regularisation": options.regularisation,
-    }
+    numbers = schema.labels.task == "regression"
+    shaped = numbers and options.loss in SHAPES
+    coef, constant, mean = restore(weights, means, scales, intercept)
     gap = conclusion.info.gap_relative
-    if schema.labels.task == "regression":
-        if options.loss in SHAPES:
-            known[SHAPES[options.loss]] = shape_of(options)
-        plain = {name: float(weight[0]) for name, weight in weights.items()}
-        model: LinearModel = LinearRegressor.from_weights(
-            plain,
-            intercept=float(intercept[0]),
-            loss=options.loss,
-            gap=gap,
-            **known,
-        )
-    else:
-        classes = as_in_tables(schema.labels.classes)
-        model = LinearClassifier.from_weights(
-            weights, intercept=intercept, classes=classes, loss=options.loss, gap=gap, **known
-        )
-    model.levels_ = _levels(schema, scaling, list(weights))
-    if conclusion.errors is not None:
-        # a feature that is constant has no direction in which samples vary, and no error
-        factor = np.array([1 / constant if constant else np.nan for constant in own_scales])
-        columns = np.array([place[name] for name in weights], np.intp)
-        model.errors_ = conclusion.errors[:, columns] * factor
-        model.degrees_of_freedom_ = conclusion.degrees_of_freedom
-        if conclusion.zero_errors is not None and INTERCEPT in place:
-            model.zero_errors_ = conclusion.zero_errors
-        if INTERCEPT in place:
-            model.intercept_errors_ = conclusion.errors[:, place[INTERCEPT]]
-    return model
+    return LinearParameters(
+        loss=options.loss,
+        regularisation=options.regularisation,
+        coef=coef,
+        intercept=constant,
+        means=mean,
+        features=list(weights),
+        classes=None if numbers else np.asarray(as_in_tables(schema.labels.classes)),
+        gap=math.nan if gap is None else gap,
+        shape={SHAPES[options.loss]: shape_of(options)} if shaped else {},
+        levels=_levels(schema, scaling, list(weights)),
+        errors=_errors(conclusion, place, list(weights), own_scales),
+    )
+
+
+def _errors(
+    conclusion: FinalResult, place: Mapping[str, int], names: Sequence[str], scales: Sequence[float]
+) -> dict[str, Array]:
+    """Return the errors of some features' weights in the units of their columns."""
+    if conclusion.errors is None:
+        return {}
+    # a feature that is constant has no direction in which samples vary, and no error
+    factor = np.array([1 / scale if scale else np.nan for scale in scales])
+    columns = np.array([place[name] for name in names], np.intp)
+    found: dict[str, Array | None] = {
+        "errors": conclusion.errors[:, columns] * factor,
+        "degrees_of_freedom": conclusion.degrees_of_freedom,
+    }
+    if INTERCEPT in place:
+        found["intercept_errors"] = conclusion.errors[:, place[INTERCEPT]]
+        found["zero_errors"] = conclusion.zero_errors
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def client_models(
@@ -84,7 +85,7 @@ def client_models(
     scaling: Mapping[ClientId, Preparation],
 ) -> LinearModels:
     """Return the clients' own linear models, on the features as their tables have them."""
-    # here: it imports scikit-learn, as above
+    # here: it imports scikit-learn
     from intarsia.models.linear import LinearRegressor
     from intarsia.models.serialization import LinearModels
 

@@ -40,10 +40,9 @@ from intarsia.maths.linear.losses import (
 )
 from intarsia.models.coefficients import Scorecard, Summary, summarise
 from intarsia.models.feature_mapping import Table, known_columns
+from intarsia.models.linear_parameters import ERRORS, restore
 
 Array = NDArray[np.float64]
-# what training may store
-ERRORS = ("errors_", "intercept_errors_", "zero_errors_", "degrees_of_freedom_")
 
 
 def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
@@ -381,7 +380,7 @@ def _train(
             stacklevel=3,
         )
     model.gap_, model.n_iter_ = found.gap, found.epochs
-    for name in ("means_", "levels_", *ERRORS):
+    for name in ("means_", "levels_", *(f"{one}_" for one in ERRORS)):
         if hasattr(model, name):
             delattr(model, name)  # trained anew: no longer a federation's model
     if model.fit_intercept:
@@ -398,32 +397,11 @@ def _restore(
     gap: float | None,
 ) -> tuple[Array, Array]:
     """Return coefficients and intercepts for values as they are in a table; set the names."""
-    names = list(weights)
-    for name in names:
-        if name not in means or name not in scales:
-            raise ExperimentError(
-                f"The feature {name!r} has a weight but no mean or no scale; give all three."
-            )
-        if not scales[name] > 0.0:
-            raise ExperimentError(
-                f"The scale of the feature {name!r} is {scales[name]}; it must be positive "
-                "(1 for a constant feature)."
-            )
-    mean = np.array([means[name] for name in names], np.float64)
-    scale = np.array([scales[name] for name in names], np.float64)
-    columns = [np.atleast_1d(np.asarray(weights[name], np.float64)) for name in names]
-    constant = np.atleast_1d(np.asarray(intercept, np.float64))
-    outputs = sorted({len(column) for column in [*columns, constant]})
-    if len(outputs) > 1:
-        raise ExperimentError(
-            f"The weights and the intercept have {outputs} outputs; all must have the same."
-        )
-    coef = np.stack(columns, axis=1) / scale if names else np.zeros((len(constant), 0))
-    model.feature_names_in_ = np.array(names, object)
-    model.n_features_in_ = len(names)
-    model.means_, model.levels_ = mean, None
+    coef, constant, model.means_ = restore(weights, means, scales, intercept)
+    model.feature_names_in_ = np.array(list(weights), object)
+    model.n_features_in_, model.levels_ = len(weights), None
     model.gap_ = np.nan if gap is None else gap
-    return coef, constant - coef @ mean
+    return coef, constant
 
 
 def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:

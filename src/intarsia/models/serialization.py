@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.lib.format import write_array
@@ -29,12 +28,11 @@ from intarsia.core.npz import check_npz
 from intarsia.core.plugins import check_allowed
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
 from intarsia.errors import CheckpointError, ExperimentError, IntarsiaError, first_line, nearest
-from intarsia.maths.linear.losses import LOSSES, SHAPES, shape_of
+from intarsia.models.linear_parameters import LinearParameters, as_lists, levels_of
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
     from intarsia.algorithms.hyfem.network import Composition
     from intarsia.algorithms.networks.architecture import Architecture
-    from intarsia.models.feature_mapping import Levels
     from intarsia.models.linear import LinearClassifier, LinearRegressor
     from intarsia.models.networks import ClientNetwork, Networks
 
@@ -99,9 +97,10 @@ class LinearModels(ClientModels["LinearRegressor"]):
 if TYPE_CHECKING:
     LinearModel: TypeAlias = LinearClassifier | LinearRegressor
     Model: TypeAlias = LinearModel | LinearModels | Networks
+    Trained: TypeAlias = LinearParameters | LinearModels | Networks
 
 
-def write_model(model: Model, folder: Path) -> None:
+def write_model(model: Model | Trained, folder: Path) -> None:
     """Write the model of a run into a folder, which is made if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, LinearModels):
@@ -109,7 +108,8 @@ def write_model(model: Model, folder: Path) -> None:
     elif isinstance(model, Mapping):
         _write_networks(cast("Networks", model), folder)  # scikit-learn's classes have no types
     else:
-        _write_json(folder / NAME, _linear_content(model))
+        own = model if isinstance(model, LinearParameters) else LinearParameters.of(model)
+        _write_json(folder / NAME, own.to_dict())
 
 
 def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
@@ -123,7 +123,7 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
     kinds: Mapping[str, Callable[[Any], Model]] = {
         NETWORKS: lambda content: _networks(content, folder, allow_modules),
         CLIENTS: lambda content: _clients(content, folder),
-        NAME: _linear,
+        NAME: _estimator,
     }
     name = next((one for one in kinds if (folder / one).is_file()), NAME)
     path = folder / name
@@ -156,125 +156,15 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, ensure_ascii=False).encode())
 
 
-def _linear_content(model: LinearModel) -> dict[str, Any]:
-    from intarsia.models.linear import ERRORS, LinearClassifier
-
-    kind, classes = "regressor", None
-    levels = getattr(model, "levels_", None)
-    if isinstance(model, LinearClassifier):
-        kind, classes = "classifier", model.classes_.tolist()
-    shape = {SHAPES[model.loss]: shape_of(model)} if model.loss in SHAPES else {}
-    errors = {
-        name[:-1]: [
-            [one if math.isfinite(one) else None for one in row]
-            for row in np.atleast_2d(getattr(model, name)).tolist()
-        ]
-        for name in ERRORS
-        if getattr(model, name, None) is not None
-    }
-    return {
-        "kind": kind,
-        "loss": model.loss,
-        **shape,
-        "regularisation": float(model.regularisation),
-        "gap": float(model.gap_) if math.isfinite(model.gap_) else None,
-        "classes": classes,
-        "intercept": np.atleast_1d(model.intercept_).tolist(),
-        "features": [str(name) for name in model.feature_names_in_],
-        "means": model.means_.tolist(),
-        "coef": np.atleast_2d(model.coef_).tolist(),
-        **({} if levels is None else {"levels": _as_lists(levels)}),
-        **errors,
-    }
-
-
-_NEEDED = ("kind", "loss", "regularisation", "gap", "classes", "features", "coef", "intercept")
-_KINDS: Mapping[str, Any] = {
-    "kind": Literal["classifier", "regressor"],
-    "loss": str,
-    **dict.fromkeys(SHAPES.values(), float),
-    "regularisation": float,
-    "gap": float | None,
-    "classes": list[str | int | float | bool] | None,
-    "features": list[str],
-    "coef": list[list[float]],
-    "intercept": list[float],
-    "means": list[float],
-}
-
-
-def _linear(content: Mapping[str, Any]) -> LinearModel:
-    from intarsia.models.linear import LinearClassifier, LinearRegressor
-
-    for name, hint in _KINDS.items():
-        if name in content or name in _NEEDED:
-            check_kind(content[name], hint, name)
-    coef = np.array(content["coef"], np.float64)
-    intercept = np.array(content["intercept"], np.float64)
-    means = np.array(content["means"], np.float64)
-    names = np.array(content["features"], object)
-    classes = content["classes"] if content["kind"] == "classifier" else ()
-    outputs = len(classes) if len(classes) > 2 else 1
-    if (
-        coef.shape != (outputs, len(names))
-        or intercept.shape != (outputs,)
-        or means.shape != names.shape
-    ):
-        raise ValueError(
-            f"coef has the shape {coef.shape}, intercept {intercept.shape}, means {means.shape}, "
-            f"for {len(names)} features and {outputs} outputs"
-        )
-    if not all(np.isfinite(one).all() for one in (coef, intercept)):
-        raise ValueError("coef or intercept holds what is no number")
-    if content["kind"] == "classifier" and len({*classes}) < max(2, len(classes)):
-        raise ValueError(f"classes are {str(classes)[:80]}")
-    if content["loss"] not in LOSSES:
-        raise ValueError(f"there is no loss {content['loss'][:80]!r}")
-    model: LinearModel
-    if content["kind"] == "classifier":
-        model = LinearClassifier(loss=content["loss"], regularisation=content["regularisation"])
-        model.classes_ = np.array(content["classes"])
-        model.coef_, model.intercept_ = coef, intercept
-    else:
-        given = ("loss", "regularisation", *SHAPES.values())
-        model = LinearRegressor(**{name: content[name] for name in given if name in content})
-        model.coef_, model.intercept_ = coef[0], float(intercept[0])
-    model.feature_names_in_, model.n_features_in_ = names, len(names)
-    model.means_ = means
-    model.levels_ = _levels(content.get("levels"), content["features"])
-    shapes = {"errors": coef.shape}
-    for name in ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom"):
-        if name in content:
-            known = np.array(content[name], np.float64)  # null: NaN
-            if known.shape != shapes.get(name, (1, len(coef))):
-                raise ValueError(f"{name} has the shape {known.shape}, for {coef.shape} of coef")
-            setattr(model, f"{name}_", known if name == "errors" else known[0])
-    model.gap_ = math.nan if content["gap"] is None else content["gap"]
-    return model
-
-
-def _as_lists(levels: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
-    return {name: list(own) for name, own in levels.items()}
-
-
-def _levels(stored: Any, features: Sequence[str]) -> Levels:
-    """Return the levels of categorical columns; None where an older version wrote none."""
-    if stored is None:
-        return None
-    found = {str(name): tuple(map(str, own)) for name, own in dict(stored).items()}
-    known = set(features)
-    for name, own in found.items():
-        for level in own:
-            if f"{name}={level}" not in known:
-                raise ValueError(f"the level {level[:80]!r} of {name[:80]!r} is no feature")
-    return found
+def _estimator(content: Mapping[str, Any]) -> LinearModel:
+    return LinearParameters.from_dict(content).estimator()
 
 
 def _write_clients(model: LinearModels, folder: Path) -> None:
     (folder / "clients").mkdir(mode=0o700, exist_ok=True)  # each model is its client's own
     files = {name: f"clients/{number:05d}.json" for number, name in enumerate(model)}
     for name, own in model.items():
-        _write_json(folder / files[name], _linear_content(own))
+        _write_json(folder / files[name], LinearParameters.of(own).to_dict())
     # last: it says that the others are there
     _write_json(folder / CLIENTS, {"algorithm": model.algorithm, "clients": files})
 
@@ -287,7 +177,7 @@ def _clients(content: Mapping[str, Any], folder: Path) -> LinearModels:
         path = _within(folder, file)
         if not path.is_file():
             raise ValueError(f"{file} is not there")
-        own = _linear(parse_json(path.read_text(encoding="utf-8")))
+        own = _estimator(parse_json(path.read_text(encoding="utf-8")))
         if not isinstance(own, LinearRegressor):
             raise ValueError(f"{file} is no model of numbers")
         found[name] = own
@@ -401,7 +291,7 @@ def _network(
     stored = parse_json(str(own["levels"])) if "levels" in own else None
     return ClientNetwork(
         *(labels, features, own["means"], own["scales"], made_of, parameters),
-        levels_=_levels(stored, features),
+        levels_=levels_of(stored, features),
     )
 
 
@@ -433,7 +323,7 @@ def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     features = np.array(network.features, np.str_)
     extra = {"features": features, "means": network.means, "scales": network.scales}
     if network.levels_ is not None:
-        text = json.dumps(_as_lists(network.levels_), ensure_ascii=False)
+        text = json.dumps(as_lists(network.levels_), ensure_ascii=False)
         extra["levels"] = np.array(text, np.str_)
     return _arrays({**own, **extra, **network.architecture.to_arrays()})
 

@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -211,6 +212,13 @@ class Guarantee:
     does_not_cover: tuple[str, ...] = ()
 
 
+@runtime_checkable
+class _Maker(Protocol):
+    """What makes a model of a library that takes a second to import."""
+
+    def estimator(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Result:
     """A finished run; `to_dict` is what stands in result.json, `str` what the terminal shows."""
@@ -228,17 +236,22 @@ class Result:
     environment: Mapping[str, Any]  # version, commit, machine, threads, python, started, package
     hyperparameters: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    model: Any = None  # the fitted estimator; beside result.json, not in it
+    trained: Any = None  # the model, or what makes it when asked; beside result.json, not in it
     folder: Path | None = None
     privacy: Guarantee = Guarantee()
     structure: Structures = field(default_factory=Structures)
     yardsticks_left: tuple[Yardstick, ...] = ()  # reference models that are still to be trained
     best_round: int | None = None  # whose model it is, by early stopping; None: the last one's
 
+    @cached_property
+    def model(self) -> Any:
+        """The fitted model, or the clients' by their names; None where there is none."""
+        return self.trained.estimator() if isinstance(self.trained, _Maker) else self.trained
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that JSON lacks (NaN, infinity) as null."""
         last = ("privacy", "structure", "yardsticks_left", "notes")
-        names = [one.name for one in fields(self) if one.name not in (*last, "model", "folder")]
+        names = [one.name for one in fields(self) if one.name not in (*last, "trained", "folder")]
         return {name: _plain(getattr(self, name)) for name in (*names, *last)}
 
     def parts(self) -> list[Part]:
@@ -289,7 +302,7 @@ def load(folder: Path | str) -> Result:
     """
     folder = Path(folder)
     path = folder / "result.json"
-    others = {"certificate", "metrics", "notes", "model", "folder", "privacy", "structure"}
+    others = {"certificate", "metrics", "notes", "trained", "folder", "privacy", "structure"}
     added = {"yardsticks_left", "best_round"}  # since the first version
     plain = [one.name for one in fields(Result) if one.name not in {*others, *added}]
     if not path.is_file():

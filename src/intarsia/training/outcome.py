@@ -31,7 +31,7 @@ from intarsia.results import audit, run_folder
 from intarsia.results import result as results
 
 if TYPE_CHECKING:
-    from intarsia.models.serialization import Model
+    from intarsia.models.serialization import Trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def result_of(
     outcome: Outcome,
     cost: Cost,
     *,
-    model: Model | None = None,
+    trained: Trained | None = None,
     privacy: results.Guarantee | None = None,
     structure: Structures | None = None,
     folder: Path | None = None,
@@ -103,7 +103,7 @@ def result_of(
         environment=environment(cost.started, description.algorithm),
         hyperparameters=dataclasses.asdict(options),
         notes=notes,
-        model=model,
+        trained=trained,
         folder=folder,
         privacy=privacy or results.Guarantee(),
         structure=structure or Structures(),
@@ -189,31 +189,40 @@ def finish_run(
         if whole is not None:
             run_folder.clear(folder)
         if holdings is not None:
-            draw(folder, holdings)
+            keep_holdings(folder, holdings)
         if audited is not None:
             audit.write(folder, *audited)
-        finish(folder, result)
+        if result.trained is not None:
+            from intarsia.models.serialization import (
+                write_model,
+            )  # here: of networks it takes torch
+
+            write_model(result.trained, folder / "model")
+        # pictures come after what is needed: their library takes half a second and 150 MB
+        if holdings is not None:
+            draw_holdings(folder, holdings)
+        draw(folder, result)
+        result.write(folder)  # last: it says that the run is done
         if whole is not None:
             run_folder.keep_description(folder, *whole)
     return result
 
 
-def draw(folder: Path, parties: Parties) -> None:
-    """Write who holds what of the training rows into the folder, and draw it."""
-    from intarsia.plots.overlap import holdings_picture  # here: the library takes 150 MB
-
+def keep_holdings(folder: Path, parties: Parties) -> None:
+    """Write who holds what of the training rows into the folder."""
     text = json.dumps(Holdings.of(parties).to_dict(), ensure_ascii=False)
     write_atomically(folder / HOLDINGS, text.encode())
+
+
+def draw_holdings(folder: Path, parties: Parties) -> None:
+    """Draw who holds what of the training rows."""
+    from intarsia.plots.overlap import holdings_picture
+
     holdings_picture(parties, folder / "holdings.png", which="training rows")
 
 
-def finish(folder: Path, result: results.Result) -> None:
-    """Write the model, the structure, and last the result, which says that the run is done."""
-    # imported here: what the model is made of, and for a picture a library that takes 150 MB
-    if result.model is not None:
-        from intarsia.models.serialization import write_model
-
-        write_model(result.model, folder / "model")
+def draw(folder: Path, result: results.Result) -> None:
+    """Draw who was found to belong together, and how the scores rank, where there is such."""
     if result.structure.learned is not None:
         from intarsia.plots.client_clusters import structure_picture
 
@@ -223,7 +232,7 @@ def finish(folder: Path, result: results.Result) -> None:
     if score is not None and score.figures is not None and has_curves(score.figures):
         from intarsia.plots.score_curves import scores_picture
 
-        known = None if result.model is None else getattr(result.model, "classes_", None)
+        known = getattr(result.trained, "classes", None)
         scores_picture(
             score.figures,
             folder / "figures.png",
@@ -231,4 +240,3 @@ def finish(folder: Path, result: results.Result) -> None:
             whose=f"{score.samples:,} samples of all clients, in ranges of five or more",
             classes=() if known is None else [str(one) for one in known],
         )
-    result.write(folder)

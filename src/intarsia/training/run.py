@@ -45,7 +45,7 @@ from intarsia.training.registry import checked_algorithm, choose
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
-    from intarsia.models.serialization import Model
+    from intarsia.models.serialization import Trained
 
 
 Watcher = Callable[[Progress], None]
@@ -173,7 +173,7 @@ def load(folder: str | Path, allow_modules: Collection[str] = ()) -> Result:
 
     found = result.load(folder)
     model = Path(folder) / "model"
-    return replace(found, model=read_model(model, allow_modules)) if model.is_dir() else found
+    return replace(found, trained=read_model(model, allow_modules)) if model.is_dir() else found
 
 
 def _run(
@@ -255,7 +255,7 @@ class Place(Protocol):
 
     def model(
         self, plan: Plan, schema: Schema, outcome: Outcome
-    ) -> tuple[Model | None, tuple[str, ...]]:
+    ) -> tuple[Trained | None, tuple[str, ...]]:
         """Return the model that stays here, and a note where something of it is lacking."""
         ...
 
@@ -292,7 +292,7 @@ def run_at(
         made = outcomes.result_of(
             *(description, options, replace(outcome, notes=(*notes, *lacking))),
             outcomes.Cost(started, clock.seconds, **traffic),
-            model=model,
+            trained=model,
             privacy=plan.promise,
             structure=Structures(
                 place.truth, of_models(plan.schema.clients, ended.structure, ended.level_words)
@@ -553,7 +553,8 @@ class InThisProcess:
         # only the blocks know which values are missing; else the index sets do, when they are gone
         self.drawn = any(missing_percent(block) > 0 for block in found.train.values())
         if self.drawn:
-            outcomes.draw(folder, found.train)
+            outcomes.keep_holdings(folder, found.train)
+            outcomes.draw_holdings(folder, found.train)
         return store
 
     def set_up(self, plan: Plan) -> Ready:
@@ -588,7 +589,7 @@ class InThisProcess:
 
     def model(
         self, plan: Plan, schema: Schema, outcome: Outcome
-    ) -> tuple[Model | None, tuple[str, ...]]:
+    ) -> tuple[Trained | None, tuple[str, ...]]:
         """Return the clients' models, or that of all."""
         name, ended, scaling = plan.description.algorithm, outcome.conclusion, self.scaling
         if not self.parameters:
