@@ -1,8 +1,8 @@
 """Trained models with scikit-learn's interface, and their files.
 
 Read `linear` or `networks` first. `build` makes a model from the states of an algorithm, a linear
-one as `linear_parameters`; `serialization` writes and reads it, `feature_mapping` finds a model's features in a table, and
-`coefficients` lists what a linear model says of each.
+one as `linear_parameters`; `serialization` writes and reads it, `feature_mapping` finds a model's
+features in a table, and `coefficients` lists what a linear model says of each.
 """
 
 from typing import TYPE_CHECKING
