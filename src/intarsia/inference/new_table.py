@@ -6,7 +6,7 @@ import csv
 import gzip
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,26 @@ def reading_differs(folder: Path) -> bool:
     """Return whether the clients' tables differ in how their texts were read."""
     tables = _experiment(folder).get("client", ())
     return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
+
+
+def trained_on(folder: Path, table: Path) -> tuple[str, ...]:
+    """Return a note where a table is one that the run in a folder was trained on."""
+    tree = _experiment(folder)
+    tables = {str(one.get("name")): one.get("path") for one in tree.get("client", ())}
+    owner = next((name for name, path in tables.items() if path and _is(table, path)), None)
+    if owner is None:
+        return ()
+    return (
+        f"{table} is the table of {owner!r} in this run. The model was trained on rows of it, and "
+        "is right about them more often than about new ones; judge it by the scores in "
+        "result.json where rows were held out, or by new rows.",
+    )
+
+
+def _is(table: Path, path: str) -> bool:
+    with suppress(OSError):
+        return table.samefile(path)
+    return False
 
 
 def labels_mapped(folder: Path) -> bool:

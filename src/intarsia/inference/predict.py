@@ -183,7 +183,8 @@ def predict(
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
-    notes = (*taken, *_notes(means, model.levels_, names, known, levels, block, id, settings))
+    notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
+    notes = (*taken, *new_table.trained_on(folder, table), *notes)
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
