@@ -147,11 +147,17 @@ def reading_differs(folder: Path) -> bool:
     return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
 
 
-def trained_on(folder: Path, table: Path) -> tuple[str, ...]:
-    """Return a note where a table is one that the run in a folder was trained on."""
-    tree = _experiment(folder)
-    tables = {str(one.get("name")): one.get("path") for one in tree.get("client", ())}
-    owner = next((name for name, path in tables.items() if path and _is(table, path)), None)
+def owner_of(folder: Path, table: Path) -> ClientId | None:
+    """Return the client with whose table, this very file, a run was trained; None: it is new."""
+    for one in _experiment(folder).get("client", ()):
+        with suppress(OSError):
+            if one.get("path") and table.samefile(one["path"]):
+                return str(one.get("name"))
+    return None
+
+
+def trained_on(table: Path, owner: ClientId | None) -> tuple[str, ...]:
+    """Return a note where a run was trained with a table, that of its owner."""
     if owner is None:
         return ()
     return (
@@ -159,12 +165,6 @@ def trained_on(folder: Path, table: Path) -> tuple[str, ...]:
         "is right about them more often than about new ones; judge it by the scores in "
         "result.json where rows were held out, or by new rows.",
     )
-
-
-def _is(table: Path, path: str) -> bool:
-    with suppress(OSError):
-        return table.samefile(path)
-    return False
 
 
 def labels_mapped(folder: Path) -> bool:
