@@ -145,11 +145,14 @@ def lines_chart(
             element("line", x1=x.at(low), y1=y.at(low), x2=x.at(high), y2=y.at(high),
                     stroke="currentColor", stroke_opacity=0.45, stroke_dasharray="5 4")
         )  # fmt: skip
-    for name, first in (phases or {}).items():
+    begun = {name: first for name, first in (phases or {}).items() if x.low <= first <= x.high}
+    for number, (name, first) in enumerate(begun.items()):
         at = x.at(first)
         ink = {"stroke": "currentColor", "stroke_opacity": 0.45, "stroke_dasharray": "3 4"}
         parts.append(element("line", x1=at, x2=at, y1=y.start, y2=y.stop, **ink))
-        parts.append(label(at + 4, y.stop + 12, short(name, 22), font_size=10))
+        right = at > (x.start + x.stop) / 2
+        place = at - 4 if right else at + 4, y.stop + 12 + 13 * (number % 4)
+        parts.append(label(*place, short(name, 22), "end" if right else "start", font_size=10))
     for number, one in enumerate(lines):
         parts += _curve(one, colour(number), x, y)
     for number, one in enumerate(named):
