@@ -368,6 +368,11 @@ def load(
         If the file cannot be read, is not TOML, or a key or a value is wrong.
     """
     path = Path(path)
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet") and path.is_file():
+        raise ExperimentError(
+            f"{path} is a table, and {_FILE} is TOML that names tables; let intarsia init {path} "
+            "write one."
+        )
     tree: Mapping[str, Any] = settings.read_toml(path, _FILE)
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
