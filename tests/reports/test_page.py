@@ -20,6 +20,7 @@ from intarsia.models.serialization import write_model
 from intarsia.partition.client_clusters import Structure, Structures
 from intarsia.plots import rounds_figure, scores_figure
 from intarsia.reports.anchors import Anchor, anchors_of
+from intarsia.reports.charts import points_chart
 from intarsia.reports.levels import Level, groups_drawing, levels_of
 from intarsia.reports.sentences import TRAINED
 from intarsia.results.audit import load as load_audit
@@ -296,6 +297,27 @@ def test_figures_are_objects_of_matplotlib(folder):
     assert drawn.axes[0].get_xlabel() == "false positive rate"
     assert len(rounds_figure([course_of(folder)]).axes) == 1
     assert intarsia.inspect(folder.parent / "small.toml").figure().axes
+
+
+def test_parties_are_points_above_the_line_where_they_gain(folder, tmp_path, capfd):
+    drawn = Page(points_chart({"a": (0.5, 0.75), "<b>": (0.9, 0.6)}, "x", "y", "accuracy", "said"))
+    places = [(own["cx"], own["cy"]) for name, own in drawn.elements if name == "circle"]
+    assert len(places) == 2
+    assert {"a: 75 % against 50 %", "<b>: 60 % against 90 %"} <= {*drawn.texts}
+    [line] = [own for name, own in drawn.elements if own.get("stroke-dasharray") == "5 4"]
+
+    def gain(place: tuple[str, str]) -> float:  # in pixels above the dashed line
+        x, y, x1, y1, x2, y2 = map(float, (*place, *(line[k] for k in ("x1", "y1", "x2", "y2"))))
+        return y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y
+
+    assert gain(places[0]) > 0 > gain(places[1])
+    # a run of another algorithm beside the first, as both have scores of the same clients
+    other = shutil.copytree(folder, tmp_path / "other")
+    path = other / "result.json"
+    path.write_text(path.read_text().replace('"algorithm": "hyfdca"', '"algorithm": "fedavg"'))
+    out = tmp_path / "both.html"
+    assert main(["report", str(folder), str(other), "--out", str(out)]) == 0
+    assert "accuracy of each party" in Page(out.read_text()).text
 
 
 def test_groups_at_each_level_are_drawn_and_counted():
