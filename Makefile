@@ -69,13 +69,13 @@ $(FLOWER)/setup.stamp: pyproject.toml constraints.txt
 test-browser: $(BROWSER)/setup.stamp
 	$(BROWSER)/bin/python -m pytest -q tests/reports/test_browser.py
 
-# The package without extras, at the versions of constraints.txt, and what drives a browser. The
+# The package at the versions of constraints.txt, with torch, and what drives a browser. The
 # browser is the system's Chromium; where there is none, playwright is asked for its own.
 $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@echo "Setting up $(BROWSER) (once, a few minutes)"
 	@test -x $(BROWSER)/bin/python || $(PYTHON) -m venv $(BROWSER)
 	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(BROWSER)/constraints.txt
-	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e . hypothesis playwright==1.65.2 pytest
+	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e '.[torch]' hypothesis playwright==1.65.2 pytest
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
 	@touch $@
 

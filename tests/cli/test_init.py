@@ -243,6 +243,28 @@ def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, m
     assert found.get("labels", {}).get("positive") == positive
 
 
+def test_labels_in_other_words_are_told_by_shared_rows(tmp_path, monkeypatch):
+    both = range(20, 80)
+    words = {0: "good", 1: "bad"}
+    other = {"customer": both, "default": [words[DEFAULT[row]] for row in both]}
+    found = proposed(tmp_path, monkeypatch, bank(), {**other, "size": BASKET[20:80]})
+    assert client(found, 1)["label_map"] == {"good": "0", "bad": "1"}
+    assert "label_map" not in client(found, 0)
+    # one row says something else: then they are not the same labels
+    other["default"][0] = words[1 - DEFAULT[20]]
+    (tmp_path / "mine.toml").unlink()
+    found = proposed(tmp_path, monkeypatch, bank(), {**other, "size": BASKET[20:80]})
+    assert client(found, 1)["exclude"] == ["default"]
+
+
+def test_amounts_with_a_long_tail_are_named(tmp_path, monkeypatch, capfd):
+    rng = np.random.default_rng(1)
+    sales, weight = np.exp(rng.normal(0, 2, 80)).round(4), rng.normal(70, 10, 80).round(2)
+    proposed(tmp_path, monkeypatch, bank(sales=sales, weight=weight), shop())
+    assert "with a few values far above the rest: sales;" in (tmp_path / "mine.toml").read_text()
+    assert "'sales' has a few values far above the rest." in " ".join(said(capfd)[1].split())
+
+
 def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch):
     third = {"height": INCOME[:50]}  # without ids and labels
     proposed(tmp_path, monkeypatch, bank(), shop(), third)

@@ -203,6 +203,13 @@ def test_tables_of_parties_are_those_of_clients(tmp_path: Path) -> None:
         load(write(tmp_path, PARTIES.replace("[[client]]", "[[party]]")))
 
 
+def test_a_table_in_the_place_of_an_experiment_file_is_said_to_be_one(tmp_path: Path) -> None:
+    path = tmp_path / "bank.csv"
+    path.write_text("customer,age\n1,2\n")
+    with pytest.raises(ExperimentError, match=r"bank.csv is a table, .* let intarsia init \S+"):
+        load(path)
+
+
 def test_a_toml_error_says_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"line 3, column \d+ \('rounds ='\)"):
         load(write(tmp_path, "[experiment]\nseed = 1\nrounds = \n"))

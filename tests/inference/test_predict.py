@@ -181,6 +181,21 @@ def test_a_table_is_read_as_the_named_clients_was_where_one_model_is_for_all(mod
     assert "The run has no client 'bnk'; use 'bank'" in one_error(said(capfd)[1])
 
 
+def test_the_very_table_of_a_client_is_read_as_it_was_and_known_to_have_trained(model, capfd):
+    table = model.parent / "table.csv"
+    told = [
+        {"name": "shop", "id": "customer"},
+        {"name": "bank", "id": "customer", "decimal": ",", "path": str(table)},
+    ]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    rows, err = predicted(model, "customer;age\n1;50,5\n", capfd)
+    assert float(rows[0]["score"]) == pytest.approx(2.6)
+    assert "is the table of 'bank' in this run. The model was trained on rows of it" in err
+    other = table.rename(table.with_name("new.csv"))
+    assert main(["predict", str(model), str(other), "--client", "bank"]) == 0
+    assert "trained on" not in said(capfd)[1]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "expected"),
     [

@@ -88,8 +88,10 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
           for one in ("mlflow", "tensorboard", "wandb")],
-        # other extras bring its library, too
-        *[(["run", "heart.toml", *short, "-c", "privacy.mode=masked", "-o", "masked"],
+        *[(["run", "heart.toml", *short, "-c", f"{key}={value}", "-o", value], 0, "")
+          for key, value in (("privacy.mode", "masked"), ("algorithm.errors", "true"))
+          if privacy or not extras],
+        *[(["run", "heart.toml", *short, "-c", "privacy.mode=ckks", "-o", "ckks"],
            *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"')))
           for _ in range(privacy or not extras)],
         (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),

@@ -39,18 +39,47 @@ def browser():
         made.close()
 
 
+# page → experiments whose runs it shows, and settings that make them short
+SHOWN = {
+    "credit": [("credit", ())],
+    "heart": [("heart", ())],
+    "seeds": [("heart", (f"experiment.seed={seed}",)) for seed in (0, 1, 2)],
+    "flic": [("flic-bci", ("experiment.rounds=2", "algorithm.pretraining_epochs=1"))],
+    "hyfem": [("hyfem-mfeat", ("experiment.rounds=5",))],
+    "femam": [
+        (
+            "femam-mnist-pair",
+            ("experiment.rounds=20", "experiment.evaluate_every=2", "algorithm.first_rounds=8",
+             "algorithm.level_rounds=4", "algorithm.first_clustering=2"),
+        )
+    ],
+}  # fmt: skip
+NETWORKS = {"flic", "hyfem", "femam"}
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, list[Path]]:
-    """The runs of the demo, three seeds beside each other, and a folder of an older version."""
-    place = tmp_path_factory.mktemp("runs")
-    found = {"older": [OLDER / "hyfdca"]}
-    for name, seeds in (("credit", (0,)), ("heart", (0, 1, 2))):
-        for seed in seeds:
-            out = place / f"{name}{seed}"
-            arguments = ["-c", f"experiment.seed={seed}", "--out", str(out), "--quiet"]
-            assert main(["run", str(ROOT / f"experiments/{name}.toml"), *arguments]) == 0
-            found.setdefault(name, []).append(out)
-    return {"seeds": found["heart"], **{name: some[:1] for name, some in found.items()}}
+def folders(tmp_path_factory, request):
+    """What gives the folders of a page: runs, or one of an older version."""
+    place, made = tmp_path_factory.mktemp("runs"), {}
+
+    def run(name: str, settings: tuple[str, ...]) -> Path:
+        if (name, settings) not in made:
+            out = place / str(len(made))
+            path = ROOT / f"experiments/{name}.toml"
+            arguments = [part for one in settings for part in ("-c", one)]
+            assert main(["run", str(path), *arguments, "--out", str(out), "--quiet"]) == 0
+            made[name, settings] = out
+        return made[name, settings]
+
+    def of(page: str) -> list[Path]:
+        if page == "older":
+            return [OLDER / "hyfdca"]
+        if page in NETWORKS:
+            pytest.importorskip("torch")
+            request.getfixturevalue("data_folder")
+        return [run(*one) for one in SHOWN[page]]
+
+    return of
 
 
 def luminance(colour: str) -> float:
@@ -59,10 +88,11 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["credit", "heart", "seeds", "older"])
-def test_a_browser_shows_the_result_and_asks_for_nothing(name, scheme, browser, runs, tmp_path):
-    out = tmp_path / f"{name}.html"
-    assert main(["report", *map(str, runs[name]), "--out", str(out)]) == 0
+@pytest.mark.parametrize("name", [*SHOWN, "older"])
+def test_a_browser_shows_the_result_and_asks_for_nothing(name, scheme, browser, folders, tmp_path):
+    out, runs = tmp_path / f"{name}.html", folders(name)
+    assert main(["report", *map(str, runs), "--out", str(out)]) == 0
+    assert out.stat().st_size < 2_000_000
     page = browser.new_page(color_scheme=scheme, viewport={"width": 1000, "height": 900})
     problems, requests = [], []
     page.on("console", lambda message: problems.append(message.text))
@@ -71,10 +101,14 @@ def test_a_browser_shows_the_result_and_asks_for_nothing(name, scheme, browser, 
     page.goto(out.as_uri())
 
     values = page.eval_on_selector_all("data", "all => all.map(one => Number(one.value))")
-    for folder in runs[name]:
-        metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    for folder in runs:
+        result = json.loads((folder / "result.json").read_text())
+        metrics = result["metrics"]
         assert metrics["server"]["accuracy"] in values
-        assert metrics["standalone_mean"]["accuracy"] in values
+        assert metrics["standalone_mean"] is None or (
+            metrics["standalone_mean"]["accuracy"] in values
+        )
+        assert {result["bytes"]["up"], result["rounds"], result["seed"]} <= {*values}
         shown = f"{100 * metrics['server']['accuracy']:.2f} %"
         assert page.locator("dd data", has_text=shown).first.is_visible()
 
@@ -82,6 +116,13 @@ def test_a_browser_shows_the_result_and_asks_for_nothing(name, scheme, browser, 
     paper = luminance(page.eval_on_selector("body", f"{of}.backgroundColor"))
     ink = luminance(page.eval_on_selector("svg text[fill=currentColor]", f"{of}.fill"))
     assert (paper > 0.9 and ink < 0.3) if scheme == "light" else (paper < 0.2 and ink > 0.7)
+
+    assert page.locator("#anchors").count() == (name == "flic")
+    assert page.locator("#groups").count() == (name == "femam")
+    if name == "femam":  # a cell for each client at each level, as dealt and as found
+        structure = result["structure"]
+        rows = sum(len(structure[one]) for one in ("truth", "learned"))
+        assert page.locator("#groups rect").count() == rows * len(structure["clients"])
 
     # nothing is wider than a narrow screen, but what scrolls by itself
     page.set_viewport_size({"width": 400, "height": 800})

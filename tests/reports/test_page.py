@@ -14,12 +14,18 @@ import pytest
 import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.core.block import Labels
 from intarsia.models import LinearClassifier
+from intarsia.models.serialization import write_model
+from intarsia.partition.client_clusters import Structure, Structures
 from intarsia.plots import rounds_figure, scores_figure
+from intarsia.reports.anchors import Anchor, anchors_of
+from intarsia.reports.charts import points_chart
+from intarsia.reports.levels import Level, groups_drawing, levels_of
 from intarsia.reports.sentences import TRAINED
 from intarsia.results.audit import load as load_audit
 from intarsia.results.audit import sentences
-from intarsia.results.history import course_of
+from intarsia.results.history import Course, course_of
 from intarsia.training.registry import algorithm_names
 
 OLDER = Path(__file__).parents[1] / "fixtures" / "574201d"
@@ -291,6 +297,76 @@ def test_figures_are_objects_of_matplotlib(folder):
     assert drawn.axes[0].get_xlabel() == "false positive rate"
     assert len(rounds_figure([course_of(folder)]).axes) == 1
     assert intarsia.inspect(folder.parent / "small.toml").figure().axes
+
+
+def test_parties_are_points_above_the_line_where_they_gain(folder, tmp_path, capfd):
+    drawn = Page(points_chart({"a": (0.5, 0.75), "<b>": (0.9, 0.6)}, "x", "y", "accuracy", "said"))
+    places = [(own["cx"], own["cy"]) for name, own in drawn.elements if name == "circle"]
+    assert len(places) == 2
+    assert {"a: 75 % against 50 %", "<b>: 60 % against 90 %"} <= {*drawn.texts}
+    [line] = [own for name, own in drawn.elements if own.get("stroke-dasharray") == "5 4"]
+
+    def gain(place: tuple[str, str]) -> float:  # in pixels above the dashed line
+        x, y, x1, y1, x2, y2 = map(float, (*place, *(line[k] for k in ("x1", "y1", "x2", "y2"))))
+        return y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y
+
+    assert gain(places[0]) > 0 > gain(places[1])
+    # a run of another algorithm beside the first, as both have scores of the same clients
+    other = shutil.copytree(folder, tmp_path / "other")
+    path = other / "result.json"
+    path.write_text(path.read_text().replace('"algorithm": "hyfdca"', '"algorithm": "fedavg"'))
+    out = tmp_path / "both.html"
+    assert main(["report", str(folder), str(other), "--out", str(out)]) == 0
+    assert "accuracy of each party" in Page(out.read_text()).text
+
+
+def test_groups_at_each_level_are_drawn_and_counted():
+    clients = ("north", "south", "<b>east</b>", "west")
+    truth = Structure(clients, {"regions": (0, 0, 1, 1)})
+    learned = Structure(
+        clients, {"level 1": (3, 3, 3, 3), "level 2": (7, 7, 2, None)}, {"level 2": "2 clusters"}
+    )
+    found = levels_of(Structures(truth, learned), Course("femam", {}, {}, reached={"level 2": 0.5}))
+    assert found == (Level("level 1", 1, 4, None), Level("level 2 (2 clusters)", 2, 3, 0.5))
+    drawn = Page(groups_drawing(Structures(truth, learned)))
+    cells = [own["fill"] for name, own in drawn.elements if name == "rect"]
+    assert len(cells) == 3 * 4  # the levels as dealt and as found, of four clients
+    assert cells[:2] == cells[8:10]
+    assert cells[0] != cells[2] == cells[10]
+    assert cells[11] == "currentColor"  # no part in level 2
+    assert "<b>east</b>: level 2 (2 clusters), group 2, 1 clients" in drawn.texts
+    assert groups_drawing(Structures(truth)) == ""
+    assert levels_of(Structures(truth), None) == ()
+
+
+def test_anchors_are_told_by_the_classifiers_of_all_parties(tmp_path):
+    pytest.importorskip("torch")
+    from intarsia.algorithms.networks.architecture import Architecture
+    from intarsia.models.networks import ClientNetwork, Networks
+
+    architecture = Architecture(hidden=2, latent=2, anchors=True)
+    means = np.array([[3.0, 0.0], [0.0, 4.0]], np.float32)
+    layers = {f"embedding.{at}.weight": np.eye(2, dtype=np.float32) for at in (0, 2, 4)}
+    layers |= {f"embedding.{at}.bias": np.zeros(2, np.float32) for at in (0, 2, 4)}
+    networks = {}
+    for name, weight in (("agrees", np.eye(2)), ("always b", [[0, 0], [1, 1]])):
+        own = {
+            **layers,
+            "anchors.means": means,
+            "classifier.weight": np.array(weight, np.float32),
+            "classifier.bias": np.zeros(2, np.float32),
+        }
+        networks[name] = ClientNetwork(
+            Labels("multiclass", ("a", "b"), "kind"), ("x", "y"), np.zeros(2), np.ones(2),
+            architecture, own,
+        )  # fmt: skip
+    write_model(Networks("flic", networks), tmp_path / "model")
+    described = json.loads((tmp_path / "model/networks.json").read_text())
+    assert anchors_of(tmp_path, described) == (
+        Anchor("a", "b", 5.0, ("agrees",), {"always b": "b"}),
+        Anchor("b", "a", 5.0, ("agrees", "always b"), {}),
+    )
+    assert anchors_of(tmp_path, {**described, "task": "regression"}) == ()
 
 
 def test_every_algorithm_is_described():

@@ -319,11 +319,8 @@ def _permissions(kit: Path) -> Finding:
 
 def certificates(kit: Path) -> list[Finding]:
     """Return which certificates of a kit are not valid, or soon will not be."""
-    try:
-        from cryptography import x509
-    except ImportError:
-        advice = 'run pip install "intarsia[nvflare,privacy]"'
-        return [_problem("certificates", "the package cryptography is not installed", advice)]
+    from cryptography import x509  # here: it takes a while to import
+
     findings, left = [], []
     now = datetime.now(UTC)
     for path in sorted([*(kit / "startup").glob("*.crt"), *(kit / "startup").glob("*.pem")]):

@@ -139,7 +139,7 @@ class SecretKey:
 
     def words(self, count: int) -> Words:
         """Return words of another stream, AES-256 in counter mode: for many of them."""
-        # here: the library comes with intarsia[privacy], and few runs need so many
+        # here: it takes a while to import, and few runs need so many
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         key = hashlib.blake2b(b"words", key=self._secret, digest_size=32).digest()

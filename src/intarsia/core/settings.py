@@ -196,8 +196,8 @@ def _fields(
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         if required and key not in given:
             raise ExperimentError(
-                f"{where} has no {key!r} (keys: {listed(mapping) or 'none'}); set it to "
-                f"{_wording(hints[key])}."
+                f"{where} has no {key!r} (keys: {listed(mapping) or 'none'}); give it "
+                f"{key} = …, which is {_wording(hints[key])}."
             )
     return given
 
@@ -355,7 +355,7 @@ def wrong_value(
     where: str, key: str, value: Any, expected: str, hint: Any = None
 ) -> ExperimentError:
     """Return the error that a key has a value of the wrong type."""
-    options = [one for one in _literals(hint) if isinstance(one, str)]
+    options = list(dict.fromkeys(one for one in _literals(hint) if isinstance(one, str)))
     advice = f"expected {expected}"
     if isinstance(value, str) and options and typing.get_origin(hint) is tuple:
         advice = f"expected a list of {listed(options)}"

@@ -123,6 +123,7 @@ def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[st
     return {**table, parts[0]: _set(table.get(parts[0], {}), parts[1:], value, override)}
 
 
+Tracker = Literal["mlflow", "tensorboard", "wandb"]
 _FILE = "the experiment file"
 _TABLES = (
     "experiment",
@@ -268,7 +269,7 @@ class Experiment:
     early_stopping: settings.CountOrZero = 0
     stop_by: Literal["loss", "accuracy"] = "loss"  # which round is best; of numbers R²
     # who is told how a run in this process goes, see docs/how-to/trackers.md
-    trackers: tuple[Literal["mlflow", "tensorboard", "wandb"], ...] = ()
+    trackers: tuple[Tracker, ...] | Tracker = ()
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     # processes that compute for simulated clients; 0: as many as there are cores, if that pays
     workers: settings.CountOrZero = 0
@@ -286,6 +287,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         settings.check_ranges(self, "[experiment] ")
+        if isinstance(self.trackers, str):
+            object.__setattr__(self, "trackers", (self.trackers,))
         turns = 1 / self.participation
         if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
             raise ExperimentError(
@@ -365,6 +368,11 @@ def load(
         If the file cannot be read, is not TOML, or a key or a value is wrong.
     """
     path = Path(path)
+    if path.suffix.lower() in (".csv", ".tsv", ".parquet") and path.is_file():
+        raise ExperimentError(
+            f"{path} is a table, and {_FILE} is TOML that names tables; let intarsia init {path} "
+            "write one."
+        )
     tree: Mapping[str, Any] = settings.read_toml(path, _FILE)
     for override in overrides:
         tree = overridden(tree, override, _ORDER)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -118,7 +119,12 @@ def predict_federated(
             scores[:, at], basis[at] = own, client
     ids = spread.schema.samples.ids
     order = np.argsort(ids, kind="stable")
-    notes = spread.notes + _note_basis(basis)
+    known = (
+        new_table.trained_on(Path(path), name)
+        for name, path in tables.items()
+        if new_table.owner_of(folder, Path(path)) == name
+    )
+    notes = (*chain.from_iterable(known), *spread.notes, *_note_basis(basis))
     found = from_scores(every, scores[:, order], ids[order].tolist(), notes)
     return replace(found, basis=basis[order].tolist())
 

@@ -6,7 +6,7 @@ import csv
 import gzip
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +145,26 @@ def reading_differs(folder: Path) -> bool:
     """Return whether the clients' tables differ in how their texts were read."""
     tables = _experiment(folder).get("client", ())
     return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
+
+
+def owner_of(folder: Path, table: Path) -> ClientId | None:
+    """Return the client with whose table, this very file, a run was trained; None: it is new."""
+    for one in _experiment(folder).get("client", ()):
+        with suppress(OSError):
+            if one.get("path") and table.samefile(one["path"]):
+                return str(one.get("name"))
+    return None
+
+
+def trained_on(table: Path, owner: ClientId | None) -> tuple[str, ...]:
+    """Return a note where a run was trained with a table, that of its owner."""
+    if owner is None:
+        return ()
+    return (
+        f"{table} is the table of {owner!r} in this run. The model was trained on rows of it, and "
+        "is right about them more often than about new ones; judge it by the scores in "
+        "result.json where rows were held out, or by new rows.",
+    )
 
 
 def labels_mapped(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -110,7 +111,8 @@ def predict(
         Whose network predicts, where each client has one, also that of a client that joined later,
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all. With one
-        linear model for all: whose table the file is written like (decimal, label_map, ...).
+        linear model for all: whose table the file is written like (decimal, label_map, ...); None:
+        that of the client whose table it is, if the run was trained with this file.
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
@@ -129,17 +131,20 @@ def predict(
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
-    header = new_table.table_settings(folder, client)
+    trained = new_table.owner_of(folder, table)
+    reader = trained if client is None else client  # as whose table it is read
+    header = new_table.table_settings(folder, reader)
     kind = new_table.check_table(table, header)
     found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
-    names = new_table.column_names(table, header, kind)
+    with _advice_to_name_a_client(folder, reader):
+        names = new_table.column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later)
-    if isinstance(found_model, LinearClassifier | LinearRegressor) and client is not None:
-        new_table.check_client(folder, client)
-        owner = client  # whose table it is like
+    if isinstance(found_model, LinearClassifier | LinearRegressor) and reader is not None:
+        new_table.check_client(folder, reader)
+        owner = reader  # whose table it is like
     settings = new_table.table_settings(folder, owner)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
@@ -168,13 +173,8 @@ def predict(
         missing=(*settings.missing, *missing),
         **settings.reading,
     )
-    try:
+    with _advice_to_name_a_client(folder, owner):
         found = new_table.read_table(source)
-    except TableError as problem:
-        if owner is not None or not new_table.reading_differs(folder):
-            raise
-        advice = "name the client whose tables are written like this one (--client), or "
-        raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
     truth = None if label is None else found.labels
     advice = ""
     if owner is None and new_table.labels_mapped(folder):
@@ -183,7 +183,8 @@ def predict(
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
-    notes = (*taken, *_notes(means, model.levels_, names, known, levels, block, id, settings))
+    notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
+    notes = (*taken, *new_table.trained_on(table, trained), *notes)
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
@@ -193,6 +194,18 @@ def predict(
     scores = np.atleast_2d(model.decision_function(block).T)
     made = from_scores(model, scores, ids, notes)
     return _scored(made, truth, settings, model, block, scores, advice)
+
+
+@contextmanager
+def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[None]:
+    """Let errors of reading a table advise so, where clients' tables are written differently."""
+    try:
+        yield
+    except TableError as problem:
+        if owner is not None or not new_table.reading_differs(folder):
+            raise
+        advice = "name the client whose tables are written like this one (--client), or "
+        raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
 
 
 def _label_of(

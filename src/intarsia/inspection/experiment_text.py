@@ -150,7 +150,10 @@ def _learned(table: TableProposal) -> list[str]:
     for own in table.features:
         if own.name not in table.source.categorical:
             kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
-    return _comment(*(f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some))
+    tails = [own.name for own in table.features if own.name in kinds["numbers"] and own.long_tail]
+    hint = f"with a few values far above the rest: {', '.join(tails)}; log(1 + value) may be better"
+    said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
+    return _comment(*said, *([hint] if tails else []))
 
 
 def _values(label: Column) -> str:

@@ -27,6 +27,7 @@ from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.inspection.tails import has_long_tail
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 # names of columns to predict, the most usual first
@@ -100,6 +101,12 @@ class Column:
         """Return whether the values are consecutive whole numbers."""
         span = self.figures or (0.0,)
         return self.whole and self.distinct and max(span) - min(span) == self.rows - 1
+
+    @property
+    def long_tail(self) -> bool:
+        """Return whether a few of the numbers are far above the rest."""
+        known = np.array([*(self.figures or ()), np.nan])
+        return self.figures is not None and has_long_tail(known[self.codes])
 
     @cached_property
     def canonical(self) -> NDArray[Any]:
@@ -742,6 +749,14 @@ def _other_labels(one: TableProposal) -> Iterator[str]:
             yield own.name
 
 
+def _other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
+    """Return what labels are called elsewhere, {} where they are not the same in other words."""
+    pairs = [(a, b) for a, b in zip(own.tolist(), others.tolist(), strict=True) if a and b]
+    named = dict(pairs)
+    alike = len(set(pairs)) == len(named) == len(set(named.values())) > 1
+    return named if alike and len(pairs) >= _LEAST_SHARED else {}
+
+
 def _without_other_labels(
     tables: Sequence[TableProposal], matched: _Matched
 ) -> list[TableProposal]:
@@ -757,7 +772,11 @@ def _without_other_labels(
             a = np.array([spelled.get(text, text) for text in a.tolist()], np.str_)
             b = other.columns[str(other.source.label)].canonical[second]
             wrong = int(((a != b) & (a != "") & (b != "")).sum())
-            if wrong:
+            same = {} if spelled else _other_words(a, b)
+            if wrong and same.keys() >= {*one.columns[str(one.source.label)].canonical} - {""}:
+                why = f"as {other.source.name} writes it in all {len(a):,} shared rows"
+                one = one.with_keys({"label_map": why}, label_map=same)
+            elif wrong:
                 label = str(one.source.label)
                 why = f"says something else than {other.source.name} of {wrong:,} shared rows"
                 one = one.with_keys({}, label=None, label_map={}).without(label, why)

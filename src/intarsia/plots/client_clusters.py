@@ -13,11 +13,21 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from numpy.typing import NDArray
 
 from intarsia.errors import FederationError
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.plots.style import INK, distinct_colours, new_figure, rgb, save, write, write_heading
+from intarsia.plots.style import (
+    INK,
+    Colour,
+    distinct_colours,
+    new_figure,
+    rgb,
+    save,
+    write,
+    write_heading,
+)
 
 Groups = tuple[int | None, ...]
 Pixels = NDArray[np.float64]
@@ -108,15 +118,27 @@ def _matches(found: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, f
     return best
 
 
-def _draw(
-    axes: Axes,
-    structure: Structure,
-    truth: Structure | None,
-    matches: Mapping[str, tuple[str, float]],
-) -> None:
-    clients, rows = len(structure.clients), len(structure.levels)
-    pixels = np.ones((max(rows, 1), clients, 3))
-    for row, (name, groups) in enumerate(structure.levels.items()):
+def level_colours(
+    structure: Structure, among: Structures | None = None
+) -> dict[str, tuple[str | None, ...]]:
+    """Return the colour of each client's group at each level, such as "#3b6fb6".
+
+    `among` has the true structure, where groups are to have the colours of those that they are
+    like. None: the client has no part in the level.
+    """
+    truth = None if among is None else among.truth
+    matches = {} if among is None else _matches(among.agreement)
+    return {
+        name: tuple(None if one is None else to_hex(one) for one in colours)
+        for name, colours in _colours(structure, truth, matches).items()
+    }
+
+
+def _colours(
+    structure: Structure, truth: Structure | None, matches: Mapping[str, tuple[str, float]]
+) -> dict[str, list[Colour | None]]:
+    found: dict[str, list[Colour | None]] = {}
+    for name, groups in structure.levels.items():
         colours = distinct_colours(len(set(groups) - {None}), _LIGHTNESS)
         number = _numbers(groups)
         if truth is not None and name in matches:
@@ -125,11 +147,24 @@ def _draw(
             colours = distinct_colours(
                 max([*number.values(), *_numbers(model).values()], default=0) + 1, _LIGHTNESS
             )
-        if len(set(groups)) == 1 and clients > 1:
+        if len(set(groups)) == 1 and len(groups) > 1:
             colours = [rgb(_ALL)] * len(colours)
-        for at, group in enumerate(groups):
-            if group is not None:
-                pixels[row, at] = colours[number[group]]
+        found[name] = [None if one is None else colours[number[one]] for one in groups]
+    return found
+
+
+def _draw(
+    axes: Axes,
+    structure: Structure,
+    truth: Structure | None,
+    matches: Mapping[str, tuple[str, float]],
+) -> None:
+    clients, rows = len(structure.clients), len(structure.levels)
+    pixels = np.ones((max(rows, 1), clients, 3))
+    for row, colours in enumerate(_colours(structure, truth, matches).values()):
+        for at, colour in enumerate(colours):
+            if colour is not None:
+                pixels[row, at] = colour
     axes.imshow(pixels, aspect="auto", interpolation="nearest")
     axes.set_xticks([])
     named = [structure.said(level) for level in structure.levels]

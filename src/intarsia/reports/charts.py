@@ -16,7 +16,9 @@ from intarsia.reports.drawing import (
     drawing,
     element,
     label,
+    short,
     text_of,
+    tick,
     up_axis,
 )
 
@@ -57,7 +59,7 @@ def intervals_chart(
     at = top + 4
     for name, marks in rows.items():
         middle = at + len(marks) * _ROW / 2
-        parts.append(label(180, middle + 4, _short(name, 26), "end"))
+        parts.append(label(180, middle + 4, short(name, 26), "end"))
         for one in marks:
             parts.append(_mark(one, x, at + _ROW / 2))
             at += _ROW
@@ -143,11 +145,14 @@ def lines_chart(
             element("line", x1=x.at(low), y1=y.at(low), x2=x.at(high), y2=y.at(high),
                     stroke="currentColor", stroke_opacity=0.45, stroke_dasharray="5 4")
         )  # fmt: skip
-    for name, first in (phases or {}).items():
+    begun = {name: first for name, first in (phases or {}).items() if x.low <= first <= x.high}
+    for number, (name, first) in enumerate(begun.items()):
         at = x.at(first)
         ink = {"stroke": "currentColor", "stroke_opacity": 0.45, "stroke_dasharray": "3 4"}
         parts.append(element("line", x1=at, x2=at, y1=y.start, y2=y.stop, **ink))
-        parts.append(label(at + 4, y.stop + 12, _short(name, 22), font_size=10))
+        right = at > (x.start + x.stop) / 2
+        place = at - 4 if right else at + 4, y.stop + 12 + 13 * (number % 4)
+        parts.append(label(*place, short(name, 22), "end" if right else "start", font_size=10))
     for number, one in enumerate(lines):
         parts += _curve(one, colour(number), x, y)
     for number, one in enumerate(named):
@@ -157,7 +162,7 @@ def lines_chart(
             element("line", x1=left, x2=left + 18, y1=at, y2=at, stroke=colour(number),
                     stroke_width=3)
         )  # fmt: skip
-        parts.append(label(left + 24, at + 4, _short(one.name, 44)))
+        parts.append(label(left + 24, at + 4, short(one.name, 44)))
     below = 16 * len(named) + (8 if named else 0)
     return drawing(bottom + 42 + below, said, parts, _HALF)
 
@@ -176,6 +181,29 @@ def _curve(one: Line, ink: str, x: Axis, y: Axis) -> list[str]:
     if one.marked or len(at) == 1:
         parts += [element("circle", cx=a, cy=b, r=3, fill=ink) for a, b in at]
     return parts
+
+
+def points_chart(
+    pairs: Mapping[str, tuple[float, float]], across: str, up: str, measure: str, said: str
+) -> str:
+    """Return a chart with a point for each party: above the dashed line `up` has more."""
+    bottom, percent = 270.0, measure == "accuracy"
+    values = [one for pair in pairs.values() for one in pair]
+    x, y = Axis.around(values, 62, _HALF - 10), Axis.around(values, bottom, 30)
+    low, high = min(values), max(values)
+    parts = [
+        *across_axis(x, y.stop, y.start, short(across, 44), percent),
+        *up_axis(y, x.start, x.stop, short(up, 44), percent),
+        element("line", x1=x.at(low), y1=y.at(low), x2=x.at(high), y2=y.at(high),
+                stroke="currentColor", stroke_opacity=0.45, stroke_dasharray="5 4"),
+    ]  # fmt: skip
+    for name, (a, b) in pairs.items():
+        told = f"{name}: {tick(b, percent)} against {tick(a, percent)}"
+        ink = {"fill": colour(0), "fill_opacity": 0.75}
+        parts.append(
+            element("circle", element("title", text_of(told)), cx=x.at(a), cy=y.at(b), r=4, **ink)
+        )
+    return drawing(bottom + 42, said, parts, _HALF)
 
 
 def figure_charts(figures: Figures, classes: Sequence[str]) -> list[tuple[str, str]]:
@@ -232,7 +260,3 @@ def _value(figures: Figures, key: str, name: str) -> str:
     value, ends = getattr(figures, key), figures.intervals.get(key)
     reach = "" if ends is None else f", 95 % interval {ends[0]:.4g} to {ends[1]:.4g}"
     return "" if value is None else f": {name} {value:.4g}{reach}"
-
-
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -14,6 +14,7 @@ from intarsia.inference.coefficients import coefficients
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
 from intarsia.models.coefficients import CENTRED_ROW, INTERCEPT_ROW, Summary
+from intarsia.reports.anchors import Anchor, anchors_of
 from intarsia.results import audit as audits
 from intarsia.results import result as results
 from intarsia.results.audit import Audit, in_words
@@ -41,6 +42,7 @@ class Contents:
     course: Course | None  # None: no rounds were written
     audit: Audit | None  # None: nothing crossed that was written down
     coefficients: Summary | None  # None: the model is not linear, or not there
+    anchors: tuple[Anchor, ...]  # of classes, that networks share; (): there are none
     held_out: bool  # whether scores are of rows that were not trained on, as far as is known
 
     @classmethod
@@ -85,6 +87,7 @@ class Contents:
             course=history_of(folder) if (folder / "history.jsonl").is_file() else None,
             audit=audit,
             coefficients=_coefficients(folder),
+            anchors=anchors_of(folder, model),
             held_out=bool(described_as is None or described_as.split.test),
         )
 

@@ -41,6 +41,11 @@ def text_of(text: object) -> str:
     return escape(printable(str(text)))
 
 
+def short(name: str, most: int) -> str:
+    """Return a name, cut where it is longer than so many letters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def element(name: str, inside: str = "", /, **attributes: Any) -> str:
     """Return one element; `_` in the name of an attribute stands for `-`."""
     given = "".join(

@@ -6,7 +6,7 @@ no value or id beyond these. All text is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,13 +18,22 @@ from intarsia.core.atomic_files import write_over
 from intarsia.core.text_tables import as_html, html_table
 from intarsia.errors import ExperimentError, printable
 from intarsia.reports import sentences as said
-from intarsia.reports.charts import Line, Mark, figure_charts, intervals_chart, lines_chart
+from intarsia.reports.charts import (
+    Line,
+    Mark,
+    figure_charts,
+    intervals_chart,
+    lines_chart,
+    points_chart,
+)
 from intarsia.reports.contents import Contents
 from intarsia.reports.drawing import colour
 from intarsia.reports.holdings import holdings_drawing
+from intarsia.reports.levels import groups_drawing, levels_of
 from intarsia.results import comparison
 from intarsia.results.audit import sentences as audit_sentences
 from intarsia.results.comparison import Group, Spread, three_way, value_of
+from intarsia.results.result import Result, Score
 from intarsia.results.tables import audit_tables, comparison_parts, score_tables, structure_lines
 
 NAME: Final = "report.html"
@@ -123,6 +132,9 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "structure": list(structure_lines(result)),
         "figures": [(heading, Markup(chart)) for heading, chart in figures],
         "rounds": [(heading, Markup(chart)) for heading, chart in _rounds(contents)],
+        "groups": Markup(groups_drawing(result.structure)),
+        "levels": levels_of(result.structure, contents.course),
+        "spread": [(heading, Markup(chart)) for heading, chart in _spread(result, measure)],
         "coefficients": [
             (name, len(one.rows), Markup(as_html(one.parts()))) for name, one in contents.by_holders
         ],
@@ -192,6 +204,36 @@ def _scores(contents: Contents) -> str:
     return intervals_chart(rows, _MODELS, measure, "95 % intervals") if rows else ""
 
 
+def _spread(result: Result, measure: str) -> list[tuple[str, str]]:
+    """Return charts of parties that are too many to be drawn one by one."""
+    metrics = result.metrics
+    if len(metrics.clients) <= _MOST_ROWS - 2:
+        return []
+    found = []
+    pairs = _pairs(metrics.standalone, metrics.clients, measure)
+    if len(pairs) > 1:
+        heading = f"{measure} of each party: federated against alone"
+        found.append((heading, points_chart(pairs, "alone", "federated", measure, heading)))
+    values = sorted(one for own in metrics.clients.values()
+                    if (one := value_of(own, measure)) is not None)  # fmt: skip
+    if len(values) > 1:
+        heading = f"{measure} of the parties, from the lowest"
+        line = Line(heading, list(enumerate(values, 1)), marked=True)
+        across = "parties"
+        percent = (False, measure == "accuracy")
+        found.append((heading, lines_chart([line], across=across, up="", said=heading,
+                                           percent=percent)))  # fmt: skip
+    return found
+
+
+def _pairs(
+    across: Mapping[str, Score], up: Mapping[str, Score], measure: str
+) -> dict[str, tuple[float, float]]:
+    """Return the figures of those parties that have both."""
+    both = {name: (value_of(across.get(name), measure), value_of(up[name], measure)) for name in up}
+    return {name: (a, b) for name, (a, b) in both.items() if a is not None and b is not None}
+
+
 def _rounds(contents: Contents) -> list[tuple[str, str]]:
     """Return headings and charts of the rounds, of what their history has."""
     course = contents.course
@@ -206,7 +248,7 @@ def _rounds(contents: Contents) -> list[tuple[str, str]]:
         ("Objective of training", course.loss, {}),
         ("Accuracy", course.accuracy, {"percent": (False, True)}),
     ):
-        if values:
+        if len(values) > 1:
             line = Line(heading, sorted(values.items()), marked=len(values) < 30)
             text = f"{heading} by round"
             chart = lines_chart([line], across="round", up="", said=text, phases=phases, **settings)
@@ -231,11 +273,28 @@ def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
         if len(lines) > 1:
             chart = lines_chart(lines[:8], across="round", up="", said=heading, **settings)
             charts.append((heading, Markup(chart)))
+    charts += [(heading, Markup(chart)) for heading, chart in _by_party(runs)]
     return {
         "parts": Markup(as_html(comparison_parts(groups))),
         "charts": charts,
         "groups": [Markup(_groups(measure, some)) for measure, some in _by_measure(groups).items()],
     }
+
+
+def _by_party(runs: Sequence[Contents]) -> list[tuple[str, str]]:
+    """Return charts of other algorithms against the first run's, a point for each party."""
+    first, *others = runs
+    measure = said.headline(first.result)[0]
+    found: list[tuple[str, str]] = []
+    for one in others:
+        if one.result.algorithm == first.result.algorithm or len(found) == _MOST_WHOLE:
+            continue
+        pairs = _pairs(one.result.metrics.clients, first.result.metrics.clients, measure)
+        if len(pairs) > 1:
+            heading = f"{measure} of each party: {_name(first)} against {_name(one)}"
+            chart = points_chart(pairs, _name(one), _name(first), measure, heading)
+            found.append((heading, chart))
+    return found
 
 
 def _name(contents: Contents) -> str:

@@ -171,7 +171,8 @@ def gain_sentence(found: Sequence[Gain]) -> str:
     if not found:
         return (
             "No party was also trained alone beside this run, so that it cannot be said who gains "
-            "and who loses by federating (experiment.yardsticks trains the reference models)."
+            "and who loses by federating (experiment.yardsticks trains the reference models; of "
+            "networks, report this run beside one with algorithm.name=local)."
         )
     parts = []
     for wanted, verb in ((1, "gain"), (-1, "lose"), (0, "neither gain nor lose")):

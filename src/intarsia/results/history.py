@@ -23,6 +23,8 @@ class Course:
     loss: Mapping[int, float] = field(default_factory=dict[int, float])  # of the training samples
     result: tuple[int, float] | None = None  # the last round, and the accuracy after all is done
     gap: Mapping[int, float] = field(default_factory=dict[int, float])  # relative, of the duality
+    # the accuracy when a phase was evaluated last
+    reached: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def last(self) -> int:
@@ -77,6 +79,7 @@ def history_of(folder: Path, name: str = "") -> Course:
         raise CheckpointError(f"{folder} holds no history.jsonl; give the output folder of a run.")
     known: dict[str, dict[int, float]] = {"accuracy": {}, "loss": {}, "gap_relative": {}}
     begun: dict[str, int] = {}
+    reached: dict[str, float] = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
             line = parse_json(text)
@@ -89,6 +92,8 @@ def history_of(folder: Path, name: str = "") -> Course:
                 values[line["round"]] = line[key]
         if line.get("phase") and _fits(line["phase"], str):
             begun.setdefault(line["phase"], line["round"])
+            if line["round"] in known["accuracy"]:
+                reached[line["phase"]] = known["accuracy"][line["round"]]
     accuracy, loss, gap = known.values()
     result = None
     if accuracy and (folder / "result.json").is_file():
@@ -97,4 +102,4 @@ def history_of(folder: Path, name: str = "") -> Course:
             result = done.rounds, done.metrics.server.accuracy
     described_as = described(folder)
     name = name or (folder.name if described_as is None else described_as.algorithm)
-    return Course(name, accuracy, begun, loss, result, gap)
+    return Course(name, accuracy, begun, loss, result, gap, reached)

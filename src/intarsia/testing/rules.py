@@ -123,8 +123,6 @@ def find_faults(
 ) -> tuple[Finding, ...]:
     """Return the rules that an algorithm breaks on small federations, in the clear and masked.
 
-    Needs `intarsia[privacy]`, for the masks.
-
     Parameters
     ----------
     federations

@@ -384,25 +384,6 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
 
-def test_a_missing_library_is_said_in_one_sentence():
-    code = """
-import sys
-sys.modules["cryptography"] = None
-import intarsia, intarsia.privacy, intarsia.privacy.secure_aggregation.protocol
-import intarsia.privacy.secure_aggregation.fixed_point
-from intarsia.errors import ExperimentError
-for name in ("secure_aggregation.masking", "keys.shared_key", "keys.key_exchange"):
-    try:
-        __import__(f"intarsia.privacy.{name}")
-    except ExperimentError as error:
-        print(error)
-"""
-    lines = run(code).stdout.splitlines()
-    assert len(lines) == 3
-    assert all("cryptography, which is not installed" in line for line in lines)
-    assert all('pip install "intarsia[privacy]"' in line for line in lines)
-
-
 def test_the_package_does_not_import_the_library_by_itself():
     imports = "intarsia, intarsia.privacy.secure_aggregation.protocol"
     code = f"import sys, {imports}; print('cryptography' in sys.modules)"

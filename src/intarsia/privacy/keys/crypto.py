@@ -1,8 +1,8 @@
 """The ciphers and key derivations that sealed sums and keys are built of.
 
-It imports the library `cryptography`, which the extra `intarsia[privacy]` installs. So does
-`core.algorithm.SecretKey.words`, in a package below this one, where many words are drawn. AES,
-X25519, HKDF and HMAC are the library's or Python's own; nothing is invented here.
+AES, X25519, HKDF and HMAC are those of the library `cryptography` or Python's own; nothing is
+invented here. `core.algorithm.SecretKey.words`, in a package below this one, imports the library
+too.
 """
 
 from __future__ import annotations
@@ -13,23 +13,15 @@ import struct
 from typing import Any, Final
 
 import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
-
-try:
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-except ModuleNotFoundError as error:
-    raise ExperimentError(
-        "Masks and keys need the library cryptography, which is not installed; run "
-        'pip install "intarsia[privacy]".'
-    ) from error
-
+from intarsia.errors import KeyMaterialError, TamperedError
 
 KEY_BYTES: Final = 32
 BLOCK_BYTES: Final = 16
