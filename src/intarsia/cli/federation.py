@@ -121,6 +121,11 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
+    if settings.table is None:
+        say(
+            f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
+            "name a data set; fill in [table] for jobs on its own rows"
+        )
     command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")

@@ -28,12 +28,23 @@ _REQUEST: Final = ".request"
 _SIGNED: Final = ".signed"
 
 
-def join(name: str, out: Path) -> tuple[Path, str]:
+def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
     """Make a site's key in its kit; return the file of its request, and the fingerprint.
 
     A kit that is there goes on with the key that it has until another one is installed.
+
+    Raises
+    ------
+    ExperimentError
+        If a key of the site waits for its certificate, and is not to be made `again`.
     """
     check_name(name)
+    if kits.key_waits(out / name) and not again:
+        raise ExperimentError(
+            f"{out / name} has a key already that waits for its certificate: have "
+            f"{name}{_REQUEST} signed, or add --again to replace both, which makes void what was "
+            "signed for it."
+        )
     request = kits.requested(name, out / name)
     path = out / f"{name}{_REQUEST}"
     write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
