@@ -17,7 +17,7 @@ help:
 	@echo "make test       lint, then the quick tests"
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
-	@echo "make test-browser reports in a real browser, Chromium, with an environment in $(BROWSER)"
+	@echo "make test-browser reports and the console in a real browser, Chromium, with $(BROWSER)"
 	@echo "make test-outputs models as ONNX and scikit-learn, runs in trackers, with an environment in $(OUTPUTS)"
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make docs       the documents as a site in site/, the tutorials executed, with $(DOCS)"
@@ -69,13 +69,14 @@ $(FLOWER)/setup.stamp: pyproject.toml constraints.txt
 test-browser: $(BROWSER)/setup.stamp
 	$(BROWSER)/bin/python -m pytest -q tests/reports/test_browser.py
 
-# The package at the versions of constraints.txt, with torch, and what drives a browser. The
-# browser is the system's Chromium; where there is none, playwright is asked for its own.
+# The package at the versions of constraints.txt, with torch and what the console needs, and what
+# drives a browser. The browser is the system's Chromium; where there is none, playwright is asked
+# for its own.
 $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@echo "Setting up $(BROWSER) (once, a few minutes)"
 	@test -x $(BROWSER)/bin/python || $(PYTHON) -m venv $(BROWSER)
 	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(BROWSER)/constraints.txt
-	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e '.[torch]' hypothesis playwright==1.65.2 pytest
+	@PIP_CONSTRAINT=$(BROWSER)/constraints.txt $(BROWSER)/bin/python -m pip install -qq -e '.[console,nvflare,torch]' hypothesis playwright==1.65.2 pytest
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || $(BROWSER)/bin/playwright install chromium
 	@touch $@
 

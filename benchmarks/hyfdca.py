@@ -4,8 +4,9 @@
     python benchmarks/hyfdca.py memory
     python benchmarks/hyfdca.py scaling
     python benchmarks/hyfdca.py network --data a9a
+    python benchmarks/hyfdca.py methods
 
-Without a part, all four run. `--write` puts the tables into RESULTS.md beside this file.
+Without a part, all five run. `--write` puts the tables into RESULTS.md beside this file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from intarsia.maths.linear.losses import LOSSES, NUMBERS
 from intarsia.maths.linear.products import scores
 
 LEVELS = (1e-3, 1e-6)
-PARTS = ("time", "memory", "scaling", "network")
+PARTS = ("time", "memory", "scaling", "network", "methods")
 _ON_CLASSES = [name for name, code in LOSSES.items() if code not in NUMBERS]
 
 
@@ -46,8 +47,10 @@ def main() -> None:
                 memory.measure_all(arguments)
             elif part == "scaling":
                 scaling.measure_all(arguments)
-            else:
+            elif part == "network":
                 network.measure_all(arguments)
+            else:
+                network.measure_methods(arguments)
 
 
 def _arguments() -> argparse.Namespace:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from intarsia.cli.main import main
 from intarsia.errors import BusyError
 from intarsia.results import lock as alone
 
@@ -71,3 +72,20 @@ def test_what_happens_is_told_as_json_too_and_a_full_disk_ends_nothing(tmp_path)
     moment = datetime.fromisoformat(one["time"])
     assert moment.utcoffset() == timedelta(0)
     assert line.startswith(f"{moment:%Y-%m-%d %H:%M:%S} ")
+
+
+def test_a_site_without_a_table_is_told_what_it_takes_part_in(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+    monkeypatch.setattr(alone, "_LONGEST", 0.0)
+    (tmp_path / "bank" / "local").mkdir(parents=True)
+    settings = tmp_path / "bank" / "local" / "site.toml"
+    words = ["federation", "site", str(tmp_path / "bank")]
+    (tmp_path / "table.csv").write_text("i,x\n1,2\n")
+    table = f'[table]\npath = "{tmp_path / "table.csv"}"\nid = "i"\n'
+    for more, told in ((table, 0), ("", 1)):
+        settings.write_text(f'[site]\nname = "bank"\nplain = true\n{more}')
+        with kit_process.at_rest(tmp_path / "bank"):  # so that nothing is started
+            assert main(words) == 2
+        said = capfd.readouterr().err
+        assert "is in use by another process" in said
+        assert said.count("warning: site.toml has no [table], so that bank takes part") == told

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
 import time
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -69,6 +72,7 @@ def server(
     from intarsia.deployment.federation_file import sites_of
 
     nvflare = over_nvflare("nvflare")
+    from intarsia.deployment.operations.answers import Answers
     from intarsia.deployment.operations.metrics import Standing, served
     from intarsia.deployment.operations.schedules import Daily
     from intarsia.deployment.process import KitProcess, is_running
@@ -83,10 +87,12 @@ def server(
         jobs, asking = (
             stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin"))) for _ in range(2)
         )
-        standing = None if metrics is None else Standing(kit, asking.sites)
+        answers = Answers(asking.sites)
+        standing = None if metrics is None else Standing(kit, answers)
         stack.enter_context(process.running())
         if standing is not None and metrics is not None:
             stack.enter_context(served(standing, metrics_at, metrics))
+            stack.enter_context(answers.asking())
             say(f"metrics for Prometheus: http://{metrics_at}:{metrics}/metrics")
         say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
@@ -115,6 +121,11 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
+    if settings.table is None:
+        say(
+            f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
+            "name a data set; fill in [table] for jobs on its own rows"
+        )
     command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
@@ -209,10 +220,11 @@ def status(
     jobs = (
         over_nvflare("nvflare").Jobs(kit / "admin") if asks and (watch or is_running(kit)) else None
     )
+    answering = None if jobs is None else jobs.sites
     shown: dict[str, Any] = {}
     try:
         while True:
-            found = _standing(kit, jobs)
+            found = _standing(kit, answering)
             if found != shown and as_json:
                 put(json.dumps(found))
             elif found != shown:
@@ -231,8 +243,11 @@ def status(
             jobs.close()
 
 
-def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
-    """Return how a kit stands, as `status --json` prints it; `jobs` asks sites, None: nobody."""
+def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None) -> dict[str, Any]:
+    """Return how a kit stands, as `status --json` prints it.
+
+    `answering` returns the sites that answer, None where that is not known, or raises OSError.
+    """
     from intarsia.cli.doctor import certificates
     from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.operations.schedules import schedules
@@ -251,10 +266,10 @@ def _standing(kit: Path, jobs: Any) -> dict[str, Any]:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
         found["schedules"] = [asdict(one) for one in schedules(kit)]
-    if jobs is not None and found["running"]:
+    if answering is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
-            there = jobs.sites()
-            found["sites"] = {name: name in there for name in sites_of(kit)[0]}
+            if (there := answering()) is not None:
+                found["sites"] = {name: name in there for name in sites_of(kit)[0]}
     return found
 
 
@@ -274,6 +289,46 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
         say(_line(one))
+
+
+@app.command()
+def console(
+    kits: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="KIT...", help="Folders of a server or of sites.", resolve_path=True
+        ),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine; 0: one that is free.")
+    ] = 8704,
+) -> None:
+    """Show how KITs stand on pages in the browser of this machine, until Ctrl-C.
+
+    Sites, runs with their reports, and what waits for somebody. Nothing can be changed there.
+    """
+    from intarsia.deployment.federation_file import check_kit, is_of_server
+    from intarsia.deployment.operations.answers import Answers
+
+    over = over_nvflare("nvflare")
+    from intarsia.reports.console import Watched, served
+
+    with contextlib.ExitStack() as stack:
+        watched = []
+        for kit in dict.fromkeys(kits):
+            check_kit(kit)
+            answering = None
+            if is_of_server(kit):
+                jobs = stack.enter_context(contextlib.closing(over.Jobs(kit / "admin")))
+                answers = Answers(jobs.sites)
+                stack.enter_context(answers.asking())
+                answering = answers.known
+            watched.append(Watched(kit, partial(_standing, kit, answering)))
+        address = stack.enter_context(served(watched, port))
+        say(f"the console runs until Ctrl-C, for this machine alone: {address}")
+        say("  whoever has the address reads the pages: do not pass it on")
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
 
 
 @app.command()

@@ -95,12 +95,15 @@ def provision(
 def join(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The site's name.")],
     out: Here = Path(),
+    again: Annotated[
+        bool, typer.Option("--again", help="Replace a key whose request is not signed yet.")
+    ] = False,
 ) -> None:
     """Make the key of the site NAME, and a request for its certificate; also to renew both."""
     over_nvflare("kits")
     from intarsia.deployment.operations.joining import join as make_request
 
-    request, heard = make_request(name, out)
+    request, heard = make_request(name, out, again=again)
     say(f"made a key in {out / name}, which stays there")
     say(f"  {request}: send it to whoever runs the server, for intarsia federation sign")
     say(f"  fingerprint, to be read to them by telephone: {heard}")
@@ -217,16 +220,28 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What backup wrote.")],
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="Where it goes; must not be there.")],
+    spent: Annotated[
+        float | None,
+        typer.Option(
+            "--spent-since",
+            metavar="EPSILON",
+            min=0,
+            help="Of a site: the epsilons of the jobs with noise since then, added up.",
+        ),
+    ] = None,
 ) -> None:
-    """Put KIT back from a FILE that backup wrote."""
+    """Put KIT back from a FILE that backup wrote.
+
+    A site's file does not count what the site released with noise since then; say it.
+    """
     over_nvflare("kits")
     from intarsia.deployment.operations.backup import restore as put_back
 
-    found = put_back(file, kit.resolve())
+    found = put_back(file, kit.resolve(), spent)
     what = "the server" if found.server else f"the site {found.name}"
     say(f"{kit} is {what} as of {found.written}, of intarsia {found.version}")
-    if any((kit / "local" / "releases").glob("*")):
-        say("  warning: what was released with noise since then does not count: local/releases")
+    if spent:
+        say(f"  epsilon {spent:g} counts as spent; runs with noise of before do not go on here")
 
 
 def dashboard(out: Output = None) -> None:

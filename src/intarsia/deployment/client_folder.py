@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,13 @@ from intarsia.data.source import Source
 from intarsia.deployment.policy import Policy, policy_of
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import CheckpointError, ExperimentError, IntarsiaError, printable
+from intarsia.errors import (
+    CheckpointError,
+    ExperimentError,
+    IntarsiaError,
+    PolicyError,
+    printable,
+)
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.settings import Trust
 from intarsia.results.chained_log import ChainedLog, read_chain
@@ -30,6 +37,8 @@ ERRORS: Final = "errors.log"
 _MOST_BYTES: Final = 2_000_000  # of that file
 _LOCK: Final = "site.lock"
 _SECRET: Final = "site.secret"
+_RELEASES: Final = "releases"
+_PUT_BACK: Final = "put-back.json"
 LOG: Final = "log/site.log"  # of all calls
 HEAD: Final = "site.head"  # number and hash of the last entry of it
 # What a job runs at a site, and what writes of a call that is refused before the site is opened.
@@ -200,9 +209,46 @@ class FolderShelf:
         (self._folder / name).unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class PutBack:
+    """What a site's folder does not count itself, as it was put back from backups."""
+
+    epsilon: float = 0.0  # of jobs that began after a backup
+    closed: Mapping[str, str] = field(default_factory=dict[str, str])  # run → the backup's moment
+
+    @classmethod
+    def of(cls, folder: Path) -> PutBack:
+        """Return what is written down in a site's folder."""
+        path = folder / _PUT_BACK
+        return cls(**json.loads(path.read_bytes())) if path.is_file() else cls()
+
+
+def note_put_back(folder: Path, epsilon: float, written: str) -> None:
+    """Write down that a site's folder is as of a moment, and what was spent since then.
+
+    Where something was spent, runs of before that released something with noise are closed: how
+    often they did since then is not known.
+    """
+    known = PutBack.of(folder)
+    begun = [path.name for path in (folder / _RELEASES).glob("*")] if epsilon else []
+    found = PutBack(known.epsilon + epsilon, {**known.closed, **dict.fromkeys(begun, written)})
+    write_atomically(folder / _PUT_BACK, json.dumps(asdict(found)).encode(), private=True)
+
+
 def ledger_of(folder: Path, run: str) -> ReleaseLedger:
-    """Return what a site released with noise in a run; it lies apart from what goes back."""
-    return ReleaseLedger(folder / "releases" / run)
+    """Return what a site released with noise in a run; it lies apart from what goes back.
+
+    Raises
+    ------
+    PolicyError
+        If the folder was put back from a backup, and the run may have released more since then.
+    """
+    if (written := PutBack.of(folder).closed.get(run)) is not None:
+        raise PolicyError(
+            f"the site was put back from a backup of {written}, and does not know what this run "
+            "released with noise since then: begin it anew."
+        )
+    return ReleaseLedger(folder / _RELEASES / run)
 
 
 def secret_of(folder: Path) -> SecretKey:

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 from intarsia.core.algorithm import Algorithm, Sends, contents
 from intarsia.core.atomic_files import write_atomically
+from intarsia.deployment.client_folder import PutBack
 from intarsia.deployment.policy import Policy, check_jobs, check_spent, today
 from intarsia.engines.remote.wire import shown
 from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
@@ -190,7 +191,9 @@ class Requests:
         begun = {other.run for other in before if other.begun[:10] == today()}
         if one.run not in begun:
             check_jobs(policy, len(begun))
-        check_spent(policy, math.fsum(other.asked.epsilon for other in before), one.asked.epsilon)
+        spent = [other.asked.epsilon for other in before]
+        unseen = PutBack.of(self._folder.parent).epsilon
+        check_spent(policy, math.fsum((*spent, unseen)), one.asked.epsilon)
 
     def _write(self, one: JobRequest) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -203,6 +203,16 @@ def list_statuses(folder: Path) -> list[RunStatus]:
     return [_read_status(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
 
 
+def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
+    """Return for every run that waits for owners of sites what these sites say."""
+    found = {
+        one.name: _read_json(folder / "runs" / one.name / "out" / run_folder.PENDING, {})
+        for one in list_statuses(folder)
+        if one.state == "running"
+    }
+    return {name: waiting for name, waiting in found.items() if waiting}
+
+
 def _read_status(own: Path) -> RunStatus:
     out = own / "out"
     lines = Checkpoints(out).history() if out.is_dir() else []

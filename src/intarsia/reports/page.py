@@ -33,6 +33,7 @@ from intarsia.reports.levels import groups_drawing, levels_of
 from intarsia.results import comparison
 from intarsia.results.audit import sentences as audit_sentences
 from intarsia.results.comparison import Group, Spread, three_way, value_of
+from intarsia.results.history import Course
 from intarsia.results.result import Result, Score
 from intarsia.results.tables import audit_tables, comparison_parts, score_tables, structure_lines
 
@@ -66,7 +67,7 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
     if out is None:
         out = runs[0].folder / NAME if len(runs) == 1 else Path(NAME)
     target = writable(Path(out), (".html", ".htm"), "--out")
-    write_over(target, _page(runs).encode())
+    write_over(target, page_of(runs).encode())
     return target
 
 
@@ -84,8 +85,9 @@ def writable(path: Path, endings: Sequence[str], option: str) -> Path:
     return path
 
 
-def _page(runs: Sequence[Contents]) -> str:
-    environment = Environment(
+def templates() -> Environment:
+    """Return what fills templates in: all text is escaped, and nothing controls a terminal."""
+    return Environment(
         autoescape=True,
         loader=PackageLoader("intarsia.reports"),
         undefined=StrictUndefined,
@@ -93,7 +95,11 @@ def _page(runs: Sequence[Contents]) -> str:
         lstrip_blocks=True,
         finalize=lambda one: one if isinstance(one, Markup) else printable(str(one)),
     )
-    template = environment.get_template("report.html")
+
+
+def page_of(runs: Sequence[Contents]) -> str:
+    """Return the page of a finished run, or of several, as HTML."""
+    template = templates().get_template("report.html")
     names = list(dict.fromkeys(one.result.experiment for one in runs))
     several = len(runs) > 1
     title = f"{len(runs)} runs compared: {', '.join(names)}" if several else names[0]
@@ -131,7 +137,7 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "gain_sentence": said.gain_sentence(gains),
         "structure": list(structure_lines(result)),
         "figures": [(heading, Markup(chart)) for heading, chart in figures],
-        "rounds": [(heading, Markup(chart)) for heading, chart in _rounds(contents)],
+        "rounds": rounds_charts(contents.course),
         "groups": Markup(groups_drawing(result.structure)),
         "levels": levels_of(result.structure, contents.course),
         "spread": [(heading, Markup(chart)) for heading, chart in _spread(result, measure)],
@@ -234,9 +240,8 @@ def _pairs(
     return {name: (a, b) for name, (a, b) in both.items() if a is not None and b is not None}
 
 
-def _rounds(contents: Contents) -> list[tuple[str, str]]:
+def rounds_charts(course: Course | None) -> list[tuple[str, Markup]]:
     """Return headings and charts of the rounds, of what their history has."""
-    course = contents.course
     if course is None:
         return []
     begun = course.begun if len(course.begun) > 1 else {}
@@ -252,7 +257,7 @@ def _rounds(contents: Contents) -> list[tuple[str, str]]:
             line = Line(heading, sorted(values.items()), marked=len(values) < 30)
             text = f"{heading} by round"
             chart = lines_chart([line], across="round", up="", said=text, phases=phases, **settings)
-            found.append((text, chart))
+            found.append((text, Markup(chart)))
     return found
 
 

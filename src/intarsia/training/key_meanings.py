@@ -110,6 +110,14 @@ SAID: dict[str, tuple[str, str]] = {
         "adaptive: whole networks, each as long as it gains; paper: each learns what is left",
         "paper: for the published settings, shares, or levels over flic",
     ),
+    "hyfdca.latency_seconds": (
+        "seconds of an exchange over the network, by which a method is chosen; 0: not told",
+        "to what federation ping shows",
+    ),
+    "hyfdca.megabytes_per_second": (
+        "speed of a client's line, by which a method is chosen; 0: not told",
+        "to what federation ping shows",
+    ),
     "levels": ("models of each level", "to the structure that you expect (femam.md)"),
     "local_epochs": ("epochs of a client in a round", "lower where clients differ much"),
     "local_method": ("how a client ascends", "hardly ever (hyfdca.md)"),

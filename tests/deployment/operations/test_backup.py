@@ -16,9 +16,14 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 
 from command_line import one_error
 from intarsia.cli.main import main
+from intarsia.core.algorithm import RandomKey, SecretKey
+from intarsia.deployment.client_folder import ledger_of
+from intarsia.deployment.job_requests import Asked, Requests
 from intarsia.deployment.operations import archive
+from intarsia.deployment.policy import Policy
 from intarsia.deployment.process import at_rest
 from intarsia.engines.remote.caller import RetryPolicy
+from intarsia.errors import PolicyError
 
 
 @pytest.fixture
@@ -51,6 +56,9 @@ def content(kit):
     }
 
 
+NONE_SINCE = "--spent-since", "0"
+
+
 def run(capfd, *words, status=0):
     assert main(["federation", *map(str, words)]) == status
     return capfd.readouterr().err
@@ -66,7 +74,12 @@ def test_a_kit_comes_back_as_it_was(kits, name, tmp_path, capfd):
     assert said.count("not in it") == (name == "bank")
     assert name == "server" or f"key, {tmp_path / 'keys' / 'shared.key'}" in said
     before = content(kit)
-    assert "as of 20" in run(capfd, "restore", file, elsewhere)
+    spent = NONE_SINCE if name == "bank" else ()
+    assert "as of 20" in run(capfd, "restore", file, elsewhere, *spent)
+    put_back = elsewhere / "local" / "put-back.json"
+    if name == "bank":
+        assert json.loads(put_back.read_text()) == {"epsilon": 0.0, "closed": {}}
+        put_back.unlink()
     assert content(elsewhere) == before == content(kit)
     for path in elsewhere.rglob("*"):
         executable = path.is_dir() or path.suffix == ".sh"
@@ -83,7 +96,7 @@ def test_the_links_to_a_sites_last_models_come_back(kits, tmp_path, capfd):
     (local / "models" / "credit").symlink_to(Path("..", "trained", "r1"))
     run(capfd, "backup", kits["bank"], "-o", file)
     (tmp_path / "again").mkdir()
-    run(capfd, "restore", file, tmp_path / "again" / "bank")
+    run(capfd, "restore", file, tmp_path / "again" / "bank", *NONE_SINCE)
     link = tmp_path / "again" / "bank" / "local" / "models" / "credit"
     assert link.readlink() == Path("..", "trained", "r1")
     assert (link / "linear.json").read_text() == "{}"
@@ -192,9 +205,45 @@ def test_a_site_keeps_its_name(kits, tmp_path, capfd):
     assert "is of the site 'bank', and its folder must have that name" in problem
 
 
-def test_a_restored_site_is_told_that_releases_since_then_do_not_count(kits, tmp_path, capfd):
-    (kits["bank"] / "local" / "releases").mkdir()
-    (kits["bank"] / "local" / "releases" / "calm").write_bytes(b"1")
-    run(capfd, "backup", kits["bank"], "-o", tmp_path / "kept.tar")
-    shutil.rmtree(kits["bank"])
-    assert "does not count" in run(capfd, "restore", tmp_path / "kept.tar", kits["bank"])
+def test_a_site_is_not_put_back_before_somebody_says_what_it_spent_since(kits, tmp_path, capfd):
+    """0.25 began before the backup and 0.5 after it: of 1.0 there is 0.25 left."""
+    kit, file = kits["bank"], tmp_path / "kept.tar"
+    policy = Policy(epsilon_total=1.0)
+
+    def begin(number, epsilon):
+        known = Requests(kit / "local")
+        one = known.admit(f"{number:032x}", asked_for(epsilon), policy)
+        known.begin(one.run, one.digest, policy)
+        ledger = ledger_of(kit / "local", one.run)
+        ledger.key("bank", SecretKey(bytes(32)), RandomKey((number,)), [b"call"])
+        ledger.settle()
+
+    begin(1, 0.25)
+    run(capfd, "backup", kit, "-o", file)
+    begin(2, 0.5)
+    shutil.rmtree(kit)
+    problem = one_error(run(capfd, "restore", file, kit, status=2))
+    assert "add --spent-since EPSILON" in problem
+    assert not kit.exists()
+    said = run(capfd, "restore", file, kit, "--spent-since", "0.5")
+    assert "epsilon 0.5 counts as spent" in said
+    with pytest.raises(PolicyError, match=r"does not know what this run released"):
+        ledger_of(kit / "local", f"{1:032x}")  # its count is that of the backup
+    with pytest.raises(PolicyError, match=r"before have spent 0\.75, .* epsilon = 0\.3"):
+        begin(3, 0.3)
+    begin(4, 0.25)
+    with pytest.raises(PolicyError, match=r"have spent 1, "):
+        begin(5, 0.001)
+    run(capfd, "backup", kit, "-o", again := tmp_path / "again.tar")
+    shutil.rmtree(kit)
+    run(capfd, "restore", again, kit, *NONE_SINCE)  # what was said stays in later backups
+    with pytest.raises(PolicyError, match=r"have spent 1, "):
+        begin(6, 0.001)
+    ledger_of(kit / "local", f"{4:032x}")  # goes on: nothing was released since
+
+
+def asked_for(epsilon):
+    return Asked(
+        *("credit", "hyfdca", "masked", "pseudonyms", 50, epsilon, 1e-6, 1),
+        *(("bank",), (), (), "", (), {}),
+    )

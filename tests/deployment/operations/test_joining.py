@@ -57,9 +57,9 @@ class Joining:
         self.file, self.kits = self.operator / "federation.toml", self.operator / "kits"
         self.file.write_text(FILE)
 
-    def joined(self, capfd):
+    def joined(self, capfd, *words):
         """Make a request; return what is to be read out."""
-        return heard(run(capfd, "join", "bank", "-o", self.site))
+        return heard(run(capfd, "join", "bank", "-o", self.site, *words))
 
     def signed(self, capfd, fingerprint):
         """Sign the request; return the authority's fingerprint."""
@@ -194,7 +194,11 @@ def test_a_request_that_nobody_confirmed_is_not_signed(joining, capfd):
 def test_what_was_signed_is_not_installed_unconfirmed_twice_or_without_its_key(signed, capfd):
     problem = one_error(signed.install(capfd, status=2))
     assert "Nobody has confirmed the authority" in problem
-    signed.joined(capfd)  # a new key: what was signed is of the one before
+    given = "join", "bank", "-o", signed.site
+    before = private_keys(signed.site)[0].read_bytes()
+    assert "has a key already that waits" in one_error(run(capfd, *given, status=2))
+    assert [one.read_bytes() for one in private_keys(signed.site)] == [before]
+    signed.joined(capfd, "--again")  # a new key: what was signed is of the one before
     assert "request before the newest" in one_error(
         signed.install(capfd, signed.authority, status=2)
     )

@@ -20,6 +20,7 @@ from intarsia import __version__
 from intarsia.cli import federation
 from intarsia.cli.main import main
 from intarsia.deployment.operations import metrics
+from intarsia.deployment.operations.answers import Answers
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits
 from intarsia.errors import ExperimentError
@@ -49,6 +50,13 @@ def kit(tmp_path_factory):
     return kit
 
 
+def asked(ask):
+    """Return what knows the sites that answered, once they were asked."""
+    answers = Answers(ask)
+    answers.look()
+    return answers
+
+
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -67,8 +75,7 @@ def read(port):
 
 
 def test_a_server_serves_how_its_federation_stands(kit):
-    standing = metrics.Standing(kit, lambda: {"bank": frozenset()})
-    standing.look()
+    standing = metrics.Standing(kit, asked(lambda: {"bank": frozenset()}))
     with metrics.served(standing, "127.0.0.1", port := free_port()):
         found = read(port)
     (end,) = {
@@ -107,8 +114,7 @@ def test_sites_are_not_known_where_the_server_cannot_be_asked(kit):
     def refused():
         raise ConnectionError
 
-    standing = metrics.Standing(kit, refused)
-    standing.look()
+    standing = metrics.Standing(kit, asked(refused))
     with metrics.served(standing, "127.0.0.1", port := free_port()):
         assert not [key for key in read(port) if key[0] == "intarsia_site_connected"]
 
@@ -117,7 +123,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(kit):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        given = metrics.Standing(kit, dict), "127.0.0.1", taken.getsockname()[1]
+        given = metrics.Standing(kit, asked(dict)), "127.0.0.1", taken.getsockname()[1]
         served = metrics.served(*given)
         with pytest.raises(ExperimentError, match="Metrics cannot be served at"), served:
             pass
@@ -126,14 +132,13 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(kit):
 def test_the_dashboard_asks_for_what_is_served(kit, capfd):
     assert main(["federation", "dashboard"]) == 0
     board = json.loads(capfd.readouterr().out)
-    standing = metrics.Standing(kit, lambda: {"bank": frozenset()})
-    standing.look()
+    standing = metrics.Standing(kit, asked(lambda: {"bank": frozenset()}))
     with metrics.served(standing, "127.0.0.1", port := free_port()):
         served = {key[0] for key in read(port)}
     panels = board["panels"]
     assert len({one["id"] for one in panels}) == len(panels)
-    asked = [target["expr"] for one in panels for target in one["targets"]]
-    asked += [one["query"] for one in board["templating"]["list"]]
-    names = {name for text in asked for name in re.findall(r"intarsia_\w+", text)}
+    queries = [target["expr"] for one in panels for target in one["targets"]]
+    queries += [one["query"] for one in board["templating"]["list"]]
+    names = {name for text in queries for name in re.findall(r"intarsia_\w+", text)}
     assert names <= served
     assert served - names == {"intarsia_info"}  # and everything that is served is shown

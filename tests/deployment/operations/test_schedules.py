@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("psutil")
 
+import sites
 from command_line import one_error
 from intarsia.cli.main import main
 from intarsia.deployment import federation_file, server
+from intarsia.deployment.client_setup import site_in
 from intarsia.deployment.operations.schedules import Daily, add, schedules
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError
 from intarsia.experiment import config as experiments
+from intarsia.training import run as running
+from tests.deployment import test_run as remote
 
 TREE = {
     "experiment": {"name": "calm"},
@@ -157,3 +162,76 @@ def test_the_supervisor_asks_and_a_full_disk_does_not_end_it(kit):
         kit / "local", jobs, None, stopped=lambda: len(asked) == 2, each=each, pause=0.0
     )
     assert len(asked) == 2
+
+
+class RunsHere:
+    """Jobs that run at once, in this process, over sites that were just started."""
+
+    def __init__(self, folder, local):
+        self.folder, self.local, self.names = folder, local, {}
+
+    def submit(self, job):
+        found = {name: site_in(self.folder / name) for name in remote.NAMES}
+        run = self.names[job]
+        server.run_in_job(self.local, run, sites.Lines(found))
+        return run
+
+    def write(self, own, run, sites, least):
+        self.names[own] = run
+        return own
+
+    def status(self, job):
+        return "FINISHED:COMPLETED"
+
+    def abort(self, job):
+        raise AssertionError(f"{job} was ended")
+
+    def sites(self):
+        return dict.fromkeys(remote.NAMES, frozenset())
+
+
+def test_three_nights_of_a_server_train_on_the_tables_of_then(tmp_path):
+    """The clock goes on by half an hour a look; a table is another one from the second night on."""
+    remote.set_up(tmp_path)
+    kit, description = tmp_path / "kits" / "server", remote.described(tmp_path, rounds=4)
+    (kit / "local").mkdir(parents=True)
+    two = federation_file.FederationFile(name="four", sites=remote.NAMES, patience=remote.HASTY)
+    federation_file.finish_kits(two, {"server": kit})
+    clock, end = [datetime(2026, 11, 26, 12, 0)], datetime(2026, 11, 29, 6, 0)
+    add(kit, description, "02:00", 2, clock[0])
+    said, expected = [], []
+    daily, jobs = Daily(kit, said.append, lambda: clock[0]), RunsHere(tmp_path, kit / "local")
+
+    def pooled(name):
+        out = tmp_path / name
+        running.run(dataclasses.replace(description, out=str(out)))
+        return running_result(out)
+
+    def stopped():
+        clock[0] += timedelta(minutes=30)
+        if clock[0] == datetime(2026, 11, 27, 12, 0):
+            expected.append(pooled("first"))
+            table = tmp_path / "retailer.csv"  # what it measures is another thing from now on
+            head, *lines = table.read_text().splitlines()
+            table.write_text("\n".join([head, *lines[:30]]) + "\n")
+            expected.append(pooled("second"))
+        return clock[0] > end
+
+    given = kit / "local", jobs, jobs.write
+    server.supervise(*given, stopped=stopped, note=said.append, each=daily.look, pause=0, between=0)
+    runs = kit / "local" / "runs"
+    assert sorted(one.name for one in runs.iterdir()) == ["four-2026-11-28", "four-2026-11-29"]
+    assert "four-2026-11-27 is removed, as 2 finished runs are kept" in said
+    assert {one.state for one in server.list_statuses(kit / "local")} == {"finished"}
+    assert expected[0] != pytest.approx(expected[1], rel=1e-3)
+    for night in ("28", "29"):
+        out = runs / f"four-2026-11-{night}" / "out"
+        assert running_result(out) == pytest.approx(expected[1], rel=1e-9)
+    assert [one for one in said if "asked for" in one] == [
+        f"four-2026-11-{night} is asked for by its schedule" for night in ("27", "28", "29")
+    ]
+
+
+def running_result(out):
+    """Return P(w) of what was trained."""
+    return json.loads((out / "result.json").read_text())["certificate"]["primal"]

@@ -107,6 +107,10 @@ async def scene(folder, kit, play):
         await runner.cleanup()
 
 
+def end_of(folder, name):
+    return kits.ends_in(folder / name)["client.crt"]
+
+
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(AioHttpDriver, "_websocket_handler", AioHttpDriver._websocket_handler)
@@ -128,9 +132,12 @@ def test_a_revoked_certificate_is_cut_off_and_refused_and_a_later_one_is_not(fol
         assert refused.value.status == 403
         await shop.send_bytes(b"still here")
         assert (await shop.receive()).data == b"still here"
+        assert revocation.ends_seen(kit)["bank"] == end_of(folder, "bank")
         await line("later")
+        assert revocation.ends_seen(kit)["bank"] == end_of(folder, "later")
 
     asyncio.run(scene(folder, kit, play))
+    assert set(revocation.ends_seen(kit)) == {"bank", "shop"}
     gc.collect()  # what is left open is told now, and not in another test
 
 

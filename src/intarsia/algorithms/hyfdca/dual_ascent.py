@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
-from intarsia.algorithms.hyfdca.state import Client, InPhase, Server
+from intarsia.algorithms.hyfdca.state import Client, InPhase, Server, choose_by_network
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError, RefusedError
@@ -338,7 +338,11 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     # discloses whether the tables are sparse
     sparse = clients.reveal(zeros.sparse) > 0
     wide = sparse and server.features > server.samples and not server.options.l1_ratio
-    untold = shared and not wide
+    if server.options.network_told and not wide:
+        options = choose_by_network(server, square, sealed=clients.sealed)
+        exact = options.method == "newton" and options.frame
+        server = replace(server, options=options, dealer=server.dealer if exact else None)
+    untold = shared and not wide and _needs_no_norms(server)
     if untold:
         clients.ask(settle_sizes, dict.fromkeys(clients.ids, Sizes(norms.sizes)))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -64,6 +64,11 @@ class HyFDCA:
     # σ, damps a client's steps against those that others take at the same time
     sigma: Annotated[Positive, "1 trusts the steps, γ times the number of clients is safe"] = 1.0
 
+    # with one of them above 0, auto takes what is estimated to be the fastest over such a network,
+    # of Newton's system solved exactly, by conjugate gradients, and dual ascent
+    latency_seconds: NotNegative = 0.0  # of an exchange, there and back
+    megabytes_per_second: NotNegative = 0.0  # of a client's line; 0: bytes cost no time
+
     # standard errors of the weights at the end, by the shared system: what they disclose is
     # declared, and one more system is solved; so who wants them asks for them
     errors: bool = False
@@ -77,6 +82,13 @@ class HyFDCA:
             _check_l1(self)
         if self.errors:
             _check_errors(self)
+        if self.network_told:
+            _check_network(self)
+
+    @property
+    def network_told(self) -> bool:
+        """Return whether the network is to choose the method."""
+        return self.latency_seconds > 0 or self.megabytes_per_second > 0
 
     @property
     def ridge(self) -> float:
@@ -126,6 +138,22 @@ def _check_errors(options: HyFDCA) -> None:
                 f"algorithm.errors asks for standard errors, which Newton's shared system gives, "
                 f"and algorithm.{key} = {json.dumps(value)} does without it; remove "
                 f"algorithm.{key}, or set errors = false."
+            )
+
+
+def _check_network(options: HyFDCA) -> None:
+    given = "latency_seconds" if options.latency_seconds else "megabytes_per_second"
+    for key, value, free in (
+        ("method", options.method, options.method == "auto"),
+        ("frame", options.frame, options.frame),
+        ("step", options.step, options.step == "line_search"),
+        ("l1_ratio", options.l1_ratio, not options.l1_ratio),
+        ("errors", options.errors, not options.errors),
+    ):
+        if not free:
+            raise ExperimentError(
+                f"algorithm.{given} lets the network choose the method, and algorithm.{key} = "
+                f"{json.dumps(value)} has chosen it; remove one of them."
             )
 
 
@@ -243,6 +271,73 @@ def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
 def _shares(options: HyFDCA, schema: Schema) -> bool:
     """Return whether Newton's system can be found by secret sharing."""
     return newton.solves_exactly(options.frame, len(schema.features)) and options.system != "rows"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method is estimated to take to a relative gap of 1e-6, of the slowest client."""
+
+    exchanges: float
+    bytes: float
+    seconds: float  # of computing
+
+
+def choose_by_network(server: Server, square: float, *, sealed: bool) -> HyFDCA:
+    """Return the options with the method that is fastest over the network that they tell.
+
+    `square` is the mean ‖x_i‖².
+    """
+    options = server.options
+    found = estimate_costs(server, square, sealed=sealed)
+
+    def seconds(method: str) -> float:
+        cost, rate = found[method], 1e6 * options.megabytes_per_second
+        line = cost.bytes / rate if rate else 0.0
+        return cost.seconds + cost.exchanges * options.latency_seconds + line
+
+    chosen = min(found, key=seconds)
+    return replace(
+        options,
+        method="ascent" if chosen == "ascent" else "newton",
+        frame=chosen != "gradients",
+        latency_seconds=0.0,
+        megabytes_per_second=0.0,
+    )
+
+
+def estimate_costs(server: Server, square: float, *, sealed: bool) -> Mapping[str, Cost]:
+    """Return what each method is estimated to cost: "exact", "gradients", "ascent".
+
+    The numbers are fitted to runs of dense problems at 2 × 2 clients (benchmarks/RESULTS.md, HyFDCA
+    by method); κ, the largest curvature over λ, tells how many steps each of them needs.
+    """
+    options, samples, features = server.options, server.samples, server.features
+    steep = 0.25 if options.loss == "logistic" else 1.0  # l'' at most
+    kappa = max(steep * square / options.ridge, 1.0)
+    clients = server.clients
+    across = clients if server.horizontal else 1 if server.vertical else math.sqrt(clients)
+    vector = 8 * (samples / across + features * across / clients)  # of rows and columns of one
+    cells, times = samples * features / clients, 2 if sealed else 1
+    rounds = max(1.4 + 0.6 * math.log10(kappa), 1.0)
+    found = {}
+    if newton.solves_exactly(True, features):
+        exchanges = times * (8 + 6 * rounds)
+        system = 8 * features**2 * rounds
+        moved = (
+            2 * vector * exchanges + 3.0 * system
+            if sealed
+            else 44 * cells + 1.3 * system + 1.8 * vector * rounds
+        )
+        work = 5e-5 * exchanges + 1.4e-10 * samples * features**2 * rounds
+        found["exact"] = Cost(exchanges, moved, work)
+    exchanges = times * (rounds + 0.7) * (8 + 4 * kappa**0.18)
+    work = exchanges * (5e-5 + 1e-9 * cells)
+    found["gradients"] = Cost(exchanges, vector * (exchanges + 30), work)
+    ascents = 6 + 20 * min(1.0, kappa / 100) + 20 * kappa / samples
+    exchanges = ascents * (10 if sealed else 3)
+    moved = ascents * vector * (150 if sealed else 5)
+    found["ascent"] = Cost(exchanges, moved, exchanges * (5e-5 + 5e-9 * cells))
+    return found
 
 
 def find_counting(labelled: Index) -> tuple[ClientId, ...]:

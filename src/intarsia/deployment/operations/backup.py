@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from intarsia import __version__
 from intarsia.core.atomic_files import UNFINISHED
-from intarsia.deployment.client_folder import read_settings
+from intarsia.deployment.client_folder import note_put_back, read_settings
 from intarsia.deployment.federation_file import check_kit, is_of_server
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import PROCESS_FILES, at_rest
@@ -69,13 +69,20 @@ def _outside(kit: Path) -> Mapping[str, Path]:
     return {what: path for what, path in found.items() if not path.is_relative_to(kit.resolve())}
 
 
-def restore(file: Path, kit: Path) -> Backup:
+def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
     """Put a kit back where nothing is, from a file of `backup`; return what that says.
+
+    Parameters
+    ----------
+    spent
+        The epsilons of the jobs with noise that began at the site since the backup, or went on,
+        added up: the file does not count them. A server's kit needs none.
 
     Raises
     ------
     ExperimentError
-        If something is there, the file is no whole backup, or it is of a site of another name.
+        If something is there, the file is no whole backup, it is of a site of another name, or of
+        a site and nobody says what was spent since then.
     """
     if kit.exists():
         raise ExperimentError(
@@ -97,5 +104,13 @@ def restore(file: Path, kit: Path) -> Backup:
                 f"{file} is of the site {about.name!r}, and its folder must have that name, not "
                 f"{kit.name!r}; write {kit.with_name(about.name)}."
             )
+        if not about.server:
+            if spent is None:
+                raise ExperimentError(
+                    f"{file} counts what {about.name} released with noise until {about.written}, "
+                    "and nothing since then; add --spent-since EPSILON: the epsilons of the jobs "
+                    "with noise that began or went on since then, added up (0: there was none)."
+                )
+            note_put_back(found / _KIT / "local", spent, about.written)
         (found / _KIT).rename(kit)
     return about

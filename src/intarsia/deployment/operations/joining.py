@@ -8,6 +8,7 @@ fingerprints are read out over another one, such as the telephone.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from intarsia.core.atomic_files import write_atomically
+from intarsia.core.block import ClientId
 from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest
@@ -26,12 +28,23 @@ _REQUEST: Final = ".request"
 _SIGNED: Final = ".signed"
 
 
-def join(name: str, out: Path) -> tuple[Path, str]:
+def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
     """Make a site's key in its kit; return the file of its request, and the fingerprint.
 
     A kit that is there goes on with the key that it has until another one is installed.
+
+    Raises
+    ------
+    ExperimentError
+        If a key of the site waits for its certificate, and is not to be made `again`.
     """
     check_name(name)
+    if kits.key_waits(out / name) and not again:
+        raise ExperimentError(
+            f"{out / name} has a key already that waits for its certificate: have "
+            f"{name}{_REQUEST} signed, or add --again to replace both, which makes void what was "
+            "signed for it."
+        )
     request = kits.requested(name, out / name)
     path = out / f"{name}{_REQUEST}"
     write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
@@ -81,6 +94,27 @@ def sign(
         authority = kits.print_of(kits.authority_in(kit))
         write_archive(path := folder / f"{name}{_SIGNED}", kit)
     return path, authority, certificate.not_valid_after_utc
+
+
+def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
+    """Return what sites wait for that have no certificate, or ask for a new one, by site.
+
+    It is known where the server's kit lies in the folder of the federation's kits, and requests
+    beside the one or the other.
+    """
+    folder, found = kit.parent, {}
+    if not (folder / ".provisioning").is_dir():
+        return {}
+    for name in sites:
+        signed = folder / f"{name}{_SIGNED}"
+        since = signed.stat().st_mtime if signed.is_file() else 0.0
+        requests = [place / f"{name}{_REQUEST}" for place in (folder, folder.parent)]
+        waiting = [one for one in requests if one.is_file() and one.stat().st_mtime > since]
+        if waiting:
+            found[name] = f"its request waits to be signed: intarsia federation sign {waiting[0]}"
+        elif not since and not (folder / name / "startup").is_dir():
+            found[name] = "its request has not come: intarsia federation join there"
+    return found
 
 
 def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from intarsia import __version__
-from intarsia.core.block import ClientId
 from intarsia.deployment.federation_file import sites_of
+from intarsia.deployment.operations.answers import Answers
 from intarsia.deployment.server import PING, RunStatus, State, list_statuses
 from intarsia.engines.transports import kits
 from intarsia.errors import ExperimentError
@@ -21,7 +20,6 @@ from intarsia.results.checkpoint import Checkpoints
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-_PAUSE: Final = 15.0  # seconds between questions to all sites
 _RUN: Final = ("run",)
 
 
@@ -32,9 +30,8 @@ class Standing:
     ----------
     kit
         The server's.
-    ask
-        Returns the sites that answer now; OSError where the server is starting. It is asked in a
-        thread of its own, as a site that is cut off takes seconds.
+    answers
+        Knows which sites answer.
 
     Raises
     ------
@@ -42,21 +39,13 @@ class Standing:
         If the library is not installed.
     """
 
-    def __init__(self, kit: Path, ask: Callable[[], Collection[ClientId]]) -> None:
+    def __init__(self, kit: Path, answers: Answers) -> None:
         if importlib.util.find_spec("prometheus_client") is None:
             raise ExperimentError(
                 "The library prometheus_client is not installed; run pip install "
                 '"intarsia[metrics]".'
             )
-        self._kit, self._ask = kit, ask
-        self._there: Collection[ClientId] | None = None
-
-    def look(self) -> None:
-        """Ask which sites are there."""
-        try:
-            self._there = self._ask()
-        except OSError:
-            self._there = None
+        self._kit, self._answers = kit, answers
 
     def collect(self) -> Iterator[Metric]:
         """Yield what Prometheus calls metrics, as they are now."""
@@ -66,9 +55,9 @@ class Standing:
         connected = GaugeMetricFamily(
             "intarsia_site_connected", "Whether a site answered just now.", labels=("site",)
         )
-        if self._there is not None:  # else it is not known
+        if (there := self._answers.known()) is not None:  # else it is not known
             for name in sites_of(self._kit)[0]:
-                connected.add_metric((name,), name in self._there)
+                connected.add_metric((name,), name in there)
         yield connected
         every = list_statuses(self._kit / "local")
         statuses = [one for one in every if one.name != PING]  # which trains nothing
@@ -140,20 +129,9 @@ def served(standing: Standing, address: str, port: int) -> Iterator[None]:
             f"Metrics cannot be served at {address}:{port} ({problem}); give another port with "
             "--metrics, or another address with --metrics-at."
         ) from None
-    stop = threading.Event()
-    asking = threading.Thread(target=_keep_asking, args=(standing, stop), name="metrics")
-    asking.start()
     try:
         yield
     finally:
-        stop.set()
         server.shutdown()
         server.server_close()
         thread.join()
-        asking.join()
-
-
-def _keep_asking(standing: Standing, stop: threading.Event) -> None:
-    while not stop.is_set():
-        standing.look()
-        stop.wait(_PAUSE)

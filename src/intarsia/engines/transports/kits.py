@@ -221,10 +221,15 @@ def installed(kit: Path, written: Path) -> x509.Certificate:
     return certificate
 
 
+def key_waits(kit: Path) -> bool:
+    """Return whether a kit has a key that waits for its certificate."""
+    return (kit / _JOINING / _KEY).is_file()
+
+
 def waiting_key(kit: Path) -> Path:
     """Return the key that waits for its certificate; ExperimentError if a kit has none."""
     path = kit / _JOINING / _KEY
-    if not path.is_file():
+    if not key_waits(kit):
         raise ExperimentError(
             f"{kit} has no key that waits for a certificate; make one with `intarsia federation "
             f"join {kit.name}`, and have that request signed."

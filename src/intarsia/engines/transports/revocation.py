@@ -3,12 +3,14 @@
 NVIDIA FLARE has no list of revoked certificates. It has one of names that may not register, which
 keeps out a name's next certificate, too. So the server's process has a component of ours. It looks
 at the certificate of each connection when that begins, and once a second as long as it lasts, at
-both ports of the server. Sites listen at none.
+both ports of the server. Sites listen at none. When it ends is written down: the server has no
+other way to know.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 COMPONENT: Final = f"{__name__}.Revocation"
 _FILE: Final = "local/revoked.json"  # of a server's kit: by name, until when certificates began
+_SEEN: Final = "certificates.json"  # beside it: by name, when the newest that was seen ends
 _PAUSE: Final = 1.0  # seconds between looks at that file
 _SCHEME: Final = "http"  # WebSocket, over mutual TLS; what carries the connections of a kit
 
@@ -47,6 +50,17 @@ def revoked(kit: Path) -> Mapping[ClientId, datetime]:
         If the file that says so is damaged.
     """
     return _read(kit / _FILE)
+
+
+def ends_seen(kit: Path) -> Mapping[ClientId, datetime]:
+    """Return when the certificates end that those had who connected to a server last, by name.
+
+    Raises
+    ------
+    ExperimentError
+        If the file that says so is damaged.
+    """
+    return _read((kit / _FILE).with_name(_SEEN))
 
 
 def component(kit: Path) -> Mapping[str, Any]:
@@ -84,6 +98,7 @@ class Revocation:
             certificate = tls.getpeercert() if tls else None
             if self.refuses(certificate):
                 return web.Response(status=403, text="This certificate is revoked.")
+            self._note_end(certificate)
             connection = asyncio.ensure_future(accept(driver, request))
             try:
                 while not connection.done():
@@ -102,11 +117,18 @@ class Revocation:
         if not certificate:
             return False  # without one nobody comes through TLS
         self._read()
-        names = (
-            one[1] for part in certificate["subject"] for one in part if one[0] == "commonName"
-        )
-        began = datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notBefore"]), UTC)
-        return any(began <= self._known[name] for name in names if name in self._known)
+        began = _moment(certificate, "notBefore")
+        return any(began <= self._known[one] for one in _names(certificate) if one in self._known)
+
+    def _note_end(self, certificate: Mapping[str, Any] | None) -> None:
+        """Write down when a certificate ends; what cannot be written does not keep a site out."""
+        path = self._file.with_name(_SEEN)
+        with contextlib.suppress(OSError, ExperimentError):
+            known = {name: moment.isoformat() for name, moment in _read(path).items()}
+            for name in _names(certificate or {}):
+                end = _moment(certificate or {}, "notAfter").isoformat()
+                if known.get(name) != end:
+                    write_atomically(path, json.dumps(known | {name: end}, indent=1).encode())
 
     def _read(self) -> None:
         """Read the file if it is another one; one that is damaged later changes nothing."""
@@ -124,6 +146,16 @@ class Revocation:
         self._changed = changed
 
 
+def _names(certificate: Mapping[str, Any]) -> list[str]:
+    """Return whom a certificate, as `ssl` reads it, is of."""
+    subject = certificate.get("subject", ())
+    return [one[1] for part in subject for one in part if one[0] == "commonName"]
+
+
+def _moment(certificate: Mapping[str, Any], key: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate[key]), UTC)
+
+
 def _read(file: Path) -> Mapping[ClientId, datetime]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -132,6 +164,6 @@ def _read(file: Path) -> Mapping[ClientId, datetime]:
         return {}
     except (ValueError, AttributeError, TypeError) as problem:
         raise ExperimentError(
-            f"{file} is damaged ({problem}); put it back from a backup, or delete it and revoke "
-            "the same names again."
+            f"{file} is damaged ({problem}); put it back from a backup, or delete it"
+            + (" and revoke the same names again." if file.name == Path(_FILE).name else ".")
         ) from None
