@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Copies, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId, Copies, Labels
 from intarsia.errors import FederationError
 
 
@@ -322,16 +322,17 @@ class Schema:
         rank = np.searchsorted(self.samples.ids[own][order], self.holdings[client].samples)
         return own[order][rank]
 
-    def align(self, client: ClientId, block: Block) -> Block:
+    def align(self, client: ClientId, block: Block, *, intercept: bool = False) -> Block:
         """Return a client's block with rows and columns in the order of the schema's indices.
 
         The order depends on ids and names alone, so a permuted table gives the same block.
+        `intercept` adds the constant feature, which the schema has.
         """
         rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
-        names = np.array(block.features, object)
+        names = np.array([*block.features, INTERCEPT][: len(block.features) + intercept], object)
         columns = _order(names, self.features.ids[self.features.own(client)])
-        if rows is not None or columns is not None:
-            block = block.take(rows, columns)
+        if rows is not None or columns is not None or intercept:
+            block = block.take(rows, columns, intercept=intercept)
         return replace(block, copies=self.copies(client), places=self.samples.own(client))
 
     def copies(self, client: ClientId) -> Copies | None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.freed_memory import give_back
+from intarsia.core.memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import assemble, notes_on_levels
