@@ -52,6 +52,7 @@ _EXPERIMENT = (
     "checkpoint_seconds",
     "early_stopping",
     "evaluate_every",
+    "memory",
     "name",
     "participation",
     "participation_pattern",

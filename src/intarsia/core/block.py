@@ -95,10 +95,10 @@ class Copies:
 
         Of a dense array those of its columns, where they are the same in every row.
         """
-        alike = self.of_columns
+        alike, dense = self.of_columns, isinstance(x, np.ndarray)
         if alike is not None:
-            return alike[x.indices] if issparse(x) else alike
-        if not issparse(x):
+            return alike if dense else alike[x.indices]
+        if dense:
             return self.dense()
         rows = np.repeat(np.arange(len(self.rows)), np.diff(x.indptr))
         found: Array = self.counts[self.rows[rows], self.columns[x.indices]]
@@ -253,7 +253,7 @@ class Block:
                 held += np.bincount(x.indices[known], minlength=columns)
             elif levels is not None:
                 held += np.count_nonzero(x, axis=0)
-        if levels is not None:
+        if levels is not None and self.indicators is not None:
             with_one = np.bincount(self.indicators, held)  # at most one of a category in a row
             lacking[levels] = rows - with_one[self.indicators[levels]]
         return lacking
@@ -317,7 +317,7 @@ class Block:
 
 def stored(x: Values) -> Array:
     """Return a dense array, or the entries that a sparse one stores."""
-    found: Array = x.data if issparse(x) else x
+    found: Array = x if isinstance(x, np.ndarray) else x.data
     return found
 
 

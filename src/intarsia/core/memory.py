@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class _Mapped(mmap.mmap):
 
 
 def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float64) -> NDArray[Any]:
-    """Return an array of zeros or of anything, in memory or, with a folder, on its disk.
+    """Return an array of zeros in memory or, with a folder, on its disk.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float6
     """
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
     if folder is None or not size:
-        return np.empty(shape, kind)
+        return np.zeros(shape, kind)
     try:
         with tempfile.TemporaryFile(dir=folder, prefix="intarsia-") as file:
             if hasattr(os, "posix_fallocate"):
@@ -68,17 +69,17 @@ def folder_of(array: Any) -> Path | None:
 
 
 def made_like(array: Any, shape: tuple[int, ...], kind: Any = np.float64) -> NDArray[Any]:
-    """Return a new array that lies where another does."""
+    """Return an array of zeros that lies where another does."""
     return new_array(shape, folder_of(array), kind)
 
 
-def kept(array: NDArray[Any], folder: Path | None) -> NDArray[Any]:
-    """Return an array on the disk of a folder; None: as it is."""
-    if folder is None:
-        return array
-    found = new_array(array.shape, folder, array.dtype)
-    for rows in slices(len(array), array.size):
-        found[rows] = array[rows]
+def kept(x: Any, folder: Path) -> Any:
+    """Return an array, or a CSR array, on the disk of a folder."""
+    if isinstance(x, csr_array):
+        return csr_array((kept(x.data, folder), kept(x.indices, folder), x.indptr), shape=x.shape)
+    found = new_array(x.shape, folder, x.dtype)
+    for rows in slices(len(x), x.size):
+        found[rows] = x[rows]
     return found
 
 
@@ -88,10 +89,20 @@ def slices(rows: int, values: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Some rows of a CSR array, in its own arrays: scipy would copy what is much smaller."""
+
+    data: NDArray[Any]
+    indices: NDArray[Any]
+    indptr: NDArray[Any]  # (rows + 1,) from 0
+
+
 def pieces(x: Any) -> Iterator[tuple[slice, Any]]:
     """Return a table's rows some at a time, without a copy of them: which, and their values.
 
-    What is computed by pieces comes to the same bits wherever the table lies.
+    Those of a CSR array are `Entries`. What is computed by pieces comes to the same bits wherever
+    the table lies.
     """
     sparse = isinstance(x, csr_array)
     for rows in slices(x.shape[0], x.nnz if sparse else x.size):
@@ -99,9 +110,8 @@ def pieces(x: Any) -> Iterator[tuple[slice, Any]]:
             yield rows, x[rows]
             continue
         start, stop = x.indptr[rows.start], x.indptr[rows.stop]
-        parts = x.data[start:stop], x.indices[start:stop], x.indptr[rows.start : rows.stop + 1]
-        own = rows.stop - rows.start, x.shape[1]
-        yield rows, csr_array((parts[0], parts[1], parts[2] - start), shape=own)
+        stops = x.indptr[rows.start : rows.stop + 1] - start
+        yield rows, Entries(x.data[start:stop], x.indices[start:stop], stops)
 
 
 def give_back() -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Block, ClientId, Labels, Values
+from intarsia.core.memory import made_like
 from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
@@ -162,13 +163,13 @@ def _one_hot(
     levels = np.stack([_levels(table, name, own) for name, own in expanded.items()])
     read = np.ascontiguousarray(table.values), levels, source, np.cumsum(sizes), np.array(wide)
     if stored * (8 + 4) >= width * 8 or rows * stored > np.iinfo(np.int32).max:
-        x = np.zeros((rows, width))
+        x = made_like(table.values, (rows, width))
         write_rows(*read, x)
         return x
-    data, columns = np.empty(rows * stored), np.empty(rows * stored, np.int32)
+    data = made_like(table.values, (rows * stored,))
+    columns = made_like(table.values, (rows * stored,), np.int32)
     ends = write_entries(*read, data, columns)
-    if ends[-1] < len(data):
-        data, columns = data[: ends[-1]].copy(), columns[: ends[-1]].copy()
+    data, columns = data[: ends[-1]], columns[: ends[-1]]
     return csr_array((data, columns, ends), shape=(rows, width))
 
 

@@ -14,21 +14,23 @@ A data set is split by its own ids before `partition` deals it to clients, which
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.memory import give_back
+from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import assemble, notes_on_levels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
-from intarsia.data.reader import read
+from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
 from intarsia.datasets import registry as datasets
@@ -177,10 +179,29 @@ def parties(
 def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     """Return the tables of the clients' sources, as they are there."""
     shared = feature_dictionary.load(experiment.alignment.dictionary)
+    folder = _disk_for(experiment)
     return {
-        source.name: read(feature_dictionary.with_categories(source, shared))
+        source.name: read(feature_dictionary.with_categories(source, shared), folder)
         for source in experiment.clients
     }
+
+
+_COPIES = 2.5  # times the tables' values that a run takes at its peak, where they are in memory
+_LIBRARIES = 400e6  # and what it takes besides, in bytes
+
+
+def _disk_for(experiment: Experiment) -> Path | None:
+    """Return the folder on whose disk the tables' values are to lie; None: memory is enough.
+
+    It is the one in which the output folder is, or will be made: what lies there has no name.
+    """
+    memory = experiment.memory_bytes
+    memory = free_memory() if memory is None else memory
+    most = _LIBRARIES + _COPIES * sum(map(values_size, experiment.clients))
+    if memory is None or most <= memory:
+        return None
+    out = Path(experiment.out or tempfile.gettempdir())
+    return next((one for one in (out, *out.parents) if one.is_dir()), None)
 
 
 def aligned(
