@@ -362,10 +362,50 @@ def taken(
 
 def have_repeats(ids: NDArray[Any]) -> bool:
     """Return whether an id is there more than once."""
+    keys = sort_keys(ids)
     # ids in order are different ones: comparing takes a fortieth of the time of sorting
-    if (ids[1:] > ids[:-1]).all():
+    if (keys[1:] > keys[:-1]).all():
         return False
+    if keys.dtype.kind in "iu":
+        keys = np.sort(keys)
+        return bool((keys[1:] == keys[:-1]).any())
     return len(set(ids.tolist())) < len(ids)  # a third of the time of sorting
+
+
+def sort_keys(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return whole numbers of 64 bits that are equal, and in order, where ids are: (ids,).
+
+    They are found in a tenth of the time. Ids stay as they are where they are no text, or have more
+    than eight letters behind those with which all begin, or letters beyond Latin-1.
+    """
+    if ids.dtype.kind != "U" or not ids.size or not ids.dtype.itemsize:
+        return ids
+    letters = np.ascontiguousarray(ids).view(np.uint32).reshape(len(ids), -1)
+    alike = (letters == letters[0]).all(axis=0)
+    rest = letters[:, len(alike) if alike.all() else int(alike.argmin()) :]
+    if rest.shape[1] > 8 or (rest > 255).any():
+        return ids
+    keys = np.zeros((len(ids), 8), np.uint8)
+    keys[:, : rest.shape[1]] = rest
+    return keys.view(">u8")[:, 0].astype(np.uint64)
+
+
+def distinct(ids: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the different ids, ascending, and which of them each is, (ids,)."""
+    keys = sort_keys(ids)
+    if keys is ids:
+        return np.unique(ids, return_inverse=True)
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    return ids[first], which
+
+
+def places_of(wanted: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where in some ids each of the wanted ones is, all of which are there, (wanted,)."""
+    keys = sort_keys(np.concatenate([ids, wanted]))
+    have, sought = keys[: len(ids)], keys[len(ids) :]
+    order = np.argsort(have, kind="stable")
+    found: NDArray[np.intp] = order[np.searchsorted(have[order], sought)]
+    return found
 
 
 def held_groups(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Values
+from intarsia.core.block import Array, Block, ClientId, Values, sort_keys
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
@@ -101,7 +101,7 @@ def split(
         )
     if not chosen.any():
         return block, block.take(np.flatnonzero(chosen))
-    order = np.argsort(block.samples, kind="stable")
+    order = np.argsort(sort_keys(block.samples), kind="stable")
     chosen = chosen[order]
     return block.take(order[~chosen]), block.take(order[chosen])
 

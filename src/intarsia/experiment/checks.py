@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
 from intarsia.experiment.config import Experiment
@@ -119,7 +119,7 @@ def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
     client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])
     known = ~np.isnan(labels)
     ids, labels, client = ids[known], labels[known], client[known]
-    order = np.argsort(ids, kind="stable")
+    order = np.argsort(sort_keys(ids), kind="stable")
     ids, labels, client = ids[order], labels[order], client[order]
     wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
     if len(wrong):

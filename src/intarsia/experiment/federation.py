@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Block, ClientId, Labels, distinct, sort_keys
 from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
@@ -95,8 +95,9 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
     Rows count in the order of their ids, as a database may give them in any.
     """
     for name, held in blocks.items():
-        order = np.argsort(held.samples, kind="stable")
-        block = held if (order == np.arange(len(order))).all() else held.take(order)
+        keys = sort_keys(held.samples)
+        ascending = bool((keys[1:] >= keys[:-1]).all())
+        block = held if ascending else held.take(np.argsort(keys, kind="stable"))
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
         x = block.x
         parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
@@ -458,7 +459,7 @@ def labelled_somewhere(
         )
     ids = list(samples.values())
     # all at once: each block by itself would be compared with all labelled samples
-    _, number = np.unique(np.concatenate(ids), return_inverse=True)
+    _, number = distinct(np.concatenate(ids))
     labelled = np.zeros(number.max() + 1, bool)
     labelled[number[np.concatenate(known)]] = True
     kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
