@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, hstack, issparse
+from scipy.sparse import csr_array, issparse
 
 from intarsia.core.memory import made_like, pieces, slices
 from intarsia.errors import TableError
@@ -334,30 +334,47 @@ def taken(
     With `ones` the table has a last column of ones. Rows are copied some at a time, so that there
     is nothing of a table's size but what is read and what is written.
     """
-    rows = np.arange(x.shape[0])[slice(None) if rows is None else rows]
-    every = np.arange(x.shape[1] + ones)[slice(None) if columns is None else columns]
+    count, width = x.shape[0], x.shape[1] + ones
+    rows = rows if rows is None else np.arange(count)[rows]
+    kept = np.arange(width) if columns is None else np.arange(width)[columns]
     if not issparse(x):
-        found = made_like(x, (len(rows), len(every)), x.dtype)
-        for some in slices(len(rows), found.size):
-            own = x[rows[some]]
+        found = made_like(x, (count if rows is None else len(rows), len(kept)), x.dtype)
+        for some in slices(len(found), found.size):
+            own = x[some] if rows is None else x[rows[some]]
             own = np.hstack([own, np.ones((len(own), 1))]) if ones else own
             found[some] = own if columns is None else own[:, columns]
         return found
-    stops = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(np.diff(x.indptr)[rows] + ones, out=stops[1:])
+    stops = np.zeros((count if rows is None else len(rows)) + 1, np.int64)
+    np.cumsum(
+        (np.diff(x.indptr) if rows is None else np.diff(x.indptr)[rows]) + ones, out=stops[1:]
+    )
+    place = np.full(width, -1, x.indices.dtype)
+    place[kept] = np.arange(len(kept))
     # columns that are left out leave room at the end
     data, indices = made_like(x, (stops[-1],), x.dtype), made_like(x, (stops[-1],), x.indices.dtype)
     end = 0
-    for some in slices(len(rows), int(stops[-1])):
-        own = x[rows[some]]
-        own = csr_array(hstack([own, np.ones((own.shape[0], 1))])) if ones else own
-        own = own if columns is None else own[:, columns]
-        data[end : end + own.nnz], indices[end : end + own.nnz] = own.data, own.indices
-        stops[some.start : some.stop + 1] = end + own.indptr
-        end += own.nnz
+    for some in slices(len(stops) - 1, int(stops[-1])):
+        if rows is None:
+            first, last = x.indptr[some.start], x.indptr[some.stop]
+            values, where = x.data[first:last], x.indices[first:last]
+            starts = x.indptr[some.start : some.stop + 1] - first
+        else:
+            own = x[rows[some]]
+            values, where, starts = own.data, own.indices, own.indptr
+        if ones:
+            values = np.insert(values, starts[1:], 1.0)
+            where = np.insert(where, starts[1:], width - 1)
+            starts = starts + np.arange(len(starts))
+        where = place[where]
+        if len(kept) < width:
+            there = where >= 0
+            values, where = values[there], where[there]
+            starts = np.concatenate([[0], np.cumsum(there)])[starts]
+        data[end : end + len(values)], indices[end : end + len(values)] = values, where
+        stops[some.start : some.stop + 1] = end + starts
+        end += len(values)
     kind = x.indptr.dtype if end <= np.iinfo(x.indptr.dtype).max else np.int64
-    shape = len(rows), len(every)
-    return csr_array((data[:end], indices[:end], stops.astype(kind)), shape=shape)
+    return csr_array((data[:end], indices[:end], stops.astype(kind)), (len(stops) - 1, len(kept)))
 
 
 def have_repeats(ids: NDArray[Any]) -> bool:

@@ -6,8 +6,8 @@ A client's own table takes these steps one after the other, each in one file bel
 2. A `Table` of what each column is for, `data.column_roles`, and holds, `data.column_types`.
 3. The features' names and units: `feature_dictionary`.
 4. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
-5. A `Block`, once all clients agree on levels and classes: `data.encoding`.
-6. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+5. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+6. A `Block` of each, once all clients agree on levels and classes: `data.encoding`.
 
 A data set is split by its own ids before `partition` deals it to clients, which begin at step 4.
 """
@@ -28,7 +28,7 @@ from intarsia.core.block import Block, ClientId, Labels, distinct, sort_keys
 from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import assemble, notes_on_levels
+from intarsia.data.encoding import agreed, assemble, encode, notes_on_levels, stored_labels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
@@ -133,7 +133,7 @@ def build(
         train, test = _among(train, only), _among(test, only)
         train, test, names = _renamed(experiment, train, test, secret)
         for name, block in (*train.items(), *test.items()):
-            checks.check_label_values(experiment, labels, name, block, rows=False)
+            checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         train, test, labels, names = _own(experiment, tables, secret, only)
         notes, structure = [], None
@@ -252,17 +252,19 @@ def _own(
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=only is not None)  # steps 1 to 4
     found, names = _named_publicly(experiment.alignment, found, secret)
-    blocks, labels = assemble(found, experiment.labels)  # step 5
-    del found
+    found, encoding = agreed(found, experiment.labels)
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
-    for name in list(blocks):
-        checks.check_label_values(experiment, labels, name, blocks[name])
+    for name in list(found):
+        table = found.pop(name)
+        checks.check_label_values(experiment, encoding.labels, name, stored_labels(table, encoding))
         try:
-            train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 6
+            parts = held_out(table, experiment.split)  # step 5
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
-    return train, test, labels, names
+        del table
+        train[name], test[name] = (encode(part, encoding) for part in parts)  # step 6
+    return train, test, encoding.labels, names
 
 
 def table_of(experiment: Experiment) -> Table:
@@ -291,9 +293,12 @@ def _named_publicly(
     return named, names
 
 
-def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
-    """Return what a client trains on, and what it is tested on; TableError if none is left."""
-    train, test = split(block, settings.test, settings.salt)
+def held_out(table: Table, settings: Split) -> tuple[Table, Table]:
+    """Return what a client trains on, and what it is tested on; TableError if none is left.
+
+    A table is divided before it is encoded, so that the rows of a block are written once.
+    """
+    train, test = split(table, settings.test, settings.salt)
     start, end = settings.graded
     if end:
         train, test = split(train, end, settings.validation_salt, start=start)
