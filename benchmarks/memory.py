@@ -7,6 +7,10 @@ measures tables of mixed columns with many levels, from CSV: to inspect them and
     python benchmarks/memory.py million --write
 
 measures runs on 1,000,000 samples of four organisations: seconds by part, and peak memory.
+
+    python benchmarks/memory.py beyond --write
+
+makes Parquet files of 5 GB, trains on them under a limit of memory and without, and inspects them.
 `python benchmarks/hyfdca.py memory` measures named data sets.
 """
 
@@ -290,6 +294,131 @@ def _write_million(folder: Path, table: str, ending: str, rows: int, seed: int) 
     return files
 
 
+_BEYOND_COLUMNS = (
+    *("task", "memory", "limit GB", "wall s", "CPU s", "of it reading s", "of it training s"),
+    *("peak of its own MB", "gap", "same model"),
+)
+_BEYOND_NOTES = (
+    "Four clients, two halves of the rows × two halves of the columns: {rows:,} samples and "
+    "{width} columns of numbers, {size:.3g} GB of Parquet. `intarsia run` with HyFDCA, logistic "
+    "loss, λ = {rate:g}, all else by default, without reference models, in one process. The limit "
+    "is of the memory that a process has of its own (RLIMIT_DATA: a larger allocation fails); "
+    "what is mapped from files, which the system drops where memory is short, does not count. "
+    "Peak: of resident memory that is no file's."
+)
+_BEYOND_WIDTH = 250
+_LIMITED = """
+import resource, runpy, sys
+if limit := int(sys.argv.pop(1)):
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+from intarsia.cli.main import main
+main()
+"""
+
+
+def _measure_beyond(arguments: argparse.Namespace) -> None:
+    """Measure runs on tables that are larger than the memory."""
+    rows: list[list[str]] = []
+    count = int(arguments.gigabytes * 1e9 / 8 / _BEYOND_WIDTH)
+    limit = arguments.limit
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
+        folder = Path(name)
+        size = _write_beyond(folder, count, arguments.seed)
+        models: list[bytes] = []
+        for task, memory, most in (
+            ("run", f"{limit}GB", limit),
+            ("inspect", "0.5GB", 0.0),
+            ("run", "1TB", 0.0),
+        ):
+            if task == "run" and not most and arguments.limited_only:
+                continue
+            out = f"out-{memory}"
+            words = [task, "run.toml", "-c", f"experiment.memory={memory}"]
+            words += ["--out", out, "--no-yardsticks"] if task == "run" else []
+            command = [sys.executable, "-c", _LIMITED, str(int(most * 1e9)), *words]
+            began = time.monotonic()
+            peak, cpu = _own_peak_of(command, folder)
+            cells = [task, memory, number(most), number(time.monotonic() - began), number(cpu)]
+            if task == "inspect":
+                cells += ["–", "–", number(peak / 1e6, 4), "–", "–"]
+            else:
+                found = json.loads((folder / out / "result.json").read_text())
+                models.append((folder / out / "model" / "linear.json").read_bytes())
+                spent = (found["seconds"][part] for part in ("tables", "training"))
+                cells += [*map(number, spent), number(peak / 1e6, 4)]
+                gap = found["certificate"]["gap_relative"]
+                cells += [f"{gap:.0e}", "yes" if models[-1] == models[0] else "no"]
+            rows.append(cells)
+            show("beyond memory", _BEYOND_COLUMNS, rows[-1:])
+    title = f"Tables beyond memory, {arguments.gigabytes:g} GB"
+    show(title, _BEYOND_COLUMNS, rows)
+    if arguments.write:
+        given = {"rows": count, "width": _BEYOND_WIDTH, "size": size / 1e9, "rate": _LARGE_RATE}
+        notes = _BEYOND_NOTES.format(**given)
+        write(title, _BEYOND_COLUMNS, rows, seed=arguments.seed, notes=notes)
+
+
+def _write_beyond(folder: Path, rows: int, seed: int) -> int:
+    """Write the tables of four clients some rows at a time; return their size in bytes."""
+    rng = np.random.default_rng(seed)
+    ids, truth = rng.permutation(rows), rng.normal(size=_BEYOND_WIDTH) / _BEYOND_WIDTH**0.5
+    names = [f"n{at}" for at in range(_BEYOND_WIDTH)]
+    text = _LARGE_EXPERIMENT.format(rate=_LARGE_RATE)
+    text = text.replace("[algorithm]", "workers = 1\n[algorithm]")
+    half = rows // 2
+    for place, north in enumerate(("north", "south")):
+        writers: dict[str, arrow_parquet.ParquetWriter] = {}
+        for start in range(place * half, rows if place else half, 50_000):
+            held = slice(start, min(start + 50_000, rows if place else half))
+            x = rng.normal(size=(held.stop - held.start, _BEYOND_WIDTH))
+            label = x @ truth + 0.5 * rng.normal(size=len(x)) > 0
+            for side, own in (("west", names[::2]), ("east", names[1::2])):
+                columns = {
+                    "patient": ids[held],
+                    **dict(zip(own, x[:, side == "east" :: 2].T, strict=True)),
+                }
+                if side == "west":
+                    columns["outcome"] = np.where(label, "yes", "no")
+                table = pa.table({one: pa.array(values) for one, values in columns.items()})
+                path = folder / f"{north} {side}.parquet"
+                if side not in writers:
+                    writers[side] = arrow_parquet.ParquetWriter(
+                        path, table.schema, use_dictionary=["outcome"] if side == "west" else False
+                    )
+                writers[side].write_table(table)
+        for side, writer in writers.items():
+            writer.close()
+            text += _LARGE_CLIENT.format(name=f"{north} {side}", ending="parquet", categorical="[]")
+            text += 'label = "outcome"\n' if side == "west" else ""
+    (folder / "run.toml").write_text(text)
+    return sum(path.stat().st_size for path in folder.glob("*.parquet"))
+
+
+def _own_peak_of(command: list[str], folder: Path) -> tuple[int, float]:
+    """Return a command's peak resident memory that is no file's, in bytes, and its CPU seconds."""
+    peak = 0
+    with (folder / "said.txt").open("w+") as said:
+        # Arrow's own allocator would claim 1 GiB at once, whatever it needs
+        environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=said, env=environment
+        )
+        status = Path(f"/proc/{process.pid}/status")
+        while True:
+            done, code, used = os.wait4(process.pid, os.WNOHANG)
+            if done:
+                break
+            lines = status.read_text().splitlines()
+            own = (int(one.split()[1]) for one in lines if one.startswith("RssAnon:"))
+            peak = max(peak, next(own, 0) * 1024)
+            time.sleep(0.05)
+        process.returncode = os.waitstatus_to_exitcode(code)
+        if process.returncode:
+            said.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{said.read()}")
+    return peak, used.ru_utime + used.ru_stime
+
+
 def _write_tables(folder: Path, rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     every = [rng.integers(0, levels, rows) for some in _LEVELS for levels in some]
@@ -421,10 +550,14 @@ def _train(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["tables", "million"])
+    parser.add_argument("part", choices=["tables", "million", "beyond"])
     parser.add_argument("--rows", type=int, help="by default 100,000; of million, 1,000,000")
     parser.add_argument("--tables", nargs="+", choices=[*_LARGE], default=[*_LARGE])
     parser.add_argument("--format", nargs="+", choices=["csv", "parquet"], default=["csv"])
+    parser.add_argument("--gigabytes", type=float, default=5.0, help="of beyond: its tables")
+    parser.add_argument("--limit", type=float, default=1.5, help="of beyond: memory in GB")
+    parser.add_argument("--limited-only", action="store_true", help="of beyond: not in memory")
+    parser.add_argument("--folder", help="of beyond: where its tables lie for a while")
     parser.add_argument("--cpu", action="store_true", help="of million: seconds of the processor")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
@@ -435,7 +568,8 @@ def _arguments() -> argparse.Namespace:
 
 if __name__ == "__main__" and sys.argv[1:2] not in (["deal"], ["train"]):
     _given = _arguments()
-    (_measure_tables if _given.part == "tables" else _measure_million)(_given)
+    _parts = {"tables": _measure_tables, "million": _measure_million, "beyond": _measure_beyond}
+    _parts[_given.part](_given)
 elif __name__ == "__main__":
     with threadpool_limits(1):
         _part, _name, _seed, _folder = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])

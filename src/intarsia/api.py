@@ -53,6 +53,7 @@ _EXPERIMENT = (
     "checkpoint_seconds",
     "early_stopping",
     "evaluate_every",
+    "memory",
     "name",
     "participation",
     "participation_pattern",

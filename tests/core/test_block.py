@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, names, rectangles, table
-from intarsia.core.block import Block, Copies, Labels, targets
+from intarsia.core.block import (
+    Block,
+    Copies,
+    Labels,
+    distinct,
+    have_repeats,
+    places_of,
+    sort_keys,
+    targets,
+)
 from intarsia.core.schema import Holding, Index, Schema
 from intarsia.errors import FederationError, TableError
 
@@ -315,3 +324,32 @@ def test_no_client_is_refused():
 
 def test_feature_names_sort_as_the_columns():
     assert sorted(names(range(1200))) == list(names(range(1200)))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["P10", "P1", "P2", "P02", "P10000001", "P9"],
+        ["a", "", "ab", "é", "z"],
+        ["12345678", "2", "123"],
+        ["same", "same"],
+        ["north-000000001", "north-000000002", "north-00000000é"],
+    ],
+)
+def test_keys_of_ids_are_in_their_order(ids):
+    given = np.array(ids)
+    keys = sort_keys(given)
+    assert keys.dtype == np.uint64
+    for one, key in zip(ids, keys.tolist(), strict=True):
+        assert [one < other for other in ids] == [key < other for other in keys.tolist()]
+    found, which = distinct(given)
+    assert found.tolist() == sorted(set(ids))
+    np.testing.assert_array_equal(found[which], given)
+    assert ids[places_of(np.array(ids[:1]), given)[0]] == ids[0]
+    assert have_repeats(given) == (len(set(ids)) < len(ids))
+
+
+@pytest.mark.parametrize("ids", [["123456789", "2"], ["a", "ł"], [1, 2], np.array([b"a", b"b"])])
+def test_ids_that_do_not_fit_stay(ids):
+    given = np.array(ids)
+    assert sort_keys(given) is given

@@ -13,7 +13,6 @@ from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
-from intarsia.protocols.preprocessing import add_intercept
 
 
 def prepared(blocks, test=None, *, standardise=True, sealing=None):
@@ -236,7 +235,7 @@ def test_without_standardisation_only_missing_values_change():
 def test_the_intercept_counts_once_and_is_left_alone(layout):
     x, y = skewed(20, 4)
     blocks = rectangles(layout(x), y, 2, 2)
-    engine, _ = prepared({name: add_intercept(one) for name, one in blocks.items()})
+    engine, _ = prepared({name: one.take(None, intercept=True) for name, one in blocks.items()})
     total = pooled(engine)  # the intercept's name sorts before the others
     assert sorted([INTERCEPT, *names(range(4))])[0] == INTERCEPT
     np.testing.assert_allclose(total[:, 0], 1.0, atol=1e-14)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Copies, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId, Copies, Labels, distinct, places_of
 from intarsia.errors import FederationError
 
 
@@ -109,7 +109,7 @@ class Index:
         client), so that the cost is one sort of all entries.
         """
         clients = list(held)
-        ids, inverse = np.unique(np.concatenate(list(held.values())), return_inverse=True)
+        ids, inverse = distinct(np.concatenate(list(held.values())))
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in clients]
         word = np.array([int.from_bytes(one, "little") for one in digests], np.uint64)
         signature = np.zeros(len(ids), np.uint64)
@@ -261,8 +261,7 @@ class Schema:
         if labelled is self.samples:
             label_cell = np.asarray(labelled.cell_of)
         elif len(labelled):
-            order = np.argsort(self.samples.ids, kind="stable")
-            at = order[np.searchsorted(self.samples.ids[order], labelled.ids)]
+            at = places_of(labelled.ids, self.samples.ids)
             label_cell[at] = labelled.cell_of
         for cell in self.samples.cells:
             here = label_cell[cell.start : cell.stop]
@@ -318,20 +317,19 @@ class Schema:
     def _aligned(self, client: ClientId) -> NDArray[np.intp]:
         """Return the position of each row of a client's holding, in the holding's order."""
         own = self.samples.own(client)
-        order = np.argsort(self.samples.ids[own], kind="stable")
-        rank = np.searchsorted(self.samples.ids[own][order], self.holdings[client].samples)
-        return own[order][rank]
+        return own[places_of(self.holdings[client].samples, self.samples.ids[own])]
 
-    def align(self, client: ClientId, block: Block) -> Block:
+    def align(self, client: ClientId, block: Block, *, intercept: bool = False) -> Block:
         """Return a client's block with rows and columns in the order of the schema's indices.
 
         The order depends on ids and names alone, so a permuted table gives the same block.
+        `intercept` adds the constant feature, which the schema has.
         """
         rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
-        names = np.array(block.features, object)
+        names = np.array([*block.features, INTERCEPT][: len(block.features) + intercept], object)
         columns = _order(names, self.features.ids[self.features.own(client)])
-        if rows is not None or columns is not None:
-            block = block.take(rows, columns)
+        if rows is not None or columns is not None or intercept:
+            block = block.take(rows, columns, intercept=intercept)
         return replace(block, copies=self.copies(client), places=self.samples.own(client))
 
     def copies(self, client: ClientId) -> Copies | None:
@@ -351,6 +349,7 @@ class Schema:
 
 def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp] | None:
     """Return where the wanted entries are; None: there and in this order."""
-    order = np.argsort(have, kind="stable")
-    found = order[np.searchsorted(have[order], want)]
+    if np.array_equal(have, want):
+        return None
+    found = places_of(want, have)
     return None if np.array_equal(found, np.arange(len(found))) else found

@@ -5,10 +5,11 @@ What a column holds, `column_types` reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import Array
+from intarsia.core.memory import new_array
 from intarsia.data.column_types import (
     FINITE,
     column_of,
     features_of,
     ids_of,
+    is_number,
     labels_of,
     missing_numbers,
+    numbers_of,
     weights_of,
 )
 from intarsia.data.source import Source
@@ -30,9 +34,42 @@ from intarsia.data.table import Category, Table
 from intarsia.errors import listed, nearest
 
 
-def table_of_columns(columns: pa.Table, source: Source) -> Table:
-    """Return the table that named columns make."""
-    names = columns.column_names
+class Columns(Protocol):
+    """Named columns, which are read when they are asked for."""
+
+    schema: pa.Schema
+    num_rows: int
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column."""
+        ...
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """Return so many rows of some columns at a time."""
+        ...
+
+
+class _Read:
+    """Columns that are in memory."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table, self.schema, self.num_rows = table, table.schema, table.num_rows
+        self.column = table.column
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        yield from self._table.select(list(names)).to_batches(rows)
+
+
+def table_of_columns(
+    columns: pa.Table | Columns, source: Source, folder: Path | None = None
+) -> Table:
+    """Return the table that named columns make, its values on the disk of a folder if there is one.
+
+    What kind of column one of text is, all its rows tell, so that it is read by itself; those of
+    numbers are read some rows at a time.
+    """
+    columns = _Read(columns) if isinstance(columns, pa.Table) else columns
+    names: list[str] = columns.schema.names
     check_names(names, source)
     if not columns.num_rows:
         raise source.error(
@@ -40,26 +77,37 @@ def table_of_columns(columns: pa.Table, source: Source) -> Table:
             "a client needs one row at least: check the file or the query, or leave the client out",
         )
     chosen = _feature_columns(names, source)
-    column = {name: columns.column(position) for position, name in enumerate(names)}
-    ids = None if source.id is None else column[source.id]
+    ids = None if source.id is None else columns.column(source.id)
     samples = ids_of(ids, columns.num_rows, source)
+    del ids
     if source.label_map and source.label is None:
         raise source.error("label_map is given but there is no label", "set label to the column")
-    read = features_of({name: column[name] for name in chosen}, source)
+    plain = [name for name in chosen if is_number(columns.schema.field(name).type, name, source)]
+    others = (name for name in chosen if name not in plain)
+    read = features_of(((name, columns.column(name)) for name in others), source)
     categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
-    numbers = [name for name in chosen if name not in categorical]
-    values = np.empty((columns.num_rows, len(numbers)))
-    for position, name in enumerate(numbers):
-        values[:, position] = read.pop(name)  # free each column when it has been copied
-    labels = None if source.label is None else labels_of(column[source.label], source)
+    place = {name: at for at, name in enumerate(n for n in chosen if n not in categorical)}
+    values = new_array((columns.num_rows, len(place)), folder)
+    for name in [name for name in read if name in place]:
+        values[:, place[name]] = read.pop(name)  # free each column when it has been copied
+    start = 0
+    for batch in columns.batches(plain, max(1, _BATCH // max(len(plain), 1))) if plain else ():
+        rows = slice(start, start + batch.num_rows)
+        for name in plain:
+            values[rows, place[name]] = numbers_of(batch.column(name), name, source, start)
+        start = rows.stop
+    labels = None if source.label is None else labels_of(columns.column(source.label), source)
     groups = _feature_groups(chosen, source)
     weights = None
     if source.weights is not None:
-        weights = weights_of(column[source.weights], labels, source)
+        weights = weights_of(columns.column(source.weights), labels, source)
+    own = source.id is None
     return Table(
-        *(source.name, samples, chosen, values, categorical, labels, groups, ids is None),
-        weights=weights,
+        *(source.name, samples, chosen, values, categorical, labels, groups, own), weights=weights
     )
+
+
+_BATCH = 2**20  # values of columns of numbers that are read at once
 
 
 def table_of_matrix(
@@ -94,7 +142,7 @@ def table_of_matrix(
             name: pa.chunked_array([pa.array(x[:, chosen.index(name)], from_pandas=True)])
             for name in listed_here
         }
-        read = features_of(own, source)
+        read = features_of(own.items(), source)
         categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
         if categorical:
             x = x[:, [at for at, name in enumerate(chosen) if name not in categorical]]

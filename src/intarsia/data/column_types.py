@@ -14,7 +14,7 @@ categorical, and a level that few rows have is known as "other".
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -138,17 +138,19 @@ class _Column:
     name: str  # as errors name it, such as "id column 'patient'"
     source: Source
     listed: bool = False  # in `categorical`
+    before: int = 0  # rows of the table before these
 
     @classmethod
-    def of(cls, values: pa.ChunkedArray, name: str, source: Source, role: str = "") -> _Column:
+    def of(
+        cls, values: pa.ChunkedArray, name: str, source: Source, role: str = "", before: int = 0
+    ) -> _Column:
         """Return a column; refuse bytes, lists and the like."""
         category = types.is_dictionary(values.type)
         if category:
             values = values.cast(values.type.value_type)
-        found = (kind for kind, tests in _KINDS.items() if any(is_(values.type) for is_ in tests))
-        kind = next(found, "")
-        told = f"{role}column {name!r}"
-        own = cls(values, kind, category, told, source, not role and name in source.categorical)
+        kind, told = _kind(values.type), f"{role}column {name!r}"
+        listed = not role and name in source.categorical
+        own = cls(values, kind, category, told, source, listed, before)
         if kind == "bytes":
             raise source.error(
                 f"column {name!r} has the bytes {(own.first or b'')[:20]!r}, which are not UTF-8 "
@@ -214,7 +216,7 @@ class _Column:
         changed = arrow.fill_null(arrow.not_equal(back, self.values), False)
         row = arrow.index(changed, True).as_py()
         if row >= 0:
-            raise self._inexact(str(self.values[row].as_py()), row + 1)
+            raise self._inexact(str(self.values[row].as_py()), self.before + row + 1)
 
     def _inexact(self, text: str, row: int) -> TableError:
         advice = "a feature of so many digits is mostly a code: list the column in "
@@ -250,10 +252,13 @@ class _Column:
             if self.kind == "whole":
                 self._check_whole()
             values = array_of(self.values.cast(pa.float64(), safe=False))
-            values[np.isin(values, missing_numbers(self.source))] = np.nan
-        if np.isinf(values).any():
-            row = int(np.flatnonzero(np.isinf(values))[0])
-            raise self.source.error(f"{self.name} is {values[row]} in row {row + 1}", advice)
+            if self.source.missing:
+                values[np.isin(values, missing_numbers(self.source))] = np.nan
+        infinite = np.isinf(values)
+        if infinite.any():
+            row = int(infinite.argmax())
+            where = self.before + row + 1
+            raise self.source.error(f"{self.name} is {values[row]} in row {where}", advice)
         return values
 
     def levels(self) -> Category:
@@ -296,8 +301,26 @@ class _UnfitError(Exception):
         self.own, self.said, self.reason, self.detail = own, said, reason, detail
 
 
+def is_number(kind: pa.DataType, name: str, source: Source) -> bool:
+    """Return whether a feature column of a type has numbers, whatever is in it."""
+    return _kind(kind) in ("truth", "whole", "decimal") and name not in source.categorical
+
+
+def _kind(given: pa.DataType) -> str:
+    """Return which of `_KINDS` a type is; "": none."""
+    kinds = (kind for kind, tests in _KINDS.items() if any(is_(given) for is_ in tests))
+    return next(kinds, "")
+
+
+def numbers_of(column: pa.Array, name: str, source: Source, before: int) -> Array:
+    """Return some rows of a column of numbers as float64 with NaN; `before` are those before."""
+    found = _Column.of(column_of(column), name, source, before=before).numbers((), FINITE)
+    assert found is not None
+    return found
+
+
 def features_of(
-    columns: Mapping[str, pa.ChunkedArray], source: Source
+    columns: Iterable[tuple[str, pa.ChunkedArray]], source: Source
 ) -> dict[str, Array | Category]:
     """Return columns as features; TableError names all that are none for the reason of the first.
 
@@ -305,7 +328,7 @@ def features_of(
     """
     found: dict[str, Array | Category] = {}
     refused: list[_UnfitError] = []
-    for name, column in columns.items():
+    for name, column in columns:
         try:
             found[name] = _feature_values(column, name, source)
         except _UnfitError as one:

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import Block, ClientId, Labels, Values
+from intarsia.core.block import Array, Block, ClientId, Labels, Values
+from intarsia.core.memory import made_like
 from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
@@ -114,15 +115,23 @@ def encode(table: Table, encoding: Encoding) -> Block:
         table.samples,
         tuple(name for names in features.values() for name in names),
         _one_hot(table, features, expanded) if expanded else table.values,
-        None
-        if table.labels is None
-        else encode_labels(table.labels, table.client, encoding.labels, encoding.codes),
+        stored_labels(table, encoding),
         groups,
         shapes=table.shapes,
         weights=table.weights,
         indicators=_indicators(table, features, expanded),
         levels=expanded,
     )
+
+
+def stored_labels(table: Table, encoding: Encoding) -> Array | None:
+    """Return a client's labels as a `Block` has them, (samples,); None: it has none.
+
+    TableError if one is not one of the classes.
+    """
+    if table.labels is None:
+        return None
+    return encode_labels(table.labels, table.client, encoding.labels, encoding.codes)
 
 
 def _clashing(table: Table, categorical: Container[str]) -> Iterator[str]:
@@ -162,13 +171,13 @@ def _one_hot(
     levels = np.stack([_levels(table, name, own) for name, own in expanded.items()])
     read = np.ascontiguousarray(table.values), levels, source, np.cumsum(sizes), np.array(wide)
     if stored * (8 + 4) >= width * 8 or rows * stored > np.iinfo(np.int32).max:
-        x = np.zeros((rows, width))
+        x = made_like(table.values, (rows, width))
         write_rows(*read, x)
         return x
-    data, columns = np.empty(rows * stored), np.empty(rows * stored, np.int32)
+    data = made_like(table.values, (rows * stored,))
+    columns = made_like(table.values, (rows * stored,), np.int32)
     ends = write_entries(*read, data, columns)
-    if ends[-1] < len(data):
-        data, columns = data[: ends[-1]].copy(), columns[: ends[-1]].copy()
+    data, columns = data[: ends[-1]], columns[: ends[-1]]
     return csr_array((data, columns, ends), shape=(rows, width))
 
 
@@ -197,16 +206,23 @@ def notes_on_levels(schema: Schema) -> tuple[str, ...]:
     )
 
 
-def assemble(
+def agreed(
     tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
-) -> tuple[dict[ClientId, Block], Labels]:
-    """Return every client's block, and what the labels mean.
+) -> tuple[dict[ClientId, Table], Encoding]:
+    """Return the tables with ids of one type, and what their clients agree on.
 
     FederationError if the tables do not fit together: kinds of a column, kinds of ids, labels.
     """
-    tables = _same_ids(tables)
-    encoding = encoding_of(tables, settings)
-    return {client: encode(table, encoding) for client, table in tables.items()}, encoding.labels
+    found = _same_ids(tables)
+    return found, encoding_of(found, settings)
+
+
+def assemble(
+    tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
+) -> tuple[dict[ClientId, Block], Labels]:
+    """Return every client's block, and what the labels mean; FederationError as of `agreed`."""
+    found, encoding = agreed(tables, settings)
+    return {client: encode(table, encoding) for client, table in found.items()}, encoding.labels
 
 
 def _same_ids(tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:

@@ -14,7 +14,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, Block, ClientId, Labels, Task
+from intarsia.core.block import (
+    LEAST_WEIGHT,
+    MOST_WEIGHT,
+    Array,
+    Block,
+    ClientId,
+    Labels,
+    Task,
+    distinct,
+)
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import ascending, canonical, number
 from intarsia.errors import (
@@ -143,7 +152,7 @@ def encode_labels(
         )
     y = np.full(len(column.values), np.nan)
     present = np.flatnonzero(_present(column.values))
-    raw, inverse = np.unique(column.values[present], return_inverse=True)
+    raw, inverse = distinct(column.values[present])
     stored = np.empty(len(raw))
     for at, one in enumerate(raw.tolist()):
         name = canonical(str(one))
@@ -180,7 +189,7 @@ def meaning(
             f"{len(columns) - 1} more); at least one sample needs a label: check label and "
             "missing."
         )
-    found = [np.unique(part) for part in raw]
+    found = [distinct(part)[0] for part in raw]
     if settings.task == "regression" or _regression(found, settings):
         return Labels("regression", (), name), {}
     present = {canonical(str(one)) for part in found for one in part.tolist()}

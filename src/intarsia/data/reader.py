@@ -36,17 +36,19 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as arrow_parquet
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
+from intarsia.core.memory import kept
 from intarsia.core.npz import check_npz, unpacked_limit
 from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
 from intarsia.data.column_types import column_of
+from intarsia.data.formats import parquet
 from intarsia.data.formats.csv import delimited_text
 from intarsia.data.formats.libsvm import parse_libsvm
+from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import TableError, first_line, listed
@@ -90,23 +92,44 @@ def located(source: Source, folder: Path) -> Source:
     return source
 
 
-def read(source: Source) -> Table:
-    """Return one client's table.
+def read(source: Source, folder: Path | None = None) -> Table:
+    """Return one client's table, its values on the disk of a folder; None: in memory.
 
     Raises
     ------
     TableError
         If the source cannot be read, or its columns are not what the settings say.
+    ExperimentError
+        If the folder's disk has no room for the values.
     """
     source = replace(source, format=_checked_format(source))
+    path = Path(source.path or "")
+    if source.format == "parquet":
+        return table_of_columns(ParquetColumns(path, source), source, folder)
     columns = columns_of(source)
     if columns is not None:
-        return table_of_columns(columns, source)
-    path = Path(source.path or "")
+        return table_of_columns(columns, source, folder)
     if source.format == "npz":
-        return _npz(path, source)
-    x, y, names = parse_libsvm(_content(path, source), source.where)
-    return _matrix(x, source, names, y, None)
+        found = _npz(path, source)
+    else:
+        x, y, names = parse_libsvm(_content(path, source), source.where)
+        found = _matrix(x, source, names, y, None)
+    return found if folder is None else replace(found, values=kept(found.values, folder))
+
+
+def values_size(source: Source) -> int:
+    """Return about how many bytes a source's values will take in memory; 0: it does not tell."""
+    path = Path(source.path or "")
+    if source.path is None or not path.is_file():
+        return 0
+    ending = ending_of(path)
+    if (source.format or ENDINGS.get(ending)) == "parquet":
+        return parquet.values_size(path)
+    packed = path.suffix == ".gz" or ending == ".npz"
+    return path.stat().st_size * (_UNPACKED if packed else 1)
+
+
+_UNPACKED = 4  # times the size of a packed file
 
 
 def columns_of(source: Source) -> pa.Table | None:
@@ -118,7 +141,7 @@ def columns_of(source: Source) -> pa.Table | None:
     if kind == "sql":
         return _arrow(*_databases(source).query_columns(source))
     if kind == "parquet":
-        return _parquet(path, source)
+        return ParquetColumns(path, source).whole()
     return delimited_text(_content(path, source), source) if kind == "csv" else None
 
 
@@ -281,17 +304,6 @@ def _content(path: Path, source: Source) -> bytes:
     if not content or content.isspace():
         raise source.error("the file is empty (0 lines with text)", "check that it was written")
     return content
-
-
-def _parquet(path: Path, source: Source) -> pa.Table:
-    try:
-        return arrow_parquet.ParquetFile(path).read()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise source.error(
-            f"not a parquet file that can be read ({first_line(error)})",
-            "write it again, or set format to what it is",
-            "write it again",
-        ) from error
 
 
 def _npz(path: Path, source: Source) -> Table:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Values
+from intarsia.core.block import Array, Block, ClientId, Values, sort_keys, taken
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
@@ -58,16 +58,34 @@ class Table:
         """Return the names of the columns of `values`."""
         return tuple(name for name in self.columns if name not in self.categorical)
 
+    def take(self, rows: NDArray[np.intp]) -> Table:
+        """Return the table of some rows, by position, in their order."""
+        own = {name: replace(one, codes=one.codes[rows]) for name, one in self.categorical.items()}
+        labels, weights = self.labels, self.weights
+        return replace(
+            self,
+            samples=self.samples[rows],
+            values=taken(self.values, rows, None),
+            categorical=own,
+            labels=None if labels is None else replace(labels, values=labels.values[rows]),
+            weights=None if weights is None else weights[rows],
+        )
+
+
+Held = TypeVar("Held", Block, Table)
+
 
 def split(
-    block: Block,
+    block: Held,
     test: float = 0.2,
     salt: str = "",
     ids: NDArray[Any] | None = None,
     *,
     start: float = 0.0,
-) -> tuple[Block, Block]:
-    """Return the train and the test part of a block; all clients decide alike without talking.
+) -> tuple[Held, Held]:
+    """Return the train and the test part of a block, or of a table that one will be made of.
+
+    All clients decide alike without talking.
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
     least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
@@ -101,7 +119,7 @@ def split(
         )
     if not chosen.any():
         return block, block.take(np.flatnonzero(chosen))
-    order = np.argsort(block.samples, kind="stable")
+    order = np.argsort(sort_keys(block.samples), kind="stable")
     chosen = chosen[order]
     return block.take(order[~chosen]), block.take(order[chosen])
 

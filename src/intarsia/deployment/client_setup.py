@@ -20,7 +20,7 @@ from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding, encode
+from intarsia.data.encoding import Encoding, encode, stored_labels
 from intarsia.data.labels import check_meaning
 from intarsia.data.table import Table
 from intarsia.deployment import client_folder, client_models
@@ -329,12 +329,11 @@ class Work:
         encoding = codec.decode(message, Encoding, Labels)
         check_meaning(encoding.labels, encoding.codes, self._experiment.labels)
         self._labels = encoding.labels
-        block = encode(self._table, encoding)
-        self._table = None
-        check_label_values(self._experiment, encoding.labels, self._settings.name, block)
-        settings = self._experiment.split
-        train, test = held_out(block, settings)
-        held = {}
+        table, self._table = self._table, None
+        y, name = stored_labels(table, encoding), self._settings.name
+        check_label_values(self._experiment, encoding.labels, name, y)
+        settings, held = self._experiment.split, {}
+        train, test = (encode(part, encoding) for part in held_out(table, settings))
         if settings.stopping:
             train, held["validation"] = held_for_stopping(train, settings)
         self._hold(train, test, held)

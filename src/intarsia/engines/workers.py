@@ -17,7 +17,7 @@ from typing import Any
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
-from intarsia.core.freed_memory import give_back
+from intarsia.core.memory import give_back
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, listed
 from intarsia.experiment.config import Experiment
@@ -103,12 +103,12 @@ def check_names(columns: Mapping[ClientId, Sequence[str]]) -> None:
 
 
 def check_label_values(
-    experiment: Experiment, labels: Labels, client: ClientId, block: Block, *, rows: bool = True
+    experiment: Experiment, labels: Labels, client: ClientId, y: Array | None, *, rows: bool = True
 ) -> None:
     """Refuse numbers to predict that the loss is not for; see `losses.check_labels`."""
     loss = losses.LOSSES.get(str(experiment.hyperparameters.get("loss")))
     if loss is not None and labels.task == "regression":
-        losses.check_labels(loss, block.y, f"client {client!r}", rows=rows)
+        losses.check_labels(loss, y, f"client {client!r}", rows=rows)
 
 
 def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
@@ -119,7 +119,7 @@ def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
     client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])
     known = ~np.isnan(labels)
     ids, labels, client = ids[known], labels[known], client[known]
-    order = np.argsort(ids, kind="stable")
+    order = np.argsort(sort_keys(ids), kind="stable")
     ids, labels, client = ids[order], labels[order], client[order]
     wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
     if len(wrong):

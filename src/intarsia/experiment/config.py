@@ -10,6 +10,7 @@ A key is set from the command line by `-c table.key=value`.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -235,6 +236,8 @@ class Partition:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+_SIZE = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([MGT]B)\s*", re.IGNORECASE)
+_UNITS = {"MB": 2, "GB": 3, "TB": 4}  # powers of 1,000
 _SETTINGS = {"split": Split, "preprocessing": Preprocessing, "alignment": Alignment}
 
 
@@ -262,6 +265,9 @@ class Experiment:
     participation: settings.PositiveFraction = 1.0  # fraction of clients in a round
     participation_pattern: Literal["random", "cyclic"] = "random"
     checkpoint_seconds: Annotated[float, Ge(0)] = 1.0
+    # what a run may take, such as "4GB": tables for which that is too little lie on disk; "": what
+    # the machine, or the container, has free
+    memory: str = ""
     # of the clients' states in memory; the others are mapped from disk
     state_megabytes: settings.CountOrZero = 2048
     evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
@@ -289,6 +295,9 @@ class Experiment:
         settings.check_ranges(self, "[experiment] ")
         if isinstance(self.trackers, str):
             object.__setattr__(self, "trackers", (self.trackers,))
+        if self.memory and not _SIZE.fullmatch(self.memory):
+            expected = 'a size with its unit, MB, GB or TB, such as "4GB"'
+            raise settings.wrong_value("[experiment]", "memory", self.memory, expected)
         turns = 1 / self.participation
         if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
             raise ExperimentError(
@@ -323,6 +332,12 @@ class Experiment:
                 raise ExperimentError(
                     f"{count} [[client]] tables have the name {name!r}; rename all but one."
                 )
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Return what a run may take of memory, in bytes; None: what is free."""
+        found = _SIZE.fullmatch(self.memory)
+        return None if found is None else int(float(found[1]) * 1000 ** _UNITS[found[2].upper()])
 
     def _check_stopping(self) -> None:
         rounds, share = self.early_stopping, self.split.stopping

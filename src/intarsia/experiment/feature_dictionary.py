@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 
-from intarsia.core.block import ClientId
+from intarsia.core.block import ClientId, stored, with_data
+from intarsia.core.memory import made_like, pieces
 from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
 from intarsia.data.source import Source
 from intarsia.data.table import Table
@@ -251,10 +252,11 @@ def _scaled(values: Any, factors: list[float]) -> Any:
     if all(factor == 1.0 for factor in factors):
         return values
     scale = np.array(factors)
-    if issparse(values):
-        data = values.data * scale[values.indices]
-        return csr_array((data, values.indices, values.indptr), shape=values.shape)
-    return values * scale
+    found = with_data(values, made_like(values, stored(values).shape))
+    for (_, own), (_, part) in zip(pieces(values), pieces(found), strict=True):
+        factor = scale[own.indices] if issparse(values) else scale
+        np.multiply(stored(own), factor, out=stored(part))
+    return found
 
 
 def _of_toml(tree: Mapping[str, Any], place: str) -> Dictionary:

@@ -6,29 +6,31 @@ A client's own table takes these steps one after the other, each in one file bel
 2. A `Table` of what each column is for, `data.column_roles`, and holds, `data.column_types`.
 3. The features' names and units: `feature_dictionary`.
 4. Normalised ids, and pseudonyms in their place: `entity_alignment`. Nothing public has an id.
-5. A `Block`, once all clients agree on levels and classes: `data.encoding`.
-6. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+5. A train and a test part, by a hash of the pseudonym: with another key it is other samples.
+6. A `Block` of each, once all clients agree on levels and classes: `data.encoding`.
 
 A data set is split by its own ids before `partition` deals it to clients, which begin at step 4.
 """
 
 from __future__ import annotations
 
+import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.freed_memory import give_back
+from intarsia.core.block import Block, ClientId, Labels, distinct, sort_keys
+from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import assemble, notes_on_levels
+from intarsia.data.encoding import agreed, assemble, encode, notes_on_levels, stored_labels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
-from intarsia.data.reader import read
+from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
 from intarsia.datasets import registry as datasets
@@ -93,8 +95,9 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
     Rows count in the order of their ids, as a database may give them in any.
     """
     for name, held in blocks.items():
-        order = np.argsort(held.samples, kind="stable")
-        block = held if (order == np.arange(len(order))).all() else held.take(order)
+        keys = sort_keys(held.samples)
+        ascending = bool((keys[1:] >= keys[:-1]).all())
+        block = held if ascending else held.take(np.argsort(keys, kind="stable"))
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
         x = block.x
         parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
@@ -130,7 +133,7 @@ def build(
         train, test = _among(train, only), _among(test, only)
         train, test, names = _renamed(experiment, train, test, secret)
         for name, block in (*train.items(), *test.items()):
-            checks.check_label_values(experiment, labels, name, block, rows=False)
+            checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         train, test, labels, names = _own(experiment, tables, secret, only)
         notes, structure = [], None
@@ -177,10 +180,29 @@ def parties(
 def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     """Return the tables of the clients' sources, as they are there."""
     shared = feature_dictionary.load(experiment.alignment.dictionary)
+    folder = _disk_for(experiment)
     return {
-        source.name: read(feature_dictionary.with_categories(source, shared))
+        source.name: read(feature_dictionary.with_categories(source, shared), folder)
         for source in experiment.clients
     }
+
+
+_COPIES = 2.5  # times the tables' values that a run takes at its peak, where they are in memory
+_LIBRARIES = 400e6  # and what it takes besides, in bytes
+
+
+def _disk_for(experiment: Experiment) -> Path | None:
+    """Return the folder on whose disk the tables' values are to lie; None: memory is enough.
+
+    It is the one in which the output folder is, or will be made: what lies there has no name.
+    """
+    memory = experiment.memory_bytes
+    memory = free_memory() if memory is None else memory
+    most = _LIBRARIES + _COPIES * sum(map(values_size, experiment.clients))
+    if memory is None or most <= memory:
+        return None
+    out = Path(experiment.out or tempfile.gettempdir())
+    return next((one for one in (out, *out.parents) if one.is_dir()), None)
 
 
 def aligned(
@@ -230,17 +252,19 @@ def _own(
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=only is not None)  # steps 1 to 4
     found, names = _named_publicly(experiment.alignment, found, secret)
-    blocks, labels = assemble(found, experiment.labels)  # step 5
-    del found
+    found, encoding = agreed(found, experiment.labels)
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
-    for name in list(blocks):
-        checks.check_label_values(experiment, labels, name, blocks[name])
+    for name in list(found):
+        table = found.pop(name)
+        checks.check_label_values(experiment, encoding.labels, name, stored_labels(table, encoding))
         try:
-            train[name], test[name] = held_out(blocks.pop(name), experiment.split)  # step 6
+            parts = held_out(table, experiment.split)  # step 5
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
-    return train, test, labels, names
+        del table
+        train[name], test[name] = (encode(part, encoding) for part in parts)  # step 6
+    return train, test, encoding.labels, names
 
 
 def table_of(experiment: Experiment) -> Table:
@@ -269,9 +293,12 @@ def _named_publicly(
     return named, names
 
 
-def held_out(block: Block, settings: Split) -> tuple[Block, Block]:
-    """Return what a client trains on, and what it is tested on; TableError if none is left."""
-    train, test = split(block, settings.test, settings.salt)
+def held_out(table: Table, settings: Split) -> tuple[Table, Table]:
+    """Return what a client trains on, and what it is tested on; TableError if none is left.
+
+    A table is divided before it is encoded, so that the rows of a block are written once.
+    """
+    train, test = split(table, settings.test, settings.salt)
     start, end = settings.graded
     if end:
         train, test = split(train, end, settings.validation_salt, start=start)
@@ -437,7 +464,7 @@ def labelled_somewhere(
         )
     ids = list(samples.values())
     # all at once: each block by itself would be compared with all labelled samples
-    _, number = np.unique(np.concatenate(ids), return_inverse=True)
+    _, number = distinct(np.concatenate(ids))
     labelled = np.zeros(number.max() + 1, bool)
     labelled[number[np.concatenate(known)]] = True
     kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])

@@ -853,7 +853,7 @@ def _unfit(own: Column, source: Source) -> str:
     # as the reader would read it, whose reasons these are
     as_listed = replace(source, categorical=(own.name,)) if own.coded else source
     try:
-        features_of({own.name: own.values}, as_listed)
+        features_of([(own.name, own.values)], as_listed)
     except TableError as problem:
         return _said(problem, own.name)
     return ""

@@ -45,10 +45,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
-from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Values, row_weights
+from intarsia.core.block import (
+    INTERCEPT,
+    Array,
+    Block,
+    ClientId,
+    Values,
+    row_weights,
+    stored,
+    with_data,
+)
+from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, TableError
 
@@ -563,21 +573,27 @@ def _with_observed(state: Preparation, part: str, block: Block) -> Block:
 
 def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
+    columns = block.shape[1]
+    count, total = np.zeros(columns), np.zeros(columns)
+    for rows, x in pieces(block.x):
+        copies = None if block.copies is None else block.copies.take(rows, None)
+        values = stored(x)
+        observed = ~np.isnan(values)
+        share = observed if copies is None else observed / copies.of_entries(x)
+        deviation = values - (mean[x.indices] if block.sparse else mean)
+        deviation[~observed] = 0.0
+        with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
+            deviation = share * deviation**power
+        if block.sparse:
+            count += np.bincount(x.indices, share, columns)
+            total += np.bincount(x.indices, deviation, columns)
+        else:
+            count += share.sum(axis=0)
+            total += deviation.sum(axis=0)
     if block.sparse:
-        x, columns = block.x, block.shape[1]
-        holders = 1.0 if block.copies is None else block.copies.of_entries(x)
-        observed = ~np.isnan(x.data)
-        deviation = np.where(observed, x.data - mean[x.indices], 0.0)
-        shares = deviation / holders * deviation if power == 2 else deviation / holders
-        count = np.bincount(x.indices, observed / holders, columns).astype(np.float64)
         zeros = block.scaled_only  # where an absent entry is an observed 0
         count[zeros] = _row_shares(block)[zeros]
-        return count, np.bincount(x.indices, shares, columns).astype(np.float64)
-    observed = ~np.isnan(block.x)
-    deviation = np.where(observed, block.x - mean, 0.0)
-    share = observed / block.copies.dense() if block.copies is not None else observed
-    with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
-        return share.sum(axis=0).astype(np.float64), (share * deviation**power).sum(axis=0)
+    return count, total
 
 
 def _row_shares(block: Block) -> Array:
@@ -599,35 +615,18 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
     if state.mean.any():
         block = replace(block, zero=-state.mean * inverse)
-    if block.sparse:
-        x = block.x
-        plain = not state.mean.any() and (inverse == 1).all()
-        if plain and not np.isnan(x.data).any():
-            return block
-        data = x.data - state.mean[x.indices] if state.mean.any() else x.data.copy()
-        data *= inverse[x.indices]
-        np.nan_to_num(data, copy=False)
-        return replace(block, x=csr_array((data, x.indices, x.indptr), shape=x.shape))
     plain = not state.mean.any() and (state.scale == 1).all()
-    if plain and not np.isnan(block.x).any():
+    if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
         return block
-    x = block.x - state.mean
-    x *= inverse
-    np.nan_to_num(x, copy=False)
+    x = with_data(block.x, made_like(block.x, stored(block.x).shape))
+    for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
+        mean, factor = state.mean, inverse
+        if block.sparse:
+            mean, factor = mean[own.indices], factor[own.indices]
+        values = np.subtract(stored(own), mean, out=stored(found))
+        values *= factor
+        np.nan_to_num(values, copy=False)
     return replace(block, x=x)
-
-
-def add_intercept(block: Block) -> Block:
-    """Return the block with a constant feature 1; every client holds it, and it counts once."""
-    ones = np.ones((block.shape[0], 1))
-    x = csr_array(hstack([block.x, ones])) if block.sparse else np.hstack([block.x, ones])
-    kinds = block.indicators
-    return replace(
-        block,
-        x=x,
-        features=(*block.features, INTERCEPT),
-        indicators=kinds if kinds is None else np.append(kinds, 0),
-    )
 
 
 def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:

@@ -33,6 +33,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weights, targets
 from intarsia.core.feature_blocks import feature_blocks
+from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Between, Count, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
@@ -159,7 +160,7 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
     weights = np.ones(shape[0]) if schema.labels.weighted else None
     blocks = [engine.block(name, part) for name in schema.clients]
     sparse = any(block.sparse for block in blocks)
-    x: Values = np.zeros((0, 0)) if sparse else np.zeros(shape)
+    x: Values = np.zeros((0, 0)) if sparse else made_like(blocks[0].x, shape)
     for name, held in zip(schema.clients, blocks, strict=True):
         block = held.counted_once()
         own, features = schema.samples.own(name), schema.features.own(name)
@@ -169,7 +170,8 @@ def pooled(engine: Simulation, part: Part = "train") -> Block:
             if weights is not None:
                 weights[own[known]] = row_weights(block)[known]
         if not sparse:
-            x[np.ix_(own, features)] += block.x
+            for rows, values in pieces(block.x):
+                x[np.ix_(own[rows], features)] += values
     if sparse:
         x = sdca.as_rows(_stacked(schema, blocks))
     names = tuple(map(str, schema.features.ids))

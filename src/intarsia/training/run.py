@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from intarsia.core.algorithm import Algorithm, FinalResult, Release, SecretKey
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.feature_blocks import doubled
-from intarsia.core.freed_memory import give_back
+from intarsia.core.memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation

@@ -92,7 +92,7 @@ def without_intercept(schema: Schema) -> Schema:
 
 def settle_block(block: Block, client: ClientId, schema: Schema, settings: Preprocessing) -> Block:
     """Return a client's block as the schema has it: with the intercept, and in order."""
-    return schema.align(client, preprocessing.add_intercept(block) if settings.intercept else block)
+    return schema.align(client, block, intercept=settings.intercept)
 
 
 def transform_block(step: str, state: Any, part: str, block: Block) -> Block:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
-from intarsia.core.freed_memory import give_back
 from intarsia.core.json_text import parse_json
+from intarsia.core.memory import give_back
 from intarsia.core.npz import check_npz
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, UserError

@@ -22,7 +22,7 @@ from intarsia.algorithms.hyfdca import (
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial
 from intarsia.core.algorithm import RandomKey, Release, evolve
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import Array, Block, ClientId, places_of
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import (
     Between,
@@ -457,5 +457,4 @@ def _find_distinct(cells: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[n
 def _find_ranks(ids: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.intp]:
     if np.array_equal(ids, wanted):
         return np.arange(len(ids))
-    order = np.argsort(ids, kind="stable")
-    return order[np.searchsorted(ids[order], wanted)]
+    return places_of(wanted, ids)

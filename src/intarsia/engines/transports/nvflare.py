@@ -31,7 +31,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from intarsia.core.block import ClientId
-from intarsia.core.freed_memory import give_back
+from intarsia.core.memory import give_back
 from intarsia.engines.transports import revocation
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError

@@ -1,0 +1,156 @@
+"""Memory: how much is free, arrays that lie on disk instead, and giving back what was freed.
+
+An array on disk is an ordinary array over a file without a name. The system keeps as much of it in
+memory as there is room for, and removes the file when the array goes, or the process, however it
+ends. What is made of such an array lies on disk, too, in the same folder (`made_like`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from intarsia.errors import ExperimentError
+
+_PIECE = 2**17  # values that are worked on at once: they stay in the processor's cache
+
+
+class _Mapped(mmap.mmap):
+    """A file's content in memory; `folder` is where the file lies."""
+
+    folder: Path
+
+
+def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float64) -> NDArray[Any]:
+    """Return an array of zeros in memory or, with a folder, on its disk.
+
+    Raises
+    ------
+    ExperimentError
+        If the disk has no room for it, or the folder takes no files.
+    """
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    if folder is None or not size:
+        return np.zeros(shape, kind)
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix="intarsia-") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would end the process
+            else:
+                file.truncate(size)
+            mapped = _Mapped(file.fileno(), size)
+    except OSError as error:
+        raise ExperimentError(
+            f"{size / 1e9:.3g} GB of a table do not fit into memory as [experiment] memory says, "
+            f"and cannot be kept in {folder} ({error.strerror}); free disk space there, choose "
+            "another output folder with --out, or set memory higher."
+        ) from error
+    mapped.folder = folder
+    return np.ndarray(shape, kind, mapped)
+
+
+def folder_of(array: Any) -> Path | None:
+    """Return the folder on whose disk an array lies, or the values of a CSR array; None: none."""
+    base = array.data if isinstance(array, csr_array) else array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.folder if isinstance(base, _Mapped) else None
+
+
+def made_like(array: Any, shape: tuple[int, ...], kind: Any = np.float64) -> NDArray[Any]:
+    """Return an array of zeros that lies where another does."""
+    return new_array(shape, folder_of(array), kind)
+
+
+def kept(x: Any, folder: Path) -> Any:
+    """Return an array, or a CSR array, on the disk of a folder."""
+    if isinstance(x, csr_array):
+        return csr_array((kept(x.data, folder), kept(x.indices, folder), x.indptr), shape=x.shape)
+    found = new_array(x.shape, folder, x.dtype)
+    for rows in slices(len(x), x.size):
+        found[rows] = x[rows]
+    return found
+
+
+def slices(rows: int, values: int) -> Iterator[slice]:
+    """Return slices of rows, of a table of so many values, that are worked on at once."""
+    step = max(1, _PIECE * rows // max(values, 1))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Some rows of a CSR array, in its own arrays: scipy would copy what is much smaller."""
+
+    data: NDArray[Any]
+    indices: NDArray[Any]
+    indptr: NDArray[Any]  # (rows + 1,) from 0
+
+
+def pieces(x: Any) -> Iterator[tuple[slice, Any]]:
+    """Return a table's rows some at a time, without a copy of them: which, and their values.
+
+    Those of a CSR array are `Entries`. What is computed by pieces comes to the same bits wherever
+    the table lies.
+    """
+    sparse = isinstance(x, csr_array)
+    for rows in slices(x.shape[0], x.nnz if sparse else x.size):
+        if not sparse:
+            yield rows, x[rows]
+            continue
+        start, stop = x.indptr[rows.start], x.indptr[rows.stop]
+        stops = x.indptr[rows.start : rows.stop + 1] - start
+        yield rows, Entries(x.data[start:stop], x.indices[start:stop], stops)
+
+
+def give_back() -> None:
+    """Give back what Arrow and the C library hold of freed memory; it takes milliseconds.
+
+    For the ends of large steps: what a reader left there would stand beside what training takes.
+    """
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
+    if trim is not None:
+        trim(0)
+
+
+def free_memory() -> int | None:
+    """Return how many bytes this process may still take, of the machine and of its group's limit.
+
+    None: the system does not tell (it is not Linux).
+    """
+    told = Path("/proc/meminfo")
+    if not told.is_file():
+        return None
+    lines = (line.split() for line in told.read_text().splitlines())
+    free = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), None)
+    found = [] if free is None else [free]
+    for limit, used in _GROUPS:
+        try:
+            found.append(int(limit.read_text()) - int(used.read_text()))
+        except (OSError, ValueError):  # there is none, or no limit ("max")
+            continue
+    return max(0, min(found)) if found else None
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+# a container's limit and what counts towards it, of either version of control groups
+_GROUPS = (
+    (_CGROUP / "memory.max", _CGROUP / "memory.current"),
+    (
+        _CGROUP / "memory" / "memory.limit_in_bytes",
+        _CGROUP / "memory" / "memory.usage_in_bytes",
+    ),
+)

@@ -1,0 +1,158 @@
+"""Tables that lie on disk, as `[experiment] memory` asks, train to the bits of those in memory."""
+
+import json
+import resource
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import intarsia
+from intarsia.core.memory import folder_of
+from intarsia.data import column_roles
+from intarsia.errors import ExperimentError, TableError
+from intarsia.experiment import config, federation
+
+WIDTH = 24
+HEAD = """
+[experiment]
+name = "large"
+rounds = 3
+workers = 1
+memory = "{memory}"
+[algorithm]
+name = "hyfdca"
+loss = "logistic"
+regularisation = 1e-3
+"""
+CLIENT = """
+[[client]]
+name = "{name}"
+path = "{name}.{ending}"
+id = "id"
+"""
+
+
+def write(folder, rows, width, *, mixed=True, ending="parquet", seed=0):
+    """Write the tables of two clients that share rows, and of one with further rows."""
+    rng = np.random.default_rng(seed)
+    ids, values = rng.permutation(rows), rng.normal(size=(rows, width))
+    values[rng.random(values.shape) < 0.01] = np.nan
+    columns = {f"n{at}": pa.array(values[:, at], from_pandas=True) for at in range(width)}
+    columns["whole"] = pa.array(rng.integers(0, 100, rows))
+    if mixed:
+        columns["town"] = pa.array([f"t{one}" for one in rng.integers(0, 40, rows)])
+        columns["ill"] = pa.array(rng.choice(["yes", "no", None], rows))
+    y = pa.array(np.where(np.nan_to_num(values[:, 0]) + rng.normal(size=rows) > 0, "a", "b"))
+    names, text = list(columns), HEAD
+    half = rows // 2
+    for name, held, own, labelled in (
+        ("west", slice(0, half), names[::2], True),
+        ("east", slice(0, half), names[1::2], False),
+        ("south", slice(half, rows), names, True),
+    ):
+        made = {"id": pa.array(ids), **{one: columns[one] for one in own}}
+        made |= {"y": y} if labelled else {}
+        table = pa.table({one: column[held] for one, column in made.items()})
+        if ending == "parquet":
+            parquet.write_table(table, folder / f"{name}.parquet", row_group_size=700)
+        else:
+            pa.csv.write_csv(table, folder / f"{name}.csv")
+        text += CLIENT.format(name=name, ending=ending) + ('label = "y"\n' if labelled else "")
+    return text
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    """Return the text of an experiment on tables with text, missing values and many levels."""
+    folder = tmp_path_factory.mktemp("tables")
+    return folder, write(folder, 9000, WIDTH)
+
+
+def trained(folder, text, memory):
+    file = folder / "run.toml"
+    file.write_text(text.format(memory=memory))
+    return intarsia.run(file, out=folder / memory, overwrite=True)
+
+
+def test_a_run_on_disk_has_the_bits_of_one_in_memory(described):
+    folder, text = described
+    before = {path.name for path in folder.iterdir()}
+    on_disk, in_memory = (trained(folder, text, memory) for memory in ("1MB", "1TB"))
+    one, other = (
+        (folder / memory / "model" / "linear.json").read_bytes() for memory in ("1MB", "1TB")
+    )
+    assert one == other
+    assert on_disk.certificate == in_memory.certificate
+    assert on_disk.metrics == in_memory.metrics  # with reference models
+    assert {path.name for path in folder.iterdir()} - before == {"run.toml", "1MB", "1TB"}
+
+
+def test_where_tables_lie_follows_from_the_memory(described):
+    folder, text = described
+    for memory, where in (("1MB", folder), ("1TB", None)):
+        (folder / "where.toml").write_text(text.format(memory=memory))
+        built = federation.build(config.load(folder / "where.toml"))
+        assert {folder_of(block.x) for block in built.train.values()} == {where}
+
+
+def test_memory_does_not_grow_with_the_values(tmp_path):
+    values, peaks = [], []
+    for rows in (8_000, 24_000):
+        text = write(tmp_path, rows, 80, mixed=False)
+        (tmp_path / "run.toml").write_text(text.format(memory="1MB"))
+        described = config.load(tmp_path / "run.toml")
+        tracemalloc.start()
+        built = federation.build(described)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        values.append(sum(block.x.nbytes for block in built.train.values()))
+    # ids, labels and the order of rows are in memory, 80 columns of values are not
+    assert peaks[1] - peaks[0] < 0.35 * (values[1] - values[0])
+
+
+def test_an_error_names_the_row_in_the_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(column_roles, "_BATCH", 10)
+    values = np.arange(50.0)
+    values[41] = np.inf
+    parquet.write_table(
+        pa.table({"id": range(50), "a": values, "y": [0, 1] * 25}), tmp_path / "t.parquet"
+    )
+    text = HEAD.format(memory="1MB") + CLIENT.format(name="t", ending="parquet") + 'label = "y"\n'
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(TableError, match="'a' is inf in row 42"):
+        federation.build(config.load(tmp_path / "run.toml"))
+
+
+@pytest.mark.parametrize("memory", ["4", "lots", "-1GB", "4 gigabytes", "4GB/2"])
+def test_a_size_without_its_unit_is_refused(memory, tmp_path):
+    (tmp_path / "run.toml").write_text(HEAD.format(memory=memory))
+    with pytest.raises(ExperimentError, match=r'memory is ".*"; expected a size with its unit'):
+        config.load(tmp_path / "run.toml")
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
+import intarsia
+print(intarsia.run(sys.argv[2], overwrite=True).certificate.gap_relative)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_DATA"), reason="the system sets no such limit")
+def test_a_table_trains_under_a_limit_that_is_too_small_for_it_in_memory(tmp_path):
+    text = write(tmp_path, 160_000, 400, mixed=False).replace("rounds = 3\n", "")
+    text = text.replace("workers = 1", "workers = 1\nyardsticks = false")
+    found = {}
+    for memory in ("0.5GB", "1TB"):
+        (tmp_path / "run.toml").write_text(text.format(memory=memory))
+        command = [sys.executable, "-c", LIMITED, str(800_000_000), str(tmp_path / "run.toml")]
+        found[memory] = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found["0.5GB"].returncode == 0, found["0.5GB"].stderr
+    assert json.loads(found["0.5GB"].stdout) <= 1e-6
+    assert "Unable to allocate" in found["1TB"].stderr
