@@ -70,6 +70,10 @@ class _Noise:
 class Worker(Protocol):
     """A worker, on the side of the process that asks."""
 
+    def take(self, clients: Sequence[ClientId]) -> None:
+        """Let it have the blocks and secrets of clients, whose states follow."""
+        ...
+
     def send(self, *values: Any) -> None:
         """Send some values; WorkerError if the process is gone."""
         ...
@@ -100,9 +104,9 @@ class Cluster(Protocol):
         ...
 
     def workers(self, host: Host, shares: Sequence[Sequence[ClientId]]) -> Sequence[Worker]:
-        """Return a worker for each share of the clients, with their blocks and secrets.
+        """Return a worker for each share of the clients, which has none of them yet.
 
-        Each first says that it is there, and waits for its clients' states.
+        Each first says that it is there.
         """
         ...
 
@@ -142,7 +146,8 @@ class Workers:
         for member in self._members:
             member.receive()
         if not here:  # no fork, which has its clients' states
-            self.put(host.states)
+            for member, share in members:
+                self._put(member, {client: host.states[client] for client in share}, new=True)
 
     @property
     def processes(self) -> int:
@@ -200,7 +205,7 @@ class Workers:
                     states.begin(found.items())
                 else:
                     states.forget(here)
-                    self._put(place, found)
+                    self._put(place, found, new=True)
                 for client in some:
                     self._where.pop(client, None)
                     if place is not None:
@@ -244,10 +249,12 @@ class Workers:
         for member in self._members:
             self._put(member, {k: one for k, one in states.items() if self._where[k] is member})
 
-    def _put(self, member: Worker, states: Mapping[ClientId, Any]) -> None:
+    def _put(self, member: Worker, states: Mapping[ClientId, Any], *, new: bool = False) -> None:
         names = tuple(states)
         for first in range(0, len(names), _CHUNK):
             some = names[first : first + _CHUNK]
+            if new:
+                member.take(some)
             member.send(_Put(some), *(states[client] for client in some))
             [sizes] = member.receive()
             self._sizes.update(zip(some, codec.decode_unchecked(sizes), strict=True))
@@ -474,6 +481,9 @@ class _Fork(Fork):
         given = host, clients, processes, functions, classes
         super().__init__(f"computed for {some_of(clients)}", partial(_serve, *given), others)
 
+    def take(self, clients: Sequence[ClientId]) -> None:
+        """Do nothing: a fork has all blocks and secrets."""
+
 
 def some_of(clients: Sequence[ClientId]) -> str:
     """Return the first of some clients, as an error names them."""
@@ -529,7 +539,7 @@ class Desk:
         if isinstance(head, _Fetch):
             found = [states[client] for client in head.clients]
             if head.leave:
-                states.forget(head.clients)
+                self._host.forget(head.clients)
             return found
         if isinstance(head, _Put):
             values = [codec.decode_unchecked(value, *self._classes) for value in given[1:]]
@@ -546,11 +556,12 @@ class Desk:
             self._waiting = head, opened, releases
             return [(one.key.words, one.parts) for one in releases]
         assert self._waiting is not None
-        (call, opened, releases), self._waiting = self._waiting, None
+        call, opened, waiting = self._waiting
+        self._waiting = None
         drawn = [codec.decode_unchecked(value, _Noise) for value in given]
         noise = {
             one.client: NoiseKey(one.key, SecretKey(own.secret), own.number)
-            for one, own in zip(releases, drawn, strict=True)
+            for one, own in zip(waiting, drawn, strict=True)
         }
         return self._replies(call, opened, noise)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import os
+import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +24,6 @@ from intarsia.errors import ExperimentError, WorkerError
 from intarsia.training.run import run
 from tests.engines.test_workers import engine_over
 from tests.training.test_resume import lines_of
-
-ray = pytest.importorskip("ray", reason="ray is not installed")
-psutil = pytest.importorskip("psutil")
 
 PROJECT = Path(__file__).parents[3]
 SOURCE = PROJECT / "src" / "intarsia"
@@ -46,6 +45,7 @@ def test_ray_is_imported_in_one_file_alone() -> None:
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of two nodes with a processor each."""
+    pytest.importorskip("ray", reason="ray is not installed")
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -95,11 +95,25 @@ def described(tmp_path: Path, algorithm: str, **settings):
         ("femam", "plain"),
     ],
 )
-def test_a_run_comes_to_the_bits_of_one_process(cluster, tmp_path, capfd, algorithm, mode) -> None:
+def test_a_run_comes_to_the_bits_of_one_process(
+    cluster, tmp_path, capfd, monkeypatch, algorithm, mode
+) -> None:
+    import ray
+
+    from intarsia.engines.transports.ray import RayCluster
+
+    shared, begun = [], RayCluster.workers
+
+    def watched(self, host, shares):
+        shared.extend(shares)
+        return begun(self, host, shares)
+
+    monkeypatch.setattr(RayCluster, "workers", watched)
     how = {"mode": mode, "name": algorithm}
     run(described(tmp_path, algorithm, workers=1, **how), out=tmp_path / "alone")
     run(described(tmp_path, algorithm, ray=cluster.address, **how), out=tmp_path / "nodes")
     check_identical(tmp_path / "alone", tmp_path / "nodes")
+    assert list(map(len, shared)) == [2, 2]
     assert not ray.is_initialized()
     assert capfd.readouterr().out == ""
 
@@ -111,6 +125,9 @@ def ascending(tmp_path: Path, **settings):
 
 
 def test_a_run_of_which_a_node_ends_goes_on_to_the_same_bits(cluster, tmp_path, capfd) -> None:
+    import psutil
+    import ray
+
     run(ascending(tmp_path, workers=1), out=tmp_path / "alone")
     third = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
 
@@ -128,6 +145,8 @@ def test_a_run_of_which_a_node_ends_goes_on_to_the_same_bits(cluster, tmp_path, 
                     with suppress(psutil.NoSuchProcess):
                         one.kill()
                 psutil.wait_procs(found)
+                while sum(one["Alive"] for one in ray.nodes()) > 2:
+                    time.sleep(0.05)  # until the cluster knows
 
     three = ascending(tmp_path, ray=cluster.address, workers=3)
     cut = tmp_path / "cut"
@@ -180,3 +199,22 @@ def test_what_cannot_be_is_said_in_a_sentence(cluster, tmp_path) -> None:
         ExperimentError, match=r"ray is '127.0.0.1:9', and no cluster could be used"
     ):
         run(nobody, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "ray://10.0.0.1:10001", "host:port"])
+def test_an_address_that_is_none_is_refused(tmp_path, address) -> None:
+    with pytest.raises(ExperimentError, match=r"ray is .*\"HOST:PORT\" of a cluster"):
+        described(tmp_path, "hyfdca", ray=address)
+
+
+def test_threads_and_algorithms_that_nodes_do_not_have_are_refused(tmp_path, monkeypatch) -> None:
+    with pytest.raises(ExperimentError, match="threads is 2 and ray is 'local'"):
+        described(tmp_path, "hyfdca", ray="local", threads=2)
+    local = described(tmp_path, "hyfdca", ray="local")
+    own = replace(FEDAVG, name="mine")
+    with pytest.raises(ExperimentError, match="'mine' is given as an object"):
+        run(replace(local, own_algorithm=own, hyperparameters={}), out=tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "intarsia.engines.transports.ray", raising=False)
+    with pytest.raises(ExperimentError, match=r"ray is not installed; run .*intarsia\[ray\]"):
+        run(local, out=tmp_path / "out")

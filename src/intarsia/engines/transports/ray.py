@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -43,63 +43,60 @@ _CHUNK = 1 << 27  # bytes of blocks that an object of the store has, where there
 
 @dataclass(frozen=True)
 class _Begin:
-    """Says what a process is to be: the first thing that it is told."""
+    """Says what a process is to be."""
 
     algorithm: str  # "module:function" that returns the algorithm
     made_of: bytes  # that the function is given
     seed: int
     budget: int | None  # bytes of states in memory
-    secrets: Mapping[ClientId, bytes]
-
-
-@dataclass(frozen=True)
-class _Take:
-    """Says that blocks follow, each with its client and part."""
-
-    last: bool  # whether no others come
 
 
 class Node:
-    """A process that computes for some clients, as an actor."""
+    """A process that computes for some clients, as an actor: what it is told are values, framed."""
 
     def __init__(self) -> None:
-        self._desk: Desk | None = None
-        self._begin: _Begin | None = None
         self._blocks: dict[ClientId, dict[str, Block]] = {}
+        self._secrets: dict[ClientId, SecretKey] = {}
 
     def told(self) -> bytes:
         """Return which machine and which versions these are."""
         return codec.encode((ray.util.get_node_ip_address(), _versions()))
 
+    def begin(self, data: bytes) -> bytes:
+        """Find the algorithm, for no client yet."""
+        return _answered(self._begin, data)
+
+    def take(self, data: bytes) -> bytes:
+        """Take the blocks and secrets of some clients."""
+        return _answered(self._take, data)
+
     def answer(self, data: bytes) -> bytes:
-        """Return the answer to a call, or what failed."""
-        given = unframed(memoryview(data))
-        if self._desk is not None:
-            return b"".join(framed(self._desk.answer(given)))
-        try:
-            self._take(given)
-        except Exception as error:
-            return b"".join(framed([failure_of(error)]))
-        return b"".join(framed([None]))
+        """Return the answer to a call."""
+        return b"".join(framed(self._desk.answer(unframed(memoryview(data)))))
+
+    def _begin(self, given: Sequence[memoryview]) -> None:
+        begin: _Begin = codec.decode_unchecked(given[0], _Begin)
+        module, _, name = begin.algorithm.partition(":")
+        algorithm: Algorithm = getattr(importlib.import_module(module), name)(begin.made_of)
+        states = States(begin.budget)
+        host = Host(begin.seed, self._blocks, states, self._secrets, own_blocks=True)
+        functions = {fn.name: fn for fn in algorithm.disclosure.functions}
+        self._desk = Desk(host, functions, tuple(algorithm.states))
 
     def _take(self, given: Sequence[memoryview]) -> None:
-        head = codec.decode_unchecked(given[0], _Begin, _Take)
-        if isinstance(head, _Begin):
-            self._begin = head
-            return
-        for value in given[1:]:
-            client, part, content = codec.decode_unchecked(value, Copies)
-            self._blocks.setdefault(client, {})[part] = _block(content)
-        if head.last:
-            assert self._begin is not None
-            module, _, name = self._begin.algorithm.partition(":")
-            algorithm: Algorithm = getattr(importlib.import_module(module), name)(
-                self._begin.made_of
-            )
-            secrets = {client: SecretKey(one) for client, one in self._begin.secrets.items()}
-            host = Host(self._begin.seed, self._blocks, States(self._begin.budget), secrets)
-            functions = {fn.name: fn for fn in algorithm.disclosure.functions}
-            self._desk = Desk(host, functions, tuple(algorithm.states))
+        for value in given:
+            client, secret, parts = codec.decode_unchecked(value, Copies)
+            self._secrets[client] = SecretKey(secret)
+            self._blocks[client] = {part: _block(content) for part, content in parts.items()}
+
+
+def _answered(does: Callable[[Sequence[memoryview]], None], data: bytes) -> bytes:
+    """Do something with what was framed, and say that nothing, or what, failed."""
+    try:
+        does(unframed(memoryview(data)))
+    except Exception as error:
+        return b"".join(framed([failure_of(error)]))
+    return b"".join(framed([None]))
 
 
 def _versions() -> str:
@@ -147,7 +144,7 @@ class RayCluster:
         return self._asked or _processors()
 
     @contextmanager
-    def connected(self) -> Iterator[None]:
+    def connected(self) -> Iterator[RayCluster]:
         """Connect to the cluster, unless this process is; ExperimentError if that is not possible.
 
         Ray of this process sends nobody figures of its use. A cluster's own does, unless
@@ -163,7 +160,7 @@ class RayCluster:
                     f"[experiment] workers is {self._asked}, and the Ray cluster has "
                     f"{_processors()} processors; add nodes, or set workers to at most as many."
                 )
-            yield
+            yield self
         finally:
             if own:
                 ray.shutdown()
@@ -193,25 +190,11 @@ class RayCluster:
     def workers(self, host: Host, shares: Sequence[Sequence[ClientId]]) -> list[_Line]:
         """Return a worker for each share of the clients, with their blocks and secrets."""
         kind = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(Node)
-        lines = [_Line(kind.remote(), share) for share in shares]
-        until = _SECONDS
+        lines = [_Line(kind.remote(), host, share) for share in shares]
+        budget = None if host.states.budget is None else host.states.budget // len(lines)
+        begin = _Begin(self._algorithm, self._made_of, host.seed, budget)
         for line in lines:
-            line.begin(until)
-        budget = host.states.budget
-        for line in lines:
-            secrets = {one: host.secrets[one].to_file() for one in line.clients}
-            own = None if budget is None else budget // len(lines)
-            line.send(_Begin(self._algorithm, self._made_of, host.seed, own, secrets))
-        sending = [(line, _chunks(host, line.clients)) for line in lines]
-        while sending:
-            left: list[tuple[_Line, Iterator[list[Any]]]] = []
-            for line, chunks in sending:
-                chunk = next(chunks, None)
-                if chunk is not None:
-                    line.receive()  # it has what was sent before
-                    line.send(*chunk)
-                    left.append((line, chunks))
-            sending = left
+            line.begin(begin)
         return lines
 
 
@@ -219,37 +202,24 @@ def _processors() -> int:
     return int(ray.cluster_resources().get("CPU", 0))
 
 
-def _chunks(host: Host, clients: Sequence[ClientId]) -> Iterator[list[Any]]:
-    """Yield what a process is sent of its clients' blocks: some of them at a time."""
-    chunk, size = list[Any](), 0
-    for client in clients:
-        for part, block in host.blocks[client].items():
-            if size > _CHUNK:
-                yield [_Take(last=False), *chunk]
-                chunk, size = [], 0
-            chunk.append((client, part, _content(block)))
-            size += codec.size(chunk[-1])
-    yield [_Take(last=True), *chunk]
-
-
 class _Line:
     """An actor, on the side of the process that asks."""
 
-    def __init__(self, actor: Any, clients: Sequence[ClientId]) -> None:
-        self.clients = clients
-        self._actor, self._node = actor, "a node"
+    def __init__(self, actor: Any, host: Host, clients: Sequence[ClientId]) -> None:
+        self._actor, self._host, self._first = actor, host, some_of(clients)
+        self._node = "a node"
         self._asked: Any = None
         self._closing = weakref.finalize(self, _end, actor)
 
-    def begin(self, seconds: float) -> None:
-        """Wait until it is there; WorkerError if it is not in time or ends."""
+    def begin(self, begin: _Begin) -> None:
+        """Wait until it is there, and let it begin; WorkerError if it is not in time or ends."""
         try:
-            told = ray.get(self._actor.told.remote(), timeout=seconds)
+            told = ray.get(self._actor.told.remote(), timeout=_SECONDS)
         except GetTimeoutError:
             raise WorkerError(
-                f"The Ray cluster gave no process for {some_of(self.clients)} within {seconds:g} "
-                "seconds; wait until others leave its processors, or set workers to fewer, then "
-                "resume the run."
+                f"The Ray cluster gave no process for {self._first} within {_SECONDS:g} seconds; "
+                "wait until others leave its processors, or set workers to fewer, then resume the "
+                "run."
             ) from None
         except RayError as problem:
             raise self._gone(problem) from None
@@ -260,6 +230,20 @@ class _Line:
                 f"{self._node} has {versions}, where this machine has {_versions()}; install the "
                 "same on all machines, then resume the run."
             )
+        self._asked = self._actor.begin.remote(b"".join(framed([begin])))
+
+    def take(self, clients: Sequence[ClientId]) -> None:
+        """Let it have the blocks and secrets of clients."""
+        chunk, size = list[Any](), 0
+        for number, client in enumerate(clients, 1):
+            secret = self._host.secrets[client].to_file()
+            parts = {part: _content(one) for part, one in self._host.blocks[client].items()}
+            chunk.append((client, secret, parts))
+            size += codec.size(chunk[-1])
+            if size > _CHUNK or number == len(clients):
+                self._asked = self._actor.take.remote(b"".join(framed(chunk)))
+                self.receive()
+                chunk, size = [], 0
 
     def send(self, *values: Any) -> None:
         """Send some values."""
@@ -282,7 +266,7 @@ class _Line:
         why = lines[-1].strip().rstrip(".")[:160]
         return WorkerError(
             f"The process at {self._node} of the Ray cluster that computed for "
-            f"{some_of(self.clients)} is gone ({why}), perhaps with its node; resume the run, with "
+            f"{self._first} is gone ({why}), perhaps with its node; resume the run, with "
             "-c experiment.workers=0 where fewer processors are left, or -c experiment.ray= to "
             "compute on this machine."
         )
