@@ -4,11 +4,12 @@ STAMP := .venv/setup.stamp
 QUICK := not slow and not gpu
 
 FLOWER := .venv-flower
+RAY := .venv-ray
 BROWSER := .venv-browser
 OUTPUTS := .venv-outputs
 DOCS := .venv-docs
 
-.PHONY: help setup demo test test-slow test-flower test-browser test-outputs test-installs docs bench gpu lint format
+.PHONY: help setup demo test test-slow test-flower test-ray test-browser test-outputs test-installs docs bench gpu lint format
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +19,7 @@ help:
 	@echo "make test-slow  the slow tests"
 	@echo "make test-flower the tests over Flower, in an environment of its own in $(FLOWER)"
 	@echo "make test-browser reports and the console in a real browser, Chromium, with $(BROWSER)"
+	@echo "make test-ray   the tests over two nodes of Ray on this machine, with an environment in $(RAY)"
 	@echo "make test-outputs models as ONNX and scikit-learn, runs in trackers, with an environment in $(OUTPUTS)"
 	@echo "make test-installs wheel and sdist in fresh environments: lowest and newest versions, extras"
 	@echo "make docs       the documents as a site in site/, the tutorials executed, with $(DOCS)"
@@ -64,6 +66,17 @@ $(FLOWER)/setup.stamp: pyproject.toml constraints.txt
 	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	@grep '^torch==' constraints.txt > $(FLOWER)/constraints.txt
 	@PIP_CONSTRAINT=$(FLOWER)/constraints.txt $(FLOWER)/bin/python -m pip install -qq -e '.[flower,privacy,torch]' 'flwr[simulation]' hypothesis psutil pytest
+	@touch $@
+
+test-ray: $(RAY)/setup.stamp
+	$(RAY)/bin/python -m pytest -q tests/engines/transports/test_ray.py
+
+# At the versions of constraints.txt, and Ray, which they do not have.
+$(RAY)/setup.stamp: pyproject.toml constraints.txt
+	@echo "Setting up $(RAY) (once, a few minutes)"
+	@test -x $(RAY)/bin/python || $(PYTHON) -m venv $(RAY)
+	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' constraints.txt > $(RAY)/constraints.txt
+	@PIP_CONSTRAINT=$(RAY)/constraints.txt $(RAY)/bin/python -m pip install -qq -e '.[privacy,ray,torch]' hypothesis pandas psutil pytest
 	@touch $@
 
 test-browser: $(BROWSER)/setup.stamp

@@ -1,10 +1,14 @@
 """Memory and time of a federation of many clients, each with a network of its own.
 
     python benchmarks/many_clients.py --clients 10000 --participation 0.1
+    python benchmarks/many_clients.py --algorithm fedavg,flic --samples 20 --first 1000 \
+        --clients 10000,100000 --participation 0.01
 
 A whole run, as `intarsia run` does it, in a fresh process: clients of 100 samples with 3 to 100
 features of their own and 3 of 20 classes, some rounds with a part of the clients, evaluation and
-checkpoints of all. `--write` puts the table into RESULTS.md beside this file.
+checkpoints of all. Under fedavg, which has one linear model of all, each has the same 20 features
+and two classes. The first line has so few clients that all take part, or those of `--first`.
+`--write` puts the table into RESULTS.md beside this file.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import Any
 import numpy as np
 from tables import number, show, write
 
-SAMPLES, CLASSES = 100, 20
+CLASSES = 20
 _COLUMNS = (
     "algorithm",
     "clients",
@@ -53,6 +57,8 @@ def main() -> None:
     parser.add_argument("--clients", default="10000")
     parser.add_argument("--algorithm", default="hetfedrep,flic")
     parser.add_argument("--participation", type=float, default=0.1)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--first", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--state-megabytes", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0)
@@ -65,7 +71,7 @@ def main() -> None:
     rows: list[list[str]] = []
     for algorithm in arguments.algorithm.split(","):
         cases = [
-            (100, 1.0),
+            (100, 1.0) if arguments.first is None else (arguments.first, arguments.participation),
             *((int(count), arguments.participation) for count in arguments.clients.split(",")),
         ]
         first: float | None = None
@@ -77,6 +83,7 @@ def main() -> None:
                     "participation": participation,
                     # as many turns of a client in all
                     "rounds": max(arguments.rounds, min(40, int(4000 / (clients * participation)))),
+                    "samples": arguments.samples,
                     "seed": arguments.seed,
                     "state_megabytes": arguments.state_megabytes,
                 }
@@ -116,16 +123,28 @@ def _apart(case: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def tables(clients: int, seed: int) -> dict[str, Any]:
+def tables(clients: int, samples: int, seed: int) -> dict[str, Any]:
     """Return each client's rows and classes."""
     rng = np.random.default_rng(seed)
     means = rng.normal(scale=np.sqrt(0.5), size=(CLASSES, 5))
     made = {}
     for client in range(clients):
-        y = rng.choice(rng.choice(CLASSES, 3, replace=False), SAMPLES)
+        y = rng.choice(rng.choice(CLASSES, 3, replace=False), samples)
         features = int(rng.integers(3, 101))
-        x = (means[y] + rng.normal(size=(SAMPLES, 5))) @ rng.normal(size=(5, features))
+        x = (means[y] + rng.normal(size=(samples, 5))) @ rng.normal(size=(5, features))
         made[f"client {client}"] = (x, y)
+    return made
+
+
+def shared(clients: int, samples: int, seed: int) -> dict[str, Any]:
+    """Return each client's rows of the same features, and which of two classes they are in."""
+    rng = np.random.default_rng(seed)
+    slope = rng.normal(size=20)
+    made = {}
+    for client in range(clients):
+        x = rng.normal(size=(samples, 20))
+        y = x @ slope + 2 * rng.normal(size=samples) > 0
+        made[f"client {client}"] = (x, y.astype(int))
     return made
 
 
@@ -135,9 +154,12 @@ def _measured(case: dict[str, Any]) -> dict[str, Any]:
     import intarsia
 
     torch.set_num_threads(1)
-    made = tables(case["clients"], case["seed"])
+    deal = shared if case["algorithm"] == "fedavg" else tables
+    made = deal(case["clients"], case["samples"], case["seed"])
     data = sum(x.nbytes for x, _ in made.values())
-    settings: dict[str, Any] = {"pretraining_epochs": 1} if case["algorithm"] == "flic" else {}
+    settings: dict[str, Any] = {} if case["algorithm"] == "fedavg" else {"final_epochs": 0}
+    if case["algorithm"] == "flic":
+        settings["pretraining_epochs"] = 1
     if case["state_megabytes"] is not None:
         settings["state_megabytes"] = case["state_megabytes"]
     times: list[float] = []
@@ -148,7 +170,6 @@ def _measured(case: dict[str, Any]) -> dict[str, Any]:
             algorithm=case["algorithm"],
             rounds=case["rounds"],
             participation=case["participation"],
-            final_epochs=0,
             evaluate_every=0,
             checkpoint_seconds=1e9,
             yardsticks=False,

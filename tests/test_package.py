@@ -133,6 +133,7 @@ PARAMETERS = {
         "callbacks",
         "yardsticks",
         "workers",
+        "ray",
         "allow_modules",
     ],
     "run": [

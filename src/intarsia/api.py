@@ -57,6 +57,7 @@ _EXPERIMENT = (
     "name",
     "participation",
     "participation_pattern",
+    "ray",
     "rounds",
     "seed",
     "state_megabytes",
@@ -217,6 +218,7 @@ def resume(
     callbacks: Sequence[Any] = (),
     yardsticks: bool | None = None,
     workers: int | None = None,
+    ray: str | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
@@ -242,6 +244,8 @@ def resume(
         Whether the run gets reference models from here on; None: as it was begun.
     workers
         How many processes compute from here on, to the same bits; None: as it was begun.
+    ray
+        Address of the Ray cluster that has these; "": this machine; None: as it was begun.
     allow_modules
         Those that its networks may be made of, where the folder names some.
 
@@ -257,6 +261,7 @@ def resume(
         "callbacks": [*trackers.of_run(folder), *checked(callbacks)],
         "wanted": yardsticks,
         "workers": workers,
+        "ray": ray,
         "algorithm": algorithm,
         "allow_modules": allow_modules,
     }

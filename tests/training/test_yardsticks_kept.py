@@ -265,7 +265,7 @@ def test_a_noisy_run_says_of_reference_models_that_are_added_what_one_with_them_
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("experiment.rounds=3", "experiment.yardsticks and workers can be set"),
+        ("experiment.rounds=3", "experiment.yardsticks, workers and ray can be set"),
         ("yardsticks=1", "[experiment] yardsticks is 1; expected true or false"),
         ("algorithm.loss=hinge", "'algorithm' is not a table"),
     ],

@@ -343,7 +343,7 @@ def resume(
         typer.Option(
             "-c",
             metavar="KEY=VALUE",
-            help="Set experiment.yardsticks or workers, the keys that a run may change.",
+            help="Set experiment.yardsticks, workers or ray, the keys that a run may change.",
         ),
     ] = None,
     yardsticks: Yardsticks = None,
@@ -363,7 +363,7 @@ def resume(
     changed = changed_settings(override or ())
     wanted = changed.get("yardsticks") if yardsticks is None else yardsticks
     how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
-    how["workers"] = changed.get("workers")
+    how |= {key: changed.get(key) for key in ("workers", "ray")}
     how["callbacks"] = trackers.of_run(folder)
 
     def start(show: Any, beside: Any) -> Result:

@@ -133,7 +133,7 @@ class Index:
         positions: dict[ClientId, slice | NDArray[np.intp]] = {}
         for name in clients:
             own = np.sort(place[local[name]])
-            for cell in np.flatnonzero(np.bincount(number_of[own])):
+            for cell in np.unique(number_of[own]):
                 owners[cell].append(name)
             positions[name] = compact(own)
         stops = [*edges[1:].tolist(), len(ids)][: len(edges)]  # none at all without entries
@@ -163,6 +163,19 @@ class ScoreCell:
     def reader(self, there: Collection[ClientId] | None = None) -> ClientId | None:
         """Return who opens the scores, of those that are there (None: of all)."""
         return next((name for name in self.readers if there is None or name in there), None)
+
+
+@dataclass(frozen=True)
+class Learners:
+    """Some clients of a federation, in a few words."""
+
+    names: tuple[ClientId, ...]
+    others: bool  # whether these are all clients but those
+
+    def among(self, there: Collection[ClientId]) -> int:
+        """Return how many of them are there."""
+        named = sum(name in there for name in self.names)
+        return len(there) - named if self.others else named
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +231,7 @@ class Schema:
             )
         return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)
 
-    @property
+    @cached_property
     def clients(self) -> tuple[ClientId, ...]:
         """Return the names of the clients, in the order given."""
         return tuple(self.holdings)
@@ -238,6 +251,20 @@ class Schema:
         return Index.of(
             {name: np.array(holding.features, object) for name, holding in self.holdings.items()}
         )
+
+    @cached_property
+    def learners(self) -> tuple[Learners, ...]:
+        """Return by feature cell which of its owners have labels."""
+        able = {name for name, holding in self.holdings.items() if holding.labelled.any()}
+        found: list[Learners] = []
+        for cell in self.features.cells:
+            inside = [name for name in cell.owners if name in able]
+            others = len(inside) > len(self.holdings) / 2
+            if others:  # of all clients of a large federation nobody lists all others in its state
+                known = frozenset(inside)
+                inside = [name for name in self.holdings if name not in known]
+            found.append(Learners(tuple(inside), others))
+        return tuple(found)
 
     @cached_property
     def labelled(self) -> Index:

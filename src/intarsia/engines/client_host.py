@@ -81,12 +81,22 @@ class Host:
         Each client's state; a call replaces it.
     secrets
         Each client's own.
+    own_blocks
+        Whether the blocks go where their clients do: no other process has these.
     """
 
     seed: int
-    blocks: Mapping[ClientId, Mapping[str, Block]]
+    blocks: dict[ClientId, dict[str, Block]]
     states: States
     secrets: Mapping[ClientId, SecretKey]
+    own_blocks: bool = False
+
+    def forget(self, clients: Sequence[ClientId]) -> None:
+        """Leave some clients to another process."""
+        self.states.forget(clients)
+        if self.own_blocks:
+            for client in clients:
+                del self.blocks[client]
 
     def releases(
         self, fn: ClientFunction, opened: Mapping[ClientId, Any], now: Moment

@@ -37,7 +37,7 @@ class States(Mapping[ClientId, Any]):
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:
-        self._budget, self._folder = budget, folder
+        self.budget, self._folder = budget, folder
         self._held: dict[ClientId, Any] = {}
         self._sizes: dict[ClientId, int] = {}
         self._rows: _Rows | None = None
@@ -63,7 +63,7 @@ class States(Mapping[ClientId, Any]):
 
     def begin(self, states: Iterable[tuple[ClientId, Any]]) -> None:
         """Take the states of some clients, one by one, and decide which stay in memory."""
-        if self._budget is None:
+        if self.budget is None:
             self._held.update(states)
             return
         for client, state in states:
@@ -72,7 +72,7 @@ class States(Mapping[ClientId, Any]):
             else:
                 self._inside -= self._sizes.get(client, 0)
             self._sizes[client] = size = _size(state)
-            if self._inside + size > self._budget:
+            if self._inside + size > self.budget:
                 self._rows = self._rows or _Rows(self._folder)
                 self._mapped.add(client)
                 state = self._rows.kept(state)
@@ -85,7 +85,7 @@ class States(Mapping[ClientId, Any]):
 
         They may take as much memory as one of so many processes has of these.
         """
-        found = States(None if self._budget is None else self._budget // processes, self._folder)
+        found = States(None if self.budget is None else self.budget // processes, self._folder)
         found.begin(
             (one, _exchanged(self._held[one], _copied) if one in self._mapped else self._held[one])
             for one in clients

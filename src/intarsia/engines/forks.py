@@ -122,13 +122,10 @@ class Fork:
             What went wrong in it, as it was raised there.
         """
         try:
-            head, *values = self.channel.receive()
+            values = self.channel.receive()
         except (OSError, EOFError):
             raise self._gone() from None
-        failure = codec.decode_unchecked(head, Failure)
-        if failure is not None:
-            raise _raised(failure)
-        return values
+        return unless_failed(values)
 
     def close(self) -> None:
         """End the process."""
@@ -189,12 +186,8 @@ class Channel:
 
         Unless it takes the way `beside` the memory, where it waits in line.
         """
-        pieces: list[bytes | memoryview] = []
-        for value in values:
-            own = codec.unchecked_pieces(value)
-            pieces += (_LENGTH.pack(sum(len(one) for one in own)), *own)
         at, rest = 0, list[bytes | memoryview]()
-        for piece in pieces:
+        for piece in framed(values):
             if not beside and at + len(piece) <= _ROOM and not rest:
                 self._out[at : at + len(piece)] = piece
                 at += len(piece)
@@ -211,14 +204,7 @@ class Channel:
         data = memoryview(self._back)[:inside]
         if beside:
             data = memoryview(bytes(data) + self._read(beside))
-        found: list[memoryview] = []
-        at = 0
-        while at < len(data):
-            size = _LENGTH.unpack_from(data, at)[0]
-            at += _LENGTH.size
-            found.append(data[at : at + size])
-            at += size
-        return found
+        return unframed(data)
 
     def fileno(self) -> int:
         """Return the line's number, to wait for it."""
@@ -242,6 +228,36 @@ class Channel:
                 raise EOFError
             view = view[count:]
         return data
+
+
+def framed(values: Iterable[Any]) -> list[bytes | memoryview]:
+    """Return values as the codec writes them, in pieces, each value behind its length."""
+    pieces: list[bytes | memoryview] = []
+    for value in values:
+        own = codec.unchecked_pieces(value)
+        pieces += (_LENGTH.pack(sum(len(one) for one in own)), *own)
+    return pieces
+
+
+def unframed(data: memoryview) -> list[memoryview]:
+    """Return the values that were framed, each as it was written."""
+    found: list[memoryview] = []
+    at = 0
+    while at < len(data):
+        size = _LENGTH.unpack_from(data, at)[0]
+        at += _LENGTH.size
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def unless_failed(values: Sequence[memoryview]) -> list[memoryview]:
+    """Return what an answer holds behind its first value; raise what that says that failed."""
+    head, *rest = values
+    failure = codec.decode_unchecked(head, Failure)
+    if failure is not None:
+        raise _raised(failure)
+    return rest
 
 
 def failure_of(error: Exception) -> Failure:

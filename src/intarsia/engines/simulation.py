@@ -24,7 +24,7 @@ from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.engines.sums.secure import SecureTotals
 from intarsia.engines.transcript import Recorder
-from intarsia.engines.workers import Everywhere, Staff, Workers
+from intarsia.engines.workers import Cluster, Everywhere, Staff, Workers
 from intarsia.errors import AbsentError, WorkerError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 
@@ -54,6 +54,8 @@ class Simulation:
     workers
         How many processes compute for the clients, this one among them, once an algorithm has
         begun; None: those that the machine has cores for, where that saves time.
+    cluster
+        Machines that compute for all clients once an algorithm has begun; None: this one does.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Simulation:
         ledger: ReleaseLedger | None = None,
         aligned: bool = False,
         workers: int | None = 1,
+        cluster: Cluster | None = None,
     ) -> None:
         self._seed = seed
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
@@ -87,7 +90,7 @@ class Simulation:
         self._whole: dict[ClientId, Block] = {}  # training blocks with undivided values
         self._host = Host(seed, self._blocks, States() if states is None else states, secrets)
         self._host.states.begin(dict.fromkeys(names).items())
-        self._staff = Staff(workers)
+        self._staff = Staff(workers, cluster)
         self._workers: Workers | None = None  # beside this process; None: it does all
         geometry = Geometry(self._schemas)
         self._totals: Totals = (

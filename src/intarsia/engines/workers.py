@@ -1,7 +1,8 @@
 """Processes that compute for clients of a simulation, beside the one that has the server.
 
 A worker is a fork: it has the clients' blocks and states of the moment as its own, without a copy,
-and keeps the states of its clients from there on.
+and keeps the states of its clients from there on. Or it is a process of a `Cluster`, which is sent
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
@@ -36,6 +37,11 @@ class _Call:
     exchange: int
     clients: tuple[ClientId, ...]
     groups: tuple[int, ...]  # how many of them each call of the function has
+
+    @property
+    def moment(self) -> Moment:
+        """Return where in the run it is."""
+        return Moment(self.round, self.exchange)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,50 @@ class _Noise:
     number: int
 
 
+class Worker(Protocol):
+    """A worker, on the side of the process that asks."""
+
+    def take(self, clients: Sequence[ClientId]) -> None:
+        """Let it have the blocks and secrets of clients, whose states follow."""
+        ...
+
+    def send(self, *values: Any) -> None:
+        """Send some values; WorkerError if the process is gone."""
+        ...
+
+    def receive(self) -> Sequence[memoryview]:
+        """Return the values that it sends, written; they last until it is sent something.
+
+        Raises
+        ------
+        WorkerError
+            If the process is gone.
+        Exception
+            What went wrong in it, as it was raised there.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the process."""
+        ...
+
+
+class Cluster(Protocol):
+    """Machines whose processes compute for all clients of a simulation."""
+
+    @property
+    def processes(self) -> int:
+        """Return how many there are to be."""
+        ...
+
+    def workers(self, host: Host, shares: Sequence[Sequence[ClientId]]) -> Sequence[Worker]:
+        """Return a worker for each share of the clients, which has none of them yet.
+
+        Each first says that it is there.
+        """
+        ...
+
+
 class Workers:
     """Processes with some of a simulation's clients each.
 
@@ -68,38 +118,41 @@ class Workers:
     ----------
     host
         All clients, as they are now.
-    shares
-        The clients of each worker.
+    members
+        Each worker with its clients; it is about to say that it has them.
     functions
         What may be asked.
     states
         The dataclasses that states may hold.
+    here
+        Whether the process that asks computes for the clients of no worker.
     """
 
     def __init__(
         self,
         host: Host,
-        shares: Sequence[Sequence[ClientId]],
+        members: Sequence[tuple[Worker, Sequence[ClientId]]],
         functions: Mapping[str, ClientFunction],
         states: Sequence[type],
+        *,
+        here: bool,
     ) -> None:
         self._functions, self._classes = functions, tuple(states)
-        self._members: list[_Worker] = []
-        self._where: dict[ClientId, _Worker] = {}
-        for share in shares:
-            given = len(shares) + 1, self._functions, self._classes
-            member = _Worker(host, share, *given, [one.channel for one in self._members])
-            self._members.append(member)
-            self._where.update(dict.fromkeys(share, member))
+        self._members = [member for member, _ in members]
+        self._own: tuple[None, ...] = (None,) if here else ()
+        self._where = {client: member for member, share in members for client in share}
         # bytes of the states of clients at workers
         self._sizes = {client: host.states.size(client) for client in self._where}
         for member in self._members:
-            member.receive()  # it has its clients' states apart
+            member.receive()
+        if not here:  # no fork, which has its clients' states
+            for member, share in members:
+                self._put(member, {client: host.states[client] for client in share}, new=True)
 
     @property
     def processes(self) -> int:
-        """Return how many compute, the one that asks among them."""
-        return len(self._members) + 1
+        """Return how many compute."""
+        return len(self._members) + len(self._own)
 
     def has(self, client: ClientId) -> bool:
         """Return whether a worker has a client."""
@@ -115,7 +168,7 @@ class Workers:
 
     def places(
         self, fn: ClientFunction, groups: Sequence[Sequence[ClientId]]
-    ) -> list[_Worker | None]:
+    ) -> list[Worker | None]:
         """Return which worker is to run a function for each group; None: the process that asks.
 
         Of clients that compute alone it is the one that has them. Of groups each process gets as
@@ -123,9 +176,9 @@ class Workers:
         """
         if fn.together is None:
             return [self._where.get(client) for client, *_ in groups]
-        every: list[_Worker | None] = [None, *self._members]
+        every: list[Worker | None] = [*self._own, *self._members]
         room = dict.fromkeys(every, -(-len(groups) // len(every)))
-        found: list[_Worker | None] = []
+        found: list[Worker | None] = []
         for group in groups:
             held = Counter(self._where.get(client) for client in group)
             open_ = [one for one in every if room[one]]
@@ -135,10 +188,10 @@ class Workers:
         return found
 
     def bring(
-        self, states: States, groups: Sequence[Sequence[ClientId]], places: Sequence[_Worker | None]
+        self, states: States, groups: Sequence[Sequence[ClientId]], places: Sequence[Worker | None]
     ) -> None:
         """Let the states of groups be where they are to be; `states` are those of this process."""
-        moved: dict[_Worker | None, list[ClientId]] = {}
+        moved: dict[Worker | None, list[ClientId]] = {}
         for group, place in zip(groups, places, strict=True):
             away = [client for client in group if self._where.get(client) is not place]
             moved.setdefault(place, []).extend(away)
@@ -152,7 +205,7 @@ class Workers:
                     states.begin(found.items())
                 else:
                     states.forget(here)
-                    self._put(place, found)
+                    self._put(place, found, new=True)
                 for client in some:
                     self._where.pop(client, None)
                     if place is not None:
@@ -162,12 +215,12 @@ class Workers:
         self,
         fn: ClientFunction,
         groups: Sequence[Sequence[ClientId]],
-        places: Sequence[_Worker | None],
+        places: Sequence[Worker | None],
         opened: Mapping[ClientId, Any],
         now: Moment,
     ) -> _Asked:
         """Let workers run a function for their groups; `_Asked` has what they say."""
-        asked: dict[_Worker, tuple[ClientId, ...]] = {}
+        asked: dict[Worker, tuple[ClientId, ...]] = {}
         for member in self._members:
             own = [one for one, place in zip(groups, places, strict=True) if place is member]
             clients = tuple(client for group in own for client in group)
@@ -196,10 +249,12 @@ class Workers:
         for member in self._members:
             self._put(member, {k: one for k, one in states.items() if self._where[k] is member})
 
-    def _put(self, member: _Worker, states: Mapping[ClientId, Any]) -> None:
+    def _put(self, member: Worker, states: Mapping[ClientId, Any], *, new: bool = False) -> None:
         names = tuple(states)
         for first in range(0, len(names), _CHUNK):
             some = names[first : first + _CHUNK]
+            if new:
+                member.take(some)
             member.send(_Put(some), *(states[client] for client in some))
             [sizes] = member.receive()
             self._sizes.update(zip(some, codec.decode_unchecked(sizes), strict=True))
@@ -216,7 +271,7 @@ class _Asked:
     def __init__(
         self,
         fn: ClientFunction,
-        asked: Mapping[_Worker, tuple[ClientId, ...]],
+        asked: Mapping[Worker, tuple[ClientId, ...]],
         sizes: dict[ClientId, int],
     ) -> None:
         self._fn, self._asked, self._sizes = fn, asked, sizes
@@ -299,10 +354,13 @@ class Staff:
     ----------
     most
         How many, where an algorithm is expected; None: as many as there are cores, if it pays.
+    cluster
+        Has them all, where an algorithm is expected; None: they are forks.
     """
 
-    def __init__(self, most: int | None) -> None:
+    def __init__(self, most: int | None, cluster: Cluster | None = None) -> None:
         self._asked, self._most = most is not None, cores() if most is None else most
+        self._cluster = cluster
         self.expect_nothing()
 
     def expect(self, algorithm: Algorithm) -> None:
@@ -344,11 +402,13 @@ class Staff:
 
     @property
     def may_grow(self) -> bool:
-        """Return whether there may be other processes."""
-        return self._most > 1 and can_fork(asked=self._asked)
+        """Return whether there may be forks."""
+        return self._cluster is None and self._most > 1 and can_fork(asked=self._asked)
 
     def workers(self, host: Host) -> Workers | None:
         """Return processes for some of the clients; None: this one is to go on with all."""
+        if self._cluster is not None:
+            return self._at(self._cluster, host) if self._functions else None
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
         give_back()  # or what was freed would be copied, page by page, where it is used again
@@ -357,8 +417,20 @@ class Staff:
         if not shares or not self.may_grow:
             self.expect_nothing()
             return None
-        found = Workers(host, shares, self._functions, self._classes)
+        forked: list[tuple[_Fork, Sequence[ClientId]]] = []
+        for share in shares:
+            given = len(shares) + 1, self._functions, self._classes
+            others = [one.channel for one, _ in forked]
+            forked.append((_Fork(host, share, *given, others), share))
+        found = Workers(host, forked, self._functions, self._classes, here=True)
         host.states = host.states.apart(own, len(shares) + 1)
+        return found
+
+    def _at(self, cluster: Cluster, host: Host) -> Workers:
+        shares = shares_of(sizes_of(host.blocks), cluster.processes)
+        members = list(zip(cluster.workers(host, shares), shares, strict=True))
+        found = Workers(host, members, self._functions, self._classes, here=False)
+        host.states = host.states.apart((), len(shares))
         return found
 
     def _pays(self, host: Host) -> bool:
@@ -394,8 +466,8 @@ def shares_of(work: Mapping[ClientId, float], processes: int) -> list[list[Clien
     ]
 
 
-class _Worker(Fork):
-    """A worker, on the side of the process that asks."""
+class _Fork(Fork):
+    """A worker that is a fork, on the side of the process that asks."""
 
     def __init__(
         self,
@@ -406,9 +478,16 @@ class _Worker(Fork):
         classes: tuple[type, ...],
         others: Sequence[Channel],
     ) -> None:
-        names = ", ".join(map(repr, clients[:3])) + (", …" if len(clients) > 3 else "")
         given = host, clients, processes, functions, classes
-        super().__init__(f"computed for {names}", partial(_serve, *given), others)
+        super().__init__(f"computed for {some_of(clients)}", partial(_serve, *given), others)
+
+    def take(self, clients: Sequence[ClientId]) -> None:
+        """Do nothing: a fork has all blocks and secrets."""
+
+
+def some_of(clients: Sequence[ClientId]) -> str:
+    """Return the first of some clients, as an error names them."""
+    return ", ".join(map(repr, clients[:3])) + (", …" if len(clients) > 3 else "")
 
 
 def _serve(
@@ -421,48 +500,77 @@ def _serve(
 ) -> None:
     """Answer calls until the other side closes: what a worker's process does."""
     host = Host(host.seed, host.blocks, host.states.apart(clients, processes), host.secrets)
+    desk = Desk(host, functions, classes)
     channel.send((None,))
     while True:
-        given = channel.receive()
+        channel.send(desk.answer(channel.receive()))
+
+
+class Desk:
+    """Answers what a worker is asked.
+
+    Parameters
+    ----------
+    host
+        The worker's clients.
+    functions
+        What may be asked.
+    classes
+        The dataclasses that states may hold.
+    """
+
+    def __init__(
+        self, host: Host, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]
+    ) -> None:
+        self._host, self._functions, self._classes = host, functions, classes
+        # a call that waits for what its releases draw from
+        self._waiting: tuple[_Call, dict[ClientId, Any], Sequence[Release]] | None = None
+
+    def answer(self, given: Sequence[memoryview]) -> list[Any]:
+        """Return the answer: that nothing failed, and values; or what failed."""
         try:
-            answer = _answer(host, given, functions, classes, channel)
+            return [None, *self._answer(given)]
         except Exception as error:
-            answer = [failure_of(error)]
-        channel.send(answer)
+            return [failure_of(error)]
 
+    def _answer(self, given: Sequence[memoryview]) -> Iterable[Any]:
+        head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put, _Noise)
+        states = self._host.states
+        if isinstance(head, _Fetch):
+            found = [states[client] for client in head.clients]
+            if head.leave:
+                self._host.forget(head.clients)
+            return found
+        if isinstance(head, _Put):
+            values = [codec.decode_unchecked(value, *self._classes) for value in given[1:]]
+            states.begin(zip(head.clients, values, strict=True))
+            return [tuple(map(states.size, head.clients))]
+        if isinstance(head, _Call):
+            fn = self._functions[head.function]
+            kinds = codec.classes_in(fn.message)
+            messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
+            opened = dict(zip(head.clients, messages, strict=True))
+            if not fn.releases:
+                return self._replies(head, opened, {})
+            releases = self._host.releases(fn, opened, head.moment)
+            self._waiting = head, opened, releases
+            return [(one.key.words, one.parts) for one in releases]
+        assert self._waiting is not None
+        call, opened, waiting = self._waiting
+        self._waiting = None
+        drawn = [codec.decode_unchecked(value, _Noise) for value in given]
+        noise = {
+            one.client: NoiseKey(one.key, SecretKey(own.secret), own.number)
+            for one, own in zip(waiting, drawn, strict=True)
+        }
+        return self._replies(call, opened, noise)
 
-def _answer(
-    host: Host,
-    given: Sequence[memoryview],
-    functions: Mapping[str, ClientFunction],
-    classes: tuple[type, ...],
-    channel: Channel,
-) -> list[Any]:
-    """Return the answer to a call: that nothing failed, and values."""
-    head = codec.decode_unchecked(given[0], _Call, _Fetch, _Put)
-    if isinstance(head, _Fetch):
-        found = [host.states[client] for client in head.clients]
-        if head.leave:
-            host.states.forget(head.clients)
-        return [None, *found]
-    if isinstance(head, _Put):
-        values = [codec.decode_unchecked(value, *classes) for value in given[1:]]
-        host.states.begin(zip(head.clients, values, strict=True))
-        return [None, tuple(map(host.states.size, head.clients))]
-    fn, now = functions[head.function], Moment(head.round, head.exchange)
-    kinds = codec.classes_in(fn.message)
-    messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
-    opened = dict(zip(head.clients, messages, strict=True))
-    noise: dict[ClientId, NoiseKey] = {}
-    if fn.releases:
-        releases = host.releases(fn, opened, now)
-        channel.send([None, *((one.key.words, one.parts) for one in releases)])
-        drawn = [codec.decode_unchecked(value, _Noise) for value in channel.receive()]
-        for one, own in zip(releases, drawn, strict=True):
-            noise[one.client] = NoiseKey(one.key, SecretKey(own.secret), own.number)
-    replies: list[Any] = []
-    clients = iter(head.clients)
-    for size in head.groups:
-        group = {client: opened[client] for client in itertools.islice(clients, size)}
-        replies += host.replies(fn, group, now, noise)
-    return [None, tuple(map(host.states.size, head.clients)), *replies]
+    def _replies(
+        self, call: _Call, opened: Mapping[ClientId, Any], noise: Mapping[ClientId, NoiseKey]
+    ) -> list[Any]:
+        fn, clients = self._functions[call.function], iter(call.clients)
+        replies: list[Any] = []
+        for size in call.groups:
+            group = {client: opened[client] for client in itertools.islice(clients, size)}
+            replies += self._host.replies(fn, group, call.moment, noise)
+        return [tuple(map(self._host.states.size, call.clients)), *replies]

@@ -86,7 +86,7 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
 
 
 def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return what a run that goes on changes: `yardsticks` and `workers`, which alone it may.
+    """Return what a run that goes on changes: `yardsticks`, `workers` and `ray`, no other key.
 
     Raises
     ------
@@ -97,10 +97,10 @@ def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         text = override if override.partition("=")[0].count(".") else f"experiment.{override}"
         tree = overridden(tree, text, ("experiment",))
-        if not set(tree["experiment"]) <= {"yardsticks", "workers"}:
+        if not set(tree["experiment"]) <= {"yardsticks", "workers", "ray"}:
             raise ExperimentError(
                 f"-c {override!r} changes what the run was begun with; of a run that goes on "
-                "experiment.yardsticks and workers can be set, everything else in a new run."
+                "experiment.yardsticks, workers and ray can be set, everything else in a new run."
             )
     found = dict(tree.get("experiment", {}))
     if not isinstance(found.get("yardsticks", True), bool):
@@ -110,7 +110,17 @@ def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
     count = found.get("workers", 0)
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise settings.wrong_value("[experiment]", "workers", count, "a whole number of at least 0")
+    _check_ray(found.get("ray", ""))
     return found
+
+
+def _check_ray(address: Any) -> None:
+    known = isinstance(address, str) and (
+        address in ("", "auto", "local") or re.fullmatch(r"[^\s/]+:[0-9]{1,5}", address)
+    )
+    if not known:
+        what = '"HOST:PORT" of a cluster, "auto" for that of this machine, "local", or ""'
+        raise settings.wrong_value("[experiment]", "ray", address, what)
 
 
 def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
@@ -279,6 +289,8 @@ class Experiment:
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     # processes that compute for simulated clients; 0: as many as there are cores, if that pays
     workers: settings.CountOrZero = 0
+    # address of the Ray cluster whose processes compute for simulated clients; "": this machine's
+    ray: str = ""
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
     preprocessing: Preprocessing = Preprocessing()
@@ -310,6 +322,12 @@ class Experiment:
                 f"[experiment] threads is {self.threads} and workers is {self.workers}, and a "
                 "library's threads do not go on in other processes; set threads = 1, or workers = "
                 "1."
+            )
+        _check_ray(self.ray)
+        if self.threads > 1 and self.ray:
+            raise ExperimentError(
+                f"[experiment] threads is {self.threads} and ray is {self.ray!r}, each of whose "
+                "processes computes in one thread; set threads = 1."
             )
         self._check_stopping()
         if self.dataset is not None and self.clients:

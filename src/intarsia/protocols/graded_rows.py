@@ -17,6 +17,7 @@ from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from intarsia.core.block import Array
 from intarsia.core.schema import Schema
@@ -35,17 +36,17 @@ def rows_that_count(schema: Schema, least: int, whole: Mask | None = None) -> Ma
     labelled = schema.label_holders > 0
     taken = np.ones(len(labelled), bool) if whole is None else whole
     kinds, held, takes = _kinds(schema, taken)
-    counts = np.bincount(kinds[labelled], minlength=len(held))
+    counts = np.bincount(kinds[labelled], minlength=held.shape[0])
     while len(told := _told(held, takes, counts, least)):
         counts[told] = 0
-    found: Mask = labelled & (counts[kinds] > 0) if len(held) else labelled
+    found: Mask = labelled & (counts[kinds] > 0) if held.shape[0] else labelled
     return found
 
 
-def _kinds(schema: Schema, taken: Mask) -> tuple[NDArray[np.intp], Mask, Mask]:
+def _kinds(schema: Schema, taken: Mask) -> tuple[NDArray[np.intp], csr_array, Mask]:
     """Return each sample's kind, (samples,), and of the kinds who holds the labels, and `taken`.
 
-    (kinds, clients) and (kinds,). Samples without a label are of kind 0.
+    (kinds, clients), 1 or 0, and (kinds,). Samples without a label are of kind 0.
     """
     numbers: dict[tuple[frozenset[str], bool], int] = {}
     kinds = np.zeros(len(schema.samples), np.intp)
@@ -55,21 +56,26 @@ def _kinds(schema: Schema, taken: Mask) -> tuple[NDArray[np.intp], Mask, Mask]:
             if len(own):
                 key = frozenset(cell.readers), side
                 kinds[own] = numbers.setdefault(key, len(numbers))
-    held = np.array([[c in names for c in schema.clients] for names, _ in numbers], bool)
+    places = {name: at for at, name in enumerate(schema.clients)}
+    columns = [sorted(places[name] for name in names) for names, _ in numbers]
+    ends = np.cumsum([0, *map(len, columns)])
+    every = np.array([at for own in columns for at in own], np.intp)
+    held = csr_array((np.ones(len(every), np.intp), every, ends), (len(columns), len(places)))
     return kinds, held, np.array([side for _, side in numbers], bool)
 
 
-def _told(held: Mask, takes: Mask, counts: NDArray[np.intp], least: int) -> NDArray[np.intp]:
+def _told(held: csr_array, takes: Mask, counts: NDArray[np.intp], least: int) -> NDArray[np.intp]:
     """Return kinds of fewer than `least` samples together that sums tell."""
-    few = (counts > 0) & (counts < least) if len(held) else np.zeros(0, bool)
-    few[few] = held[few][:, counts @ held >= least].any(axis=1)  # of a client that is graded
+    few = (counts > 0) & (counts < least) if held.shape[0] else np.zeros(0, bool)
+    few[few] = held[few] @ (counts @ held >= least) > 0  # of a client that is graded
     if not few.any():
         return np.zeros(0, np.intp)
     near, before = few, 0  # these, and all kinds that clients have sums of together with them
     while near.sum() > before:
         before = near.sum()
-        near = (counts > 0) & held[:, held[near].any(axis=0)].any(axis=1)
-    some, own = held[near].astype(np.float64), counts[near]
+        near = (counts > 0) & (held @ (near @ held > 0) > 0)
+    met = np.flatnonzero(near @ held)
+    some, own = held[near][:, met].toarray().astype(np.float64), counts[near]
     sums = _sums(some, own, least)
     if not takes.all():
         sums = np.concatenate([sums, _sums(some * takes[near, None], own, least)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +16,14 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core import plugins
-from intarsia.core.algorithm import Algorithm
+from intarsia.core.algorithm import Algorithm, Release
 from intarsia.core.settings import hyperparameters
+from intarsia.engines import codec
 from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.experiment.config import Experiment
 from intarsia.protocols.early_stopping import keeping_best
 from intarsia.training.baselines import BASELINES, Baseline
+from intarsia.training.timing import Limit
 
 _LINEAR = (COCOA, FEDAVG, HYFDCA)
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({one.name: one for one in _LINEAR})
@@ -149,3 +152,27 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
             "stopping of [split], or choose an algorithm on networks."
         )
     return keeping_best(algorithm), options
+
+
+@dataclass(frozen=True)
+class Named:
+    """An algorithm as another process of this package finds it."""
+
+    name: str
+    keeps_best: bool  # whether it stops early
+    release: Release | None  # with how much noise; None: without
+
+
+NAMED = "intarsia.training.registry:at_node"  # who reads it there
+
+
+def at_node(made_of: bytes) -> Algorithm:
+    """Return the algorithm that a `Named`, as the codec writes it, says; one thread computes."""
+    named: Named = codec.decode(made_of, Named, Release)
+    algorithm = algorithm_named(named.name)
+    assert isinstance(algorithm, Algorithm)
+    Limit(1).set()
+    algorithm = keeping_best(algorithm) if named.keeps_best else algorithm
+    if named.release is None or algorithm.private is None:
+        return algorithm
+    return algorithm.private(named.release)

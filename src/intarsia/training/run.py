@@ -21,6 +21,7 @@ from intarsia.core.memory import give_back
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
+from intarsia.engines.workers import Cluster
 from intarsia.errors import CheckpointError, ExperimentError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -91,13 +92,14 @@ def resume(
     callbacks: Sequence[Any] = (),
     wanted: bool | None = None,
     workers: int | None = None,
+    ray: str | None = None,
     algorithm: Algorithm | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
-    So does `workers` of the processes that compute, which change nothing of what comes out.
+    So do `workers` and `ray` of the processes that compute, which change nothing of what comes out.
     `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
@@ -127,6 +129,8 @@ def resume(
         description = replace(description, yardsticks=wanted)
     if workers is not None:
         description = replace(description, workers=workers)
+    if ray is not None:
+        description = replace(description, ray=ray)
     if wanted and run_folder.is_over_sites(folder):
         raise ExperimentError(
             f"The run in {folder} is over sites, whose tables nobody pools: it has no reference "
@@ -141,7 +145,7 @@ def resume(
     with run_folder.alone_in(folder):
         if _is_done(folder, wanted):  # another process came to the end of it
             return load(folder, allow_modules)
-        if wanted is not None or workers is not None:
+        if (wanted, workers, ray) != (None, None, None):
             run_folder.change_description(folder, description)
         trained = load(folder, allow_modules) if (folder / "result.json").is_file() else None
         if trained is not None and not description.yardsticks:
@@ -336,7 +340,9 @@ def _compare(
     spent = {name: seconds for name, seconds in found.seconds.items() if name != "total"}
     # what is done again to have the blocks is in the transcript and in the audit
     private = replace(description.privacy, transcript=False)
-    plan, _, ready = prepare(place, replace(description, privacy=private), clock := Clock(spent))
+    # and there is nothing left to compute for clients
+    described = replace(description, privacy=private, ray="")
+    plan, _, ready = prepare(place, described, clock := Clock(spent))
     assert isinstance(ready.engine, Simulation)
     left = found.yardsticks_left or yardsticks.left_of(found, description, plan.algorithm)
     beside = caveats.unmeasured(description, plan.algorithm)
@@ -514,6 +520,7 @@ class InThisProcess:
     truth: Structure | None = None
     drawn: bool = False
     found: Federation | None = None  # until its blocks are prepared
+    cluster: Cluster | None = None  # computes for the clients; None: this machine does
     scaling: Mapping[ClientId, Preparation] = field(default_factory=dict[ClientId, Preparation])
     parameters: Mapping[ClientId, Any] = field(default_factory=dict[ClientId, Any])
 
@@ -539,6 +546,8 @@ class InThisProcess:
     def open(self, plan: Plan) -> Checkpoints | None:
         """Begin the run in its folder, or go on there."""
         folder, found = self.folder, self.found
+        how = plan.description, plan.algorithm, plan.release
+        self.cluster = self.held.enter_context(setup.cluster_of(*how))
         if folder is None:
             return None
         assert found is not None
@@ -571,7 +580,9 @@ class InThisProcess:
             run_folder.keep_fingerprints(folder, description)
         states = States(description.state_megabytes * 1_000_000, folder)
         parties = setup.LocalParties(
-            *(description, parts, *sealed, secrets, states, ledger), keep=description.yardsticks
+            *(description, parts, *sealed, secrets, states, ledger),
+            keep=description.yardsticks,
+            cluster=self.cluster,
         )
         engine, notes = setup.set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from intarsia.core.algorithm import Algorithm, Part, RandomKey, SecretKey, Sends
+from intarsia.core.algorithm import Algorithm, Part, RandomKey, Release, SecretKey, Sends
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
-from intarsia.errors import KeyMaterialError
+from intarsia.engines.workers import Cluster
+from intarsia.errors import ExperimentError, KeyMaterialError
 from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.maths.linear import losses
 from intarsia.privacy.keys.secret_file import drawn_once
@@ -28,6 +31,7 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import differential_privacy, evaluation, preprocessing
 from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
+from intarsia.training.registry import NAMED, Named
 
 Step = Literal["prepared", "clipped", "counted once"]  # what a client makes of its blocks
 Engine = Simulation | Remote
@@ -154,6 +158,35 @@ def workers_of(description: Experiment) -> int | None:
     return description.workers or None
 
 
+def cluster_of(
+    description: Experiment, algorithm: Algorithm | Baseline, release: Release | None
+) -> AbstractContextManager[Cluster | None]:
+    """Return the cluster that computes for simulated clients, once it is entered; None: none.
+
+    Raises
+    ------
+    ExperimentError
+        If Ray is not installed or cannot be used, or the algorithm is none that has a name.
+    """
+    if not description.ray or not algorithm.federated:
+        return nullcontext()
+    if description.own_algorithm is not None:
+        raise ExperimentError(
+            f"[experiment] ray is {description.ray!r}, and the algorithm {algorithm.name!r} is "
+            "given as an object, which other machines cannot find; let a package that is installed "
+            'on all of them name it, or set ray = "".'
+        )
+    try:
+        from intarsia.engines.transports.ray import RayCluster
+    except ModuleNotFoundError as absent:
+        raise ExperimentError(
+            f"[experiment] ray is {description.ray!r}, and the package {absent.name} is not "
+            'installed; run pip install "intarsia[ray]".'
+        ) from None
+    named = Named(description.algorithm, description.early_stopping > 0, release)
+    return RayCluster(description.ray, description.workers, NAMED, codec.encode(named)).connected()
+
+
 def sealed_sums(
     description: Experiment, clients: Sequence[ClientId], folder: Path | None
 ) -> tuple[Sealing | None, Recorder | None]:
@@ -183,6 +216,7 @@ class LocalParties:
     states: States | None = None
     ledger: ReleaseLedger | None = None  # of what they released with noise; None: nothing so far
     keep: bool = False  # blocks with whole values, beside those that count once
+    cluster: Cluster | None = None  # computes for them; None: this machine does
     engine: Simulation | None = None
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
 
@@ -199,6 +233,7 @@ class LocalParties:
             ledger=self.ledger,
             aligned=True,
             workers=workers_of(self.experiment),
+            cluster=self.cluster,
         )
         for blocks in self.parts.values():
             blocks.clear()

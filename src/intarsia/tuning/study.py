@@ -273,7 +273,7 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     """Return the study in the folder, begun or gone on with; refuse that of something else."""
     optuna = _optuna()
     tree = config.to_dict(described)
-    for key in ("out", "workers"):  # which change nothing of what comes out
+    for key in ("out", "workers", "ray"):  # which change nothing of what comes out
         tree["experiment"].pop(key, None)
     ranges = search.to_table(how)
     if not how.path:

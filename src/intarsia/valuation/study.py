@@ -165,7 +165,7 @@ def contribution(
     if folder is None:
         return _found(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
-    for key in ("out", "workers"):  # which change nothing of what comes out
+    for key in ("out", "workers", "ray"):  # which change nothing of what comes out
         tree["experiment"].pop(key, None)
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
@@ -337,7 +337,9 @@ def _runs(work: _Work, folder: Path | None) -> dict[int, Coalition]:
 def _processes(work: _Work, found: Mapping[int, Coalition], left: int) -> int:
     """Return how many processes the runs that are left take."""
     whole = found.get(_every(work.parties))
-    if whole is None or whole.seconds < _LONG or not can_fork(asked=work.described.workers > 1):
+    if whole is None or whole.seconds < _LONG or work.described.ray:
+        return 1
+    if not can_fork(asked=work.described.workers > 1):
         return 1
     most = workers_of(work.described)
     return min(cores() if most is None else most, left)

@@ -39,7 +39,7 @@ from intarsia.algorithms.linear import sealed_weights
 from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
-from intarsia.core.schema import Schema
+from intarsia.core.schema import Learners, Schema
 from intarsia.core.settings import Between, Count, NotNegative, Positive, check_ranges
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
@@ -83,7 +83,7 @@ class Client:
 
     options: FedAvg
     feature_cell: NDArray[np.intp]  # (features,)
-    feature_owners: tuple[tuple[ClientId, ...], ...]  # by cell, those that have labels
+    learners: tuple[Learners, ...]  # by cell, those that have labels
     feature_share: Array  # (features,) 1 / holders
     label_share: Array  # (samples,) 1 / holders of the label, 0 without one
     copies: Copies | None  # by what the values of its block were divided
@@ -137,15 +137,12 @@ def init_client(
     """Return a client's state: what the public index sets say, and weights of zero."""
     losses.check_labels(losses.loss_code(options.loss), block.y, f"client {client!r}")
     features = schema.features
-    able = {name for name, holding in schema.holdings.items() if holding.labelled.any()}
     held = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
     holders = schema.label_holders[schema.samples.own(client)]
     return Client(
         options=options,
         feature_cell=features.cell_of[features.own(client)],
-        feature_owners=tuple(
-            tuple(name for name in cell.owners if name in able) for cell in features.cells
-        ),
+        learners=schema.learners,
         feature_share=1 / features.holders[features.own(client)],
         label_share=held / np.maximum(holders, 1),
         copies=schema.copies(client),
@@ -209,8 +206,8 @@ def _descend(client: Client, block: Block, message: Descend, rng: fl.RandomKey) 
 
 def _counts(client: Client, message: Descend) -> NDArray[np.int64]:
     """Return how many clients that are there change the weight of each feature, at least one."""
-    present = set(message.present)
-    cells = np.array([len(present.intersection(names)) for names in client.feature_owners])
+    present = frozenset(message.present)
+    cells = np.array([owners.among(present) for owners in client.learners])
     counts: NDArray[np.int64] = np.maximum(cells, 1)[client.feature_cell]
     return counts
 
@@ -346,7 +343,7 @@ FEDAVG = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=partial(sealed_weights.conclude, certify=certify),
-    states=(Server, Client, FedAvg, Copies, fl.Release),
+    states=(Server, Client, FedAvg, Copies, Learners, fl.Release),
     model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
     disclosure=_disclosure(local_descent),
     private=private,

@@ -1,6 +1,7 @@
-"""Carry bytes between the server and sites: one file for each framework.
+"""Carry bytes to clients elsewhere: one file for each framework.
 
-Both give an `engines.remote.Transport`. Read `flower` first, which is the shorter one.
+`flower` and `nvflare` give an `engines.remote.Transport` to sites. Read `flower` first, which is
+the shorter one. `ray` gives a simulation the processes of a cluster.
 """
 
 from typing import TYPE_CHECKING
