@@ -113,7 +113,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     options = server.options
     if options.start != "common":
         server = fl.evolve(server, whole=_given(server, clients, Whole(start.extractors)))
-        return _with_classifiers(server, clients)
+        return _with_classifiers(_with_classes(server, clients), clients)
     if options.matching == "rounds":
         whole = _given(server, clients, Whole(start.extractors))
         return fl.evolve(server, whole=fl.evolve(start, extractors=whole.extractors))
@@ -223,10 +223,10 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     if server.options.shares == "nothing":
         clients.ask(at_client.train_alone, _broadcast(server, clients))
         return server, fl.RoundMetrics(phase="local")
-    if server.options.matching == "rounds":
-        return _with_classifiers(server, clients), fl.RoundMetrics(phase="matching")
     # step 1: the classes' weights
     server = _with_classes(server, clients)
+    if server.options.matching == "rounds":
+        return _with_classifiers(server, clients), fl.RoundMetrics(phase="matching")
     # step 2: local training
     total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # step 3: the server's network
@@ -242,10 +242,14 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
 def _with_classes(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the classes' weights over the clients that are there."""
     options, there = server.options, tuple(clients.ids)
-    if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
+    balanced = options.softmax == "balanced"
+    # where neurons are matched, or at the start, the rows of the output layer are averaged there
+    summed = server.whole.rest is not None and options.matching == "none"
+    needed = balanced or (summed and options.unseen_rows == "kept")
+    if options.shares != "all" or not needed or server.counted == there:
         return server
     total = clients.sum(at_client.weigh_classes, dict.fromkeys(there, at_client.Weight()))
-    by_block = None if server.made_of.hidden else total.by_block
+    by_block = total.by_block if balanced or not server.made_of.hidden else None
     return fl.evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
 
