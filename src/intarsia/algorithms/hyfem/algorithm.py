@@ -11,7 +11,7 @@ choosing the client's blocks, f_m the mean cross-entropy of its rows, weights p_
 A round (Algorithm 1), at clients that are there:
 
 1. `weigh_classes`, where others were there the round before: the weights of those that have a class
-   are added up, for clients alone to open
+   are added up, over all and over the holders of each block, for clients alone to open
 2. `local_training`: start from the server's model; Q steps of descent on batches, with the proximal
    terms ("prox") or without ("avg")
 3. the server adds up the changes, which it never reads: each extractor and its columns of the first
@@ -20,7 +20,10 @@ A round (Algorithm 1), at clients that are there:
 Departures, each an argument: rows of the output layer for classes that a client lacks stay the
 server's (`unseen_rows`); what goes into the first layer is scaled by d₀/d_m (`scaling`); blocks of
 a row are left out at random, and the others make up for it (`block_dropout`), so that no neuron
-rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
+rests on blocks that only some clients have together; a row's softmax counts each class by how many
+clients have it of the blocks that the row keeps (`softmax`, see `client._loss`), so that a block
+does not speak against a class that nobody could teach it; the rate falls from round to round
+(`decay`).
 Neurons keep their numbers, Π = 1, which from a common start is the best matching; with `matching` =
 "rounds" the server asks for the classifiers and matches them in each round (line 8, Algorithm 3),
 from classifiers of the clients' own with `start` = "matched" once. A neuron that is opened there
