@@ -207,6 +207,9 @@ def test_clients_that_the_federation_makes_worse_are_named():
     assert "worse than the own model of 2 of 3 clients on their rows" in note
     assert "north (accuracy 0.75 alone, 0.7 federated), west (accuracy 0.625 alone, 0.5" in note
     assert "intarsia contribution" in note
+    assert "weights" not in note
+    (alike,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)), "clients")
+    assert 'try weights = "samples". See' in alike
     assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
     assert worse_by_joining(Metrics()) == ()
 

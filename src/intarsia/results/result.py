@@ -163,8 +163,11 @@ def better_alone(metrics: Metrics) -> tuple[str, ...]:
     )
 
 
-def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
-    """Return a note that names each client whose federated model is worse than its own alone."""
+def worse_by_joining(metrics: Metrics, weights: object = "samples") -> tuple[str, ...]:
+    """Return a note that names each client whose federated model is worse than its own alone.
+
+    `weights` is what clients count for in the run's averages, if it has some.
+    """
     found = _losing(metrics)
     if not found:
         return ()
@@ -177,10 +180,15 @@ def worse_by_joining(metrics: Metrics) -> tuple[str, ...]:
             f"{name} ({one.figure} {one.alone:.4g} alone, {one.joined:.4g} federated{ranked})"
         )
     count = len([one for one in metrics.standalone if one in metrics.clients])
+    alike = (
+        'Clients with few rows count as much as those with many here: try weights = "samples". '
+        if weights in ("clients", "equal")
+        else ""
+    )
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
-        "chance. See what each party adds with intarsia contribution, and look for better "
+        f"chance. {alike}See what each party adds with intarsia contribution, and look for better "
         "hyperparameters with intarsia tune. Where the clients' rows follow different rules, one "
         "model for all fits none: then femam or flic may serve, which train one for each client.",
     )

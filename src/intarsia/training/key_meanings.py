@@ -199,7 +199,10 @@ SAID: dict[str, tuple[str, str]] = {
     "sigma02": ("σ0² of the matching's prior", "hardly ever"),
     "sigma2": ("σ² of the matching's neurons", "hardly ever"),
     "similarity_weight": ("η of the kernels' similarity", "lower where it costs accuracy"),
-    "softmax": ("classes of the softmax in training", "held where clients lack many classes"),
+    "softmax": (
+        "balanced: by how many have a class of a row's blocks",
+        "all: the paper; tells clients less of who has which class",
+    ),
     "start": ("what models or classifiers start from", "see femam.md, hyfem.md"),
     "steadiness": ("variance of accuracy (percent) that is steady", "lower to train levels longer"),
     "hyfdca.step": ("how long ascents step: searched, or gamma", "fixed: the paper"),

@@ -144,7 +144,8 @@ def _kept(found: Result, done: Mapping[Yardstick, Scored], clock: Clock) -> Resu
             metrics = replace(metrics, centralised=scored.centralised)
         else:
             metrics = metrics.beside(scored.standalone or {})
-            notes = (*notes, *results.worse_by_joining(metrics))
+            weights = found.hyperparameters.get("weights")
+            notes = (*notes, *results.worse_by_joining(metrics, weights))
         ended = replace(ended, metrics=metrics, notes=(*ended.notes, *notes))
     left = tuple(one for one in left if one not in done)
     ended = replace(ended, yardsticks_left=left, seconds=results.with_total(clock.seconds))

@@ -155,7 +155,8 @@ def plain_rounds(blocks, options, pulls, rounds, *, personal=False):
     ends = {}
     for number in range(1, rounds + 1):
         # the exchanges before training in a round count: `weigh_classes` in the first one
-        first = 2 if number == 1 and options.unseen_rows == "kept" and not personal else 1
+        weighed = options.unseen_rows == "kept" or options.softmax == "balanced"
+        first = 2 if number == 1 and weighed and not personal else 1
         for client, block in aligned.items():
             key = RandomKey((0, number, first, client, "local_training"))
             start = {**average, **heads[client]} if personal else average
@@ -394,6 +395,49 @@ def test_a_softmax_over_the_held_classes_moves_no_row_of_another():
         assert bool(row != drawn[-1]) is moved
 
 
+def test_a_balanced_softmax_counts_who_has_a_class_of_the_blocks_that_a_row_keeps():
+    """Log-loss of z_k + the mean of log(holders of k / mean over classes) over the row's blocks.
+
+    A class that nobody has of some of them is left out; of all of them: it is told as if it were
+    the row's own with chance 1/(2 K).
+    """
+    held = {"c0": "uv", "c1": "vw", "c2": "uw"}
+    classes = {"c0": (0, 1), "c1": (0, 1), "c2": (1, 2)}  # v of class 2 is with nobody
+    engine, server = started(HyFEM(**SMALL), clients(held, classes))
+    engine.begin_round(1)
+    told = engine.reveal(HYFEM.round(server, engine, engine.key())[0].seen_by_block)
+    found = hyfem_client._by_block(engine.get_states()["c0"], told)
+    np.testing.assert_allclose(np.exp(found["beside"]), [[3 / 4, 3 / 2, 3 / 4], [1, 1, 1]])
+    np.testing.assert_array_equal(found["unknown"], [[0, 0, 0], [0, 0, 1]])
+    rng = np.random.default_rng(0)
+    scores, drawn, y = rng.normal(size=(40, 3)), rng.normal(size=(40, 2)), rng.integers(2, size=40)
+    expected = []
+    for z, number, label in zip(scores, drawn, y, strict=True):
+        kept = (number >= 0) | (number == number.max())
+        odds = np.exp(z + found["beside"][kept].mean(0))
+        target = np.eye(3)[label]
+        if kept.all():
+            odds[2] = 0.0
+        elif kept[1]:  # v alone
+            target = target * 5 / 6 + [0, 0, 1 / 6]
+        there = target > 0
+        expected.append(-(target[there] * np.log(odds[there] / odds.sum())).sum())
+    batch = {"x0": scores, "x1": scores, "y": y, "drawn": drawn, **found}
+    batch = {key: torch.from_numpy(values) for key, values in batch.items()}
+    value = hyfem_client._loss(0.5, 0.0, lambda values, factors: values[0], batch)
+    np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12)
+
+
+def test_where_everybody_has_all_classes_a_balanced_softmax_is_the_plain_one():
+    everything = dict.fromkeys(HELD, (0, 1, 2))
+    found, expected = (
+        run(HyFEM(**SMALL, softmax=softmax), clients(classes=everything))[2].network
+        for softmax in ("balanced", "all")
+    )
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-12)
+
+
 def test_blocks_are_left_out_in_training():
     with_all, fewer = (
         run(HyFEM(**{**PLAIN, "block_dropout": share}), clients(), 1)[2].network
@@ -597,7 +641,7 @@ def test_clients_that_cannot_take_part_are_named():
 def test_a_block_of_one_client_a_client_apart_and_a_client_of_one_class_all_train():
     held = {"c0": "uv", "c1": "uv", "c2": "w"}  # w is at one client, which shares no block
     blocks = clients(held, {"c0": (0, 1, 2), "c1": (1,), "c2": (0, 2)})
-    for softmax in ("all", "held"):
+    for softmax in ("balanced", "all", "held"):
         options = HyFEM(**SMALL, softmax=softmax)
         engine, _, conclusion = run(options, blocks, rounds=0)
         first, loss = networks(engine)["c2"], conclusion.info.loss

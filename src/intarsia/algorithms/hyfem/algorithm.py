@@ -11,7 +11,7 @@ choosing the client's blocks, f_m the mean cross-entropy of its rows, weights p_
 A round (Algorithm 1), at clients that are there:
 
 1. `weigh_classes`, where others were there the round before: the weights of those that have a class
-   are added up, for clients alone to open
+   are added up, over all and over the holders of each block, for clients alone to open
 2. `local_training`: start from the server's model; Q steps of descent on batches, with the proximal
    terms ("prox") or without ("avg")
 3. the server adds up the changes, which it never reads: each extractor and its columns of the first
@@ -20,7 +20,10 @@ A round (Algorithm 1), at clients that are there:
 Departures, each an argument: rows of the output layer for classes that a client lacks stay the
 server's (`unseen_rows`); what goes into the first layer is scaled by d₀/d_m (`scaling`); blocks of
 a row are left out at random, and the others make up for it (`block_dropout`), so that no neuron
-rests on blocks that only some clients have together; the rate falls from round to round (`decay`).
+rests on blocks that only some clients have together; a row's softmax counts each class by how many
+clients have it of the blocks that the row keeps (`softmax`, see `client._loss`), so that a block
+does not speak against a class that nobody could teach it; the rate falls from round to round
+(`decay`).
 Neurons keep their numbers, Π = 1, which from a common start is the best matching; with `matching` =
 "rounds" the server asks for the classifiers and matches them in each round (line 8, Algorithm 3),
 from classifiers of the clients' own with `start` = "matched" once. A neuron that is opened there
@@ -113,7 +116,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     options = server.options
     if options.start != "common":
         server = fl.evolve(server, whole=_given(server, clients, Whole(start.extractors)))
-        return _with_classifiers(server, clients)
+        return _with_classifiers(_with_classes(server, clients), clients)
     if options.matching == "rounds":
         whole = _given(server, clients, Whole(start.extractors))
         return fl.evolve(server, whole=fl.evolve(start, extractors=whole.extractors))
@@ -223,10 +226,10 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     if server.options.shares == "nothing":
         clients.ask(at_client.train_alone, _broadcast(server, clients))
         return server, fl.RoundMetrics(phase="local")
-    if server.options.matching == "rounds":
-        return _with_classifiers(server, clients), fl.RoundMetrics(phase="matching")
     # step 1: the classes' weights
     server = _with_classes(server, clients)
+    if server.options.matching == "rounds":
+        return _with_classifiers(server, clients), fl.RoundMetrics(phase="matching")
     # step 2: local training
     total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # step 3: the server's network
@@ -242,10 +245,14 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
 def _with_classes(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the classes' weights over the clients that are there."""
     options, there = server.options, tuple(clients.ids)
-    if options.unseen_rows == "averaged" or options.shares != "all" or server.counted == there:
+    balanced = options.softmax == "balanced"
+    # where neurons are matched, or at the start, the rows of the output layer are averaged there
+    summed = server.whole.rest is not None and options.matching == "none"
+    needed = balanced or (summed and options.unseen_rows == "kept")
+    if options.shares != "all" or not needed or server.counted == there:
         return server
     total = clients.sum(at_client.weigh_classes, dict.fromkeys(there, at_client.Weight()))
-    by_block = None if server.made_of.hidden else total.by_block
+    by_block = total.by_block if balanced or not server.made_of.hidden else None
     return fl.evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
 

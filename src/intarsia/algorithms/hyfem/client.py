@@ -34,6 +34,10 @@ from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
 from intarsia.maths.training.optimisers import SGD
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
+_LEFT_OUT = -1e4  # beside a score: its exponential is 0 in every precision
+_CHANCE = 0.5  # of a class that a row's blocks say nothing of, in 1/K
+_ALMOST = 1 - 1e-3  # of the blocks that a row keeps: all of them, rounded
+
 
 @fl.describe("network parameters or their changes")
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Seen:
     """The client's p_m for each class that it has rows of, else 0."""
 
     classes: Array  # (outputs,)
-    by_block: fl.PerBlock | None  # block → (outputs,), where the first layer is the last
+    # block → (outputs,), for a balanced softmax and where the first layer is the last
+    by_block: fl.PerBlock | None
 
 
 @dataclass(frozen=True)
@@ -135,11 +140,41 @@ def _training(
 
 
 def _loss(dropout: float, smoothing: float, model: nn.Module, batch: Batch) -> Tensor:
-    """Return the cross-entropies of a batch over the classes that count."""
+    """Return the cross-entropies of a batch; how classes count goes by the blocks a row keeps.
+
+    Beside a score comes the mean of what it gets by these. A class that is unknown of some of them
+    is left out, for no row could train it up again. One that is unknown of all of them they cannot
+    exclude: of K classes it has a chance of 1/(2 K), and the row's own class has the rest.
+    """
     slots = sum(name[0] == "x" for name in batch)
     factors = _factors(batch["drawn"], dropout) if dropout else None
     found = model([batch[f"x{slot}"] for slot in range(slots)], factors)
-    return targets.cross_entropy(found + batch["counting"].unsqueeze(-2), batch["y"], smoothing)
+    if "beside" not in batch:
+        return targets.cross_entropy(found, batch["y"], smoothing)
+    beside, unknown = batch["beside"], batch.get("unknown")  # (..., slots, outputs)
+    kept = torch.ones_like(beside[..., None, :, 0]) if factors is None else factors.sign()
+    kept = (kept / kept.sum(-1, keepdim=True)).to(beside.dtype)  # (..., rows or 1, slots)
+    more = kept @ beside
+    if unknown is None:
+        each = targets.cross_entropy(found + more, batch["y"])
+    else:
+        each = _with_unknown(found, more, kept @ unknown, batch["y"])
+    if not smoothing:
+        return each
+    return (1 - smoothing) * each - smoothing * found.log_softmax(-1).mean(-1)
+
+
+def _with_unknown(scores: Tensor, beside: Tensor, unknown: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropies where each class is unknown of some of a row's blocks.
+
+    `unknown` is the share of these, (..., rows or 1, outputs).
+    """
+    of_all = unknown > _ALMOST
+    of_some = (unknown > 0) & ~of_all
+    chances = (scores + beside.masked_fill(of_some, _LEFT_OUT)).log_softmax(-1)
+    free = (_CHANCE / scores.shape[-1] * of_all.to(beside.dtype)).expand_as(scores)
+    target = free.scatter_add(-1, y[..., None], 1 - free.sum(-1, keepdim=True))
+    return -(target * chances).sum(-1)
 
 
 def _factors(drawn: Tensor, dropout: float) -> Tensor:
@@ -153,7 +188,29 @@ def _factors(drawn: Tensor, dropout: float) -> Tensor:
     return found
 
 
-def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
+def _by_block(client: Client, holders: Mapping[str, Array] | None) -> dict[str, Array]:
+    """Return what a row's scores get beside them by a block that it keeps, and what is unknown.
+
+    Each is (slots, outputs); none where the softmax is a plain one. `holders` are Σ p of those that
+    hold a block of a class, by block. Their logs make the balanced softmax of Ren et al. (2020),
+    here over who has a class, not over its rows.
+    """
+    options, made_of = client.options, client.made_of
+    lacking = np.tile(~client.classes, (len(made_of.blocks), 1))
+    if options.softmax == "held":
+        return {"beside": np.where(lacking, _LEFT_OUT, 0.0), "unknown": np.zeros(lacking.shape)}
+    if options.softmax == "all" or holders is None:
+        return {}
+    each = np.stack([holders[name] for name in made_of.blocks])
+    # encrypted totals of nothing may be a little off
+    known = each > min(client.shares.values()) / 2
+    mean = np.mean(each, axis=1, where=known, keepdims=True)
+    return {"beside": np.log(np.where(known, each / mean, 1.0)), "unknown": 1.0 - known}
+
+
+def _learner(
+    client: Client, block: Block, rng: fl.RandomKey, counted: Mapping[str, Array]
+) -> Learner:
     """Return a client's side of a round: the rows of its steps, drawn without repeating any.
 
     Rows are repeated where there are fewer than its steps take.
@@ -168,7 +225,6 @@ def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
     tensors = as_tensors(client.parameters)
     like = tensors["classifier.0.bias"]
     labels = targets.label_tensor(own.y, like, made_of.outputs)
-    counting = np.where(client.classes | (options.softmax == "all"), 0.0, -np.inf)
     values = {
         f"x{slot}": torch.from_numpy(x).to(like.dtype)
         for slot, x in enumerate(nets.values_of(made_of, own))
@@ -181,15 +237,15 @@ def _learner(client: Client, block: Block, rng: fl.RandomKey) -> Learner:
             **targets.importance(labels, like, made_of.outputs, options.class_weights),
         },
         key=rng.integer(),
-        constants={"counting": torch.from_numpy(counting).to(like.dtype)},
+        constants={key: torch.from_numpy(values).to(like.dtype) for key, values in counted.items()},
     )
 
 
-def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], number: int) -> list[Client]:
+def _trained(calls: Sequence[fl.ClientCall[Told]]) -> list[Client]:
     """Return the clients after the steps of a round, those of one structure at once."""
-    trainings, known = [], tasks[0][0].options
+    trainings, known, number = [], calls[0][0].options, calls[0][2].number
     rate = known.rate * known.decay ** max(0, number - 1) * known.rate_factor(number)
-    for client, _, _ in tasks:
+    for client, _, _, _ in calls:
         options, made_of = client.options, client.made_of.structure
         dropout = options.block_dropout if len(made_of.blocks) > 1 else 0.0
         how = (
@@ -198,9 +254,17 @@ def _trained(tasks: Sequence[tuple[Client, Block, fl.RandomKey]], number: int) -
         )
         given = (options.pulls, options.steps, options.batch, dropout, how)
         trainings.append(_training(made_of, *given))
-    learners = [_learner(*task) for task in tasks]
+    counted = [_by_block(client, message.by_block) for client, _, message, _ in calls]
+    if not any(own.any() for one in counted for own in one.values()):  # zeros change nothing
+        counted = [{} for _ in calls]
+    elif not any(one["unknown"].any() for one in counted):
+        counted = [{"beside": one["beside"]} for one in counted]
+    learners = [
+        _learner(client, block, rng, own)
+        for (client, block, _, rng), own in zip(calls, counted, strict=True)
+    ]
     found = train_learners(trainings, learners, known.engine, rate, device_of(known))
-    return [fl.evolve(task[0], parameters=own) for task, own in zip(tasks, found, strict=True)]
+    return [fl.evolve(call[0], parameters=own) for call, own in zip(calls, found, strict=True)]
 
 
 def init_client(
@@ -241,8 +305,8 @@ def weigh_classes(
 ) -> tuple[Client, Seen]:
     """Send the client's weight for each class that it has."""
     own: Array = np.where(client.classes, client.shares[client.name], 0.0)
-    by_block = None if client.made_of.hidden else dict.fromkeys(client.made_of.blocks, own)
-    return client, Seen(own, by_block)
+    wanted = client.options.softmax == "balanced" or not client.made_of.hidden
+    return client, Seen(own, dict.fromkeys(client.made_of.blocks, own) if wanted else None)
 
 
 def _opened(client: Client, message: Told) -> Client:
@@ -263,8 +327,7 @@ def _opened(client: Client, message: Told) -> Client:
 def local_training(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, Change]]:
     """Train from the server's network; send the client's part of its change."""
     before = [_opened(client, message) for client, _, message, _ in calls]
-    tasks = [(client, block, rng) for client, (_, block, _, rng) in zip(before, calls, strict=True)]
-    after = _trained(tasks, calls[0][2].number)
+    after = _trained([(own, *call[1:]) for own, call in zip(before, calls, strict=True)])
     return [
         (new, _change(old, new, call[2]))
         for old, new, call in zip(before, after, calls, strict=True)
@@ -278,8 +341,7 @@ local_training = fl.told_the_same(local_training, "columns")
 @fl.vectorised_function
 def train_alone(calls: Sequence[fl.ClientCall[Told]]) -> list[tuple[Client, fl.Ready]]:
     """Train the client's own network; there is nothing to send."""
-    tasks = [(client, block, rng) for client, block, _, rng in calls]
-    return [(client, fl.Ready()) for client in _trained(tasks, calls[0][2].number)]
+    return [(client, fl.Ready()) for client in _trained(calls)]
 
 
 # it draws the other's batches, so that the two can be compared

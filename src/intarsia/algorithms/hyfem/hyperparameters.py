@@ -50,7 +50,9 @@ class HyFEM(TrainingOptions):
     weights: Literal["samples", "clients", "equal"] = "clients"
     # rows of the output layer for classes that a client lacks: the server's, or as if trained
     unseen_rows: Literal["kept", "averaged"] = "kept"
-    softmax: Literal["all", "held"] = "all"  # in training: over all classes, or the client's own
+    # in training: over all classes, by how many clients have each of the blocks that a row keeps;
+    # over all alike; or over the client's own
+    softmax: Literal["balanced", "all", "held"] = "balanced"
     scaling: bool = True  # of the first layer's input, by d₀/d_m
     block_dropout: FractionBelowOne = 0.5  # probability that a row's block is left out in a step
     # classifiers: drawn by the server; or each client's own, matched before the first round, or put
