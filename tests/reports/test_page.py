@@ -367,6 +367,10 @@ def test_anchors_are_told_by_the_classifiers_of_all_parties(tmp_path):
         Anchor("b", "a", 5.0, ("agrees", "always b"), {}),
     )
     assert anchors_of(tmp_path, {**described, "task": "regression"}) == ()
+    # folders that somebody prepared
+    for wrong in (means[0], means[:, :1], means * np.nan, np.array([["a", "b"]] * 2)):
+        np.savez(tmp_path / "model/shared.npz", **{"anchors.means": wrong})
+        assert anchors_of(tmp_path, described) == ()
 
 
 def test_every_algorithm_is_described():

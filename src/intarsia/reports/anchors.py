@@ -48,11 +48,17 @@ def anchors_of(folder: Path, described: Mapping[str, Any]) -> tuple[Anchor, ...]
         return ()
     if not isinstance(model, Networks) or not model or architecture.get("mixing"):
         return ()
-    means = np.asarray(model.any.parameters.get("anchors.means", ()), np.float64)
-    if len(means) < 2:  # of levels that add up there is one set for each
+    own, classes = model.any.parameters, [str(one) for one in model.any.classes_]
+    if not {"anchors.means", "classifier.weight"} <= own.keys():  # levels that add up have others
         return ()
-    classes = [str(one) for one in model.any.classes_]
-    place = model.any.parameters.get("labels.anchors", np.arange(len(means)))
+    means, latent = np.asarray(own["anchors.means"]), own["classifier.weight"].shape[-1]
+    # a folder may have come from somebody else
+    if means.dtype.kind != "f" or means.ndim != 2 or means.shape[1] != latent:
+        return ()
+    place = np.asarray(own.get("labels.anchors", np.arange(len(means))))
+    if len(means) < 2 or place.shape != (len(classes),) or not np.isfinite(means).all():
+        return ()
+    means = means.astype(np.float64)
     of = [[classes[at] for at in np.flatnonzero(place == number)] for number in range(len(means))]
     names = [" or ".join(some) for some in of]
     apart = np.linalg.norm(means[:, None] - means[None], axis=-1)
@@ -63,8 +69,8 @@ def anchors_of(folder: Path, described: Mapping[str, Any]) -> tuple[Anchor, ...]
             name,
             names[int(apart[number].argmin())],
             float(apart[number].min()),
-            tuple(client for client, own in said.items() if own[number] in of[number]),
-            {client: own[number] for client, own in said.items() if own[number] not in of[number]},
+            tuple(client for client, one in said.items() if one[number] in of[number]),
+            {client: one[number] for client, one in said.items() if one[number] not in of[number]},
         )
         for number, name in enumerate(names)
     )
