@@ -67,9 +67,11 @@ def test_a_disk_without_room_is_told_before_it_is_written_to(monkeypatch, tmp_pa
 
 
 def test_free_memory_is_no_more_than_the_limit_of_the_container(monkeypatch, tmp_path):
-    limit, used = tmp_path / "max", tmp_path / "current"
-    limit.write_text("10000000\n"), used.write_text("4000000\n")
-    monkeypatch.setattr(memory, "_GROUPS", ((limit, used),))
+    limit, used, counted = (tmp_path / name for name in ("max", "current", "stat"))
+    limit.write_text("10000000\n")
+    used.write_text("5000000\n")
+    counted.write_text("anon 4000000\ninactive_file 1000000\n")
+    monkeypatch.setattr(memory, "_GROUPS", ((limit, used, counted, "inactive_file"),))
     if (found := memory.free_memory()) is None:
         pytest.skip("this system does not tell")
     assert found == 6_000_000

@@ -334,20 +334,27 @@ def taken(
     With `ones` the table has a last column of ones. Rows are copied some at a time, so that there
     is nothing of a table's size but what is read and what is written.
     """
-    count, width = x.shape[0], x.shape[1] + ones
-    rows = rows if rows is None else np.arange(count)[rows]
-    kept = np.arange(width) if columns is None else np.arange(width)[columns]
-    if not issparse(x):
-        found = made_like(x, (count if rows is None else len(rows), len(kept)), x.dtype)
-        for some in slices(len(found), found.size):
-            own = x[some] if rows is None else x[rows[some]]
-            own = np.hstack([own, np.ones((len(own), 1))]) if ones else own
-            found[some] = own if columns is None else own[:, columns]
-        return found
-    stops = np.zeros((count if rows is None else len(rows)) + 1, np.int64)
-    np.cumsum(
-        (np.diff(x.indptr) if rows is None else np.diff(x.indptr)[rows]) + ones, out=stops[1:]
-    )
+    every = np.arange(x.shape[1] + ones)
+    kept = every if columns is None else every[columns]
+    rows = rows if rows is None else np.arange(x.shape[0])[rows]
+    if issparse(x):
+        return _taken_entries(x, rows, kept, ones=ones)
+    found = made_like(x, (x.shape[0] if rows is None else len(rows), len(kept)), x.dtype)
+    for some in slices(len(found), found.size):
+        own = x[some] if rows is None else x[rows[some]]
+        own = np.hstack([own, np.ones((len(own), 1))]) if ones else own
+        found[some] = own if columns is None else own[:, kept]
+    return found
+
+
+def _taken_entries(
+    x: csr_array, rows: NDArray[np.intp] | None, kept: NDArray[np.intp], *, ones: bool
+) -> csr_array:
+    """Return rows and columns of a CSR array as `taken` does; a column is kept once at most."""
+    width = x.shape[1] + ones
+    sizes = np.diff(x.indptr) + ones
+    sizes = sizes if rows is None else sizes[rows]
+    stops = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     place = np.full(width, -1, x.indices.dtype)
     place[kept] = np.arange(len(kept))
     # columns that are left out leave room at the end

@@ -137,20 +137,27 @@ def free_memory() -> int | None:
     lines = (line.split() for line in told.read_text().splitlines())
     free = next((int(words[1]) * 1024 for words in lines if words[0] == "MemAvailable:"), None)
     found = [] if free is None else [free]
-    for limit, used in _GROUPS:
+    for limit, used, counted, key in _GROUPS:
         try:
-            found.append(int(limit.read_text()) - int(used.read_text()))
+            lines = (line.split() for line in counted.read_text().splitlines())
+            files = next((int(words[1]) for words in lines if words[0] == key), 0)
+            found.append(int(limit.read_text()) - int(used.read_text()) + files)
         except (OSError, ValueError):  # there is none, or no limit ("max")
             continue
     return max(0, min(found)) if found else None
 
 
 _CGROUP = Path("/sys/fs/cgroup")
-# a container's limit and what counts towards it, of either version of control groups
+_FIRST = _CGROUP / "memory"
+# of a container, in either version of control groups: its limit, what counts towards it, and what
+# of that the system drops where memory is short
 _GROUPS = (
-    (_CGROUP / "memory.max", _CGROUP / "memory.current"),
     (
-        _CGROUP / "memory" / "memory.limit_in_bytes",
-        _CGROUP / "memory" / "memory.usage_in_bytes",
+        *(_CGROUP / name for name in ("memory.max", "memory.current", "memory.stat")),
+        "inactive_file",
+    ),
+    (
+        *(_FIRST / f"memory.{name}" for name in ("limit_in_bytes", "usage_in_bytes", "stat")),
+        "total_inactive_file",
     ),
 )

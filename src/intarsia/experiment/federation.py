@@ -187,7 +187,8 @@ def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     }
 
 
-_COPIES = 2.5  # times the tables' values that a run takes at its peak, where they are in memory
+# times the tables' values that a run takes at its peak, where they are in memory
+_COPIES, _COPIES_COMPARED = 2.5, 4.0  # without, and with reference models
 _LIBRARIES = 400e6  # and what it takes besides, in bytes
 
 
@@ -198,7 +199,8 @@ def _disk_for(experiment: Experiment) -> Path | None:
     """
     memory = experiment.memory_bytes
     memory = free_memory() if memory is None else memory
-    most = _LIBRARIES + _COPIES * sum(map(values_size, experiment.clients))
+    copies = _COPIES_COMPARED if experiment.yardsticks else _COPIES
+    most = _LIBRARIES + copies * sum(map(values_size, experiment.clients))
     if memory is None or most <= memory:
         return None
     out = Path(experiment.out or tempfile.gettempdir())
