@@ -173,6 +173,7 @@ def _measured(case: dict[str, Any]) -> dict[str, Any]:
             evaluate_every=0,
             checkpoint_seconds=1e9,
             yardsticks=False,
+            workers=1,  # the time of others is not counted
             seed=case["seed"],
             out=Path(folder) / "run",
             progress=lambda _: times.append(time.process_time()),

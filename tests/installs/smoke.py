@@ -94,6 +94,8 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         *[(["run", "heart.toml", *short, "-c", "privacy.mode=ckks", "-o", "ckks"],
            *((0, "") if privacy else (2, 'pip install "intarsia[privacy]"')))
           for _ in range(privacy or not extras)],
+        (["run", "heart.toml", *short, "-c", "experiment.ray=local", "-o", "ray"],
+         *((0, "") if "ray" in extras else (2, 'pip install "intarsia[ray]"'))),
         (["run", "heart.toml", *short, "-c", "algorithm.name=flik", "-o", "flic"], 2, "'flic'"),
         (["run", "flic.toml", *short],
          *((0, "") if torch else (2, 'pip install "intarsia[torch]"'))),

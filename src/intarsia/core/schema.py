@@ -337,6 +337,13 @@ class Schema:
             counts[self._aligned(name)[holding.labelled]] += 1
         return counts
 
+    @cached_property
+    def label_shares(self) -> Mapping[ClientId, float]:
+        """Return how many labels each client has, as a part of the one that has most."""
+        counts = {client: float(held.labelled.sum()) for client, held in self.holdings.items()}
+        most = max(counts.values())
+        return {client: count / most for client, count in counts.items()}
+
     def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
         """Return which samples of an aligned block have a label at the client, (samples,)."""
         return self.holdings[client].labelled[np.argsort(self._aligned(client))]

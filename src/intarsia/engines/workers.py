@@ -327,13 +327,14 @@ class Everywhere(Mapping[ClientId, Any]):
         self, clients: Sequence[ClientId], held: Mapping[ClientId, Any], workers: Workers
     ) -> None:
         self._clients, self._held, self._workers = clients, held, workers
+        self._places = {client: at for at, client in enumerate(clients)}
         self._near: dict[ClientId, Any] = {}  # the next ones, read with the one that was asked for
 
     def __getitem__(self, client: ClientId) -> Any:
         if not self._workers.has(client):
             return self._held[client]
         if client not in self._near:
-            at = self._clients.index(client)
+            at = self._places[client]
             self._near = dict(self._workers.fetched(self._clients[at : at + _CHUNK]))
         return self._near[client]
 

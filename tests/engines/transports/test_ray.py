@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -45,18 +46,20 @@ def test_ray_is_imported_in_one_file_alone() -> None:
 @pytest.fixture(scope="module")
 def cluster():
     """Return a cluster of two nodes with a processor each."""
-    pytest.importorskip("ray", reason="ray is not installed")
-    from ray.cluster_utils import Cluster
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    with pytest.MonkeyPatch.context() as patch:  # before Ray is imported, which reads it
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for wait in ("raylet_start_wait_time_s", "worker_register_timeout_seconds"):
+            patch.setenv(f"RAY_{wait}", "300")  # machines may have much else to do
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, PATH)))
+        from ray.cluster_utils import Cluster
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    for wait in ("raylet_start_wait_time_s", "worker_register_timeout_seconds"):
-        os.environ[f"RAY_{wait}"] = "300"  # machines may have much else to do
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, PATH))
-    node = {"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=node)
-    made.add_node(num_cpus=1, object_store_memory=100_000_000)
-    yield made
-    made.shutdown()
+        node = {"num_cpus": 1, "object_store_memory": 100_000_000, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=node)
+        made.add_node(num_cpus=1, object_store_memory=100_000_000)
+        yield made
+        made.shutdown()
 
 
 def model_of(folder: Path) -> dict[str, bytes]:

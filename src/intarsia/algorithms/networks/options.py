@@ -120,11 +120,13 @@ def relative_weights(options: Any, schema: Schema) -> dict[ClientId, float]:
     Who has how many labelled rows is public: each client knows its own weight, and no server can
     choose it.
     """
-    counts = {client: float(held.labelled.sum()) for client, held in schema.holdings.items()}
-    if getattr(options, "weights", "clients") != "samples":
-        return dict.fromkeys(counts, 1.0)
-    most = max(counts.values())
-    return {client: count / most for client, count in counts.items()}
+    return {client: relative_weight(options, schema, client) for client in schema.clients}
+
+
+def relative_weight(options: Any, schema: Schema, client: ClientId) -> float:
+    """Return what a client counts for in an average, as a part of the one that counts most."""
+    by_samples = getattr(options, "weights", "clients") == "samples"
+    return schema.label_shares[client] if by_samples else 1.0
 
 
 def check_training(options: TrainingOptions, optimiser: str) -> None:

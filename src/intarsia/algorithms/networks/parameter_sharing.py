@@ -25,6 +25,7 @@ from intarsia.algorithms.networks.options import (
     NetworkOptions,
     check_labels,
     device_of,
+    relative_weight,
     relative_weights,
 )
 from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
@@ -128,7 +129,7 @@ def init_client(
         options,
         outputs,
         networks.drawn(networks.features_of(options, block), outputs, options, rng),
-        weight=relative_weights(options, schema)[client],
+        weight=relative_weight(options, schema, client),
     )
     return made if release is None else fl.evolve(made, clip=release.clip, noise=release)
 

@@ -36,6 +36,7 @@ from intarsia.algorithms.networks.options import (
     Weights,
     check_training,
     device_of,
+    relative_weight,
     relative_weights,
 )
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
@@ -183,7 +184,7 @@ def init_client(
         replace(own, shared=shared),
         outputs,
         _drawn(own, features, outputs, rng),
-        weight=relative_weights(options, schema)[client],
+        weight=relative_weight(options, schema, client),
     )
 
 

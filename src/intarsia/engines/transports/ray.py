@@ -175,7 +175,7 @@ class RayCluster:
             if host:  # Ray looks for one that is not there for minutes
                 socket.create_connection((host, int(port)), _KNOCKING).close()
             ray.init(self._address, include_dashboard=False, **how)
-        except (OSError, OverflowError, RuntimeError, ValueError, RayError) as problem:
+        except Exception as problem:  # of which Ray raises bare ones, where a node begins too late
             with suppress(Exception):  # what is half there
                 ray.shutdown()
             raise ExperimentError(
