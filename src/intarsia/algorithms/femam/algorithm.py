@@ -559,7 +559,11 @@ FEMAM = fl.Algorithm(
                 *fl.sums(at_client.open_level, at_client.part_of_loss, reveals=("at",)),
                 *fl.each(
                     fl.sums(at_client.compare_models, reveals=("at",)),
-                    needed=lambda options: "auto" in options.levels,
+                    needed=lambda options: "auto" in options.levels and not options.adaptive,
+                ),
+                *fl.each(
+                    fl.sums(at_client.compare_groups, reveals=("at",)),
+                    needed=lambda options: options.adaptive and "auto" in options.levels,
                 ),
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),

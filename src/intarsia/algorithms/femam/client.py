@@ -394,6 +394,34 @@ def compare_models(
 
 
 @fl.client_function
+def compare_groups(
+    client: Client, block: Block, message: state.Groupings, rng: fl.RandomKey
+) -> tuple[Client, state.Grouped]:
+    """Send how many rows the averages of others name wrongly, and its own network new rows.
+
+    Raises
+    ------
+    RefusedError
+        If there are more groupings than the algorithm tries: each count tells of these rows.
+    """
+    models, alone = np.asarray(message.models), np.asarray(message.alone)
+    most = 1 + 2 * len(client.options.candidates)
+    if models.ndim != 2 or alone.shape != (len(models),) or len(models) > most:
+        raise RefusedError(
+            f"Groupings of shape {models.shape} were told, alone {alone.shape}; there are at most "
+            f"{most}, each with one model. Run the algorithm as it is at the server."
+        )
+    own, y = labelled(block)
+    held = client.held_out
+    wrong = validation.errors(_latest_scores(client, own.take(np.flatnonzero(held))), y[held]).sum()
+    counted, errors = np.zeros(len(models)), np.zeros(len(models))
+    for place in np.flatnonzero(alone == 0).tolist():
+        scores = _latest_scores(_opened(client, models[place]), own)
+        counted[place], errors[place] = len(y), validation.errors(scores, y).sum()
+    return client, state.Grouped(np.array([held.sum(), wrong, *counted, *errors], np.float64))
+
+
+@fl.client_function
 def weigh_level(
     client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
 ) -> tuple[Client, state.Weight]:

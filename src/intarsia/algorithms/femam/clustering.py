@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.femam.client import compare_models, send_model
+from intarsia.algorithms.femam.client import compare_groups, compare_models, send_model
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.algorithms.femam.state import Ask, Candidates, Level, Server
+from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, Server
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.algorithm import Clients, RandomKey, evolve
 from intarsia.core.block import Array, ClientId
@@ -42,7 +42,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
     if options.adaptive:
-        return _settled(server, number, level, dict(zip(there, told, strict=True)), draws)
+        models = dict(zip(there, told, strict=True))
+        return _settled(server, number, level, models, clients, draws)
     if options.levels[number - 1] == "auto" and not level.trials:
         points = dict(zip(there, told, strict=True))
         level = _counted(server, level, clients, points, draws)
@@ -61,6 +62,7 @@ def _settled(
     number: int,
     level: Level,
     models: Mapping[ClientId, Array],
+    clients: Clients,
     draws: np.random.Generator,
 ) -> Level:
     """Return the level with its groups, found once, and their models.
@@ -72,9 +74,12 @@ def _settled(
     found: dict[ClientId, int] = {} if again else dict(level.groups)
     if not found:
         word = options.levels[number - 1]
-        counts = options.candidates if word == "auto" else (int(word),)
-        least = options.separation if word == "auto" else -1.0
-        labels, clear = separated(told[:, columns], counts, least, draws)
+        points = told[:, columns]
+        if word == "auto":
+            labels = _proven(server, clients, models, groupings(points, options.candidates, draws))
+            clear = silhouette(points - points.mean(axis=0), labels)
+        else:
+            labels, clear = separated(points, (int(word),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
         count = int(labels.max()) + 1
         # what was gained so far says nothing of models of other groups
@@ -105,6 +110,103 @@ def towards(point: Array, centres: Array) -> int:
     return int(np.argmax(away @ point / np.where(lengths > 0, lengths, 1.0)))
 
 
+def _proven(
+    server: Server,
+    clients: Clients,
+    models: Mapping[ClientId, Array],
+    found: Sequence[Labels],
+) -> Labels:
+    """Return the groups of clients, of some groupings, that their rows speak for."""
+    told = np.stack(list(models.values()))
+    shares = np.array([server.shares[one] for one in models])
+    tried = [np.zeros(len(told), np.int64), *found]
+    if len(told) < 2:
+        return tried[0]
+    each = [averages_of_others(told, shares, groups) for groups in tried]
+    alone = np.stack([np.bincount(groups)[groups] == 1 for groups in tried], axis=1)
+    messages = {
+        one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0)
+        for place, one in enumerate(models)
+    }
+    # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
+    # those that the others' averages name wrongly; over all, the errors of own networks on new rows
+    total = clients.reveal(clients.sum(compare_groups, messages).at)
+    return tried[clearest(total, [int(one.max()) + 1 for one in tried], server.options.separation)]
+
+
+def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
+    """Return for each client the average of its group's models without its own, (clients, …).
+
+    Of a client that is alone in its group it is 0.
+    """
+    member = (groups[:, None] == groups) * shares
+    np.fill_diagonal(member, 0.0)
+    total = member.sum(axis=1, keepdims=True)
+    found: Array = member / np.where(total > 0, total, 1.0) @ told
+    return found
+
+
+_AS_GOOD = 1.1  # times the errors of the best grouping that one of fewer groups may have
+
+
+def clearest(total: Array, counts: Sequence[int], least: float) -> int:
+    """Return the place of the grouping that clients' rows speak for; 0: one group of all.
+
+    A client's rows are named by the average of the others of its group: the more others are like
+    it, the better. A client that is alone in its group counts with the share of errors that own
+    networks make on new rows. Taken is the grouping of the fewest groups whose errors are hardly
+    more than those of the best, if they are fewer by the share `least` than those of one group,
+    and own networks alone do no better, beyond their standard error.
+
+    Parameters
+    ----------
+    total
+        (2 + 2 groupings,): rows for validation, how many of them own networks name wrongly; for
+        each grouping the rows of clients in groups, and how many of them are named wrongly.
+    counts
+        Of groups, of each grouping; the first has one.
+    """
+    (held, wrong), (rows, errors) = total[:2], np.split(total[2:], 2)
+    if not rows[0]:
+        return 0
+    own = (wrong + 1) / (held + 2)
+    shares = (errors + own * (rows[0] - rows)) / rows[0]
+    best = float(shares[1:].min(initial=math.inf))
+    chance = math.sqrt(best * (1 - best) / rows[0]) if best < math.inf else 0.0
+    good = shares <= max(_AS_GOOD * best, best + chance)
+    good[0] = False
+    if not good.any():
+        return 0
+    place = min(np.flatnonzero(good).tolist(), key=lambda one: (counts[one], shares[one]))
+    unsure = math.sqrt(own * (1 - own) / (held + 2)) * rows[place] / rows[0]
+    fewer = shares[0] > 0 and shares[place] <= (1 - least) * shares[0]
+    return place if fewer and shares[place] <= own + unsure else 0
+
+
+def groupings(
+    points: Array, counts: Sequence[int], draws: np.random.Generator
+) -> list[Labels]:
+    """Return the groups of points by K-means, each grouping once.
+
+    Of some numbers of groups, and of the points as they are or each at one distance from their
+    mean, so that how far clients move does not outweigh whereto.
+    """
+    found: list[Labels] = []
+    for scaled in _both_scales(points):
+        for count in counts:
+            if 1 < count < len(points):
+                labels = kmeans.k_means(scaled, count, draws)
+                if not any(np.array_equal(labels, one) for one in found):
+                    found.append(labels)
+    return found
+
+
+def _both_scales(points: Array) -> tuple[Array, Array]:
+    centred = points - points.mean(axis=0)
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    return centred, centred / np.where(lengths > 0, lengths, 1.0)
+
+
 def separated(
     points: Array, counts: Sequence[int], least: float, draws: np.random.Generator
 ) -> tuple[Labels, float]:
@@ -114,10 +216,8 @@ def separated(
     mean, so that how far clients move does not outweigh whereto; one group of all where no mean
     silhouette is above `least`.
     """
-    centred = points - points.mean(axis=0)
-    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
     best, clear = np.zeros(len(points), np.int64), least
-    for scaled in (centred, centred / np.where(lengths > 0, lengths, 1.0)):
+    for scaled in _both_scales(points):
         for count in counts:
             if not 1 < count < len(points):
                 continue

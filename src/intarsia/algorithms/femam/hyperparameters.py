@@ -54,7 +54,7 @@ class FeMAM(NetworkOptions):
     level_schedule: Literal["adaptive", "paper"] = "adaptive"
     warm_up: Count = 2  # rounds of level 1 before "adaptive" looks for groups of clients
     patience: Count = 3  # rounds without a better accuracy after which "adaptive" ends a level
-    separation: FractionBelowOne = 0.1  # least mean silhouette of groups that "adaptive" takes
+    separation: FractionBelowOne = 0.3  # least share of errors that groups of "adaptive" mend
     combination: Literal["sum", "mean"] = "sum"  # of the levels' scores
     # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
     start: Literal["zero-output", "level-1", "random"] = "zero-output"
