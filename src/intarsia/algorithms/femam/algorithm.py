@@ -354,7 +354,8 @@ def _trained(
         found = level.kind == "clusters" and server.options.clustering != "loss"
         if options.adaptive and len(level.models) == 1:
             # no groups: an average of all that the server does not read, until it gains no more
-            found = _to_look(options, number, level) and _settled(options, level)
+            half = (options.patience + 1) // 2
+            found = _to_look(options, number, level) and gains_no_more(level.accuracies, half)
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
     # last: where a client does not answer while it trains, nothing of the round was opened

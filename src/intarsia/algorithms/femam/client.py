@@ -172,7 +172,25 @@ def _learner(
         },
         key=rng.fold_in("local").integer(),
         constants={"scale": torch.from_numpy(scale).to(kind)},
+        references=_parent(client),
     )
+
+
+def _parent(client: Client) -> dict[str, Tensor] | None:
+    """Return what a personal level of the adaptive schedule is pulled to; None: where it starts."""
+    number = client.again or client.level
+    if not client.options.adaptive or client.options.kind(number) != "personal":
+        return None
+    parent = levels_of(client.kept)[client.origin]
+    return {name: torch.from_numpy(values) for name, values in parent.items()}
+
+
+def _pull(options: FeMAM, number: int) -> float:
+    """Return the weight of the proximal term at a level."""
+    if options.adaptive and options.kind(number) == "personal":
+        return options.personal_pull
+    pulled = options.proximal_levels == "all" or options.kind(number) in ("clusters", "given")
+    return options.proximal if pulled else 0.0
 
 
 @fl.client_function
@@ -265,16 +283,15 @@ train_level_on_schedule = replace(train_level_on_schedule, stream=train_level.na
 
 def _level_trained(calls: Sequence[Any], number: int) -> list[tuple[Client, fl.Ready]]:
     options = calls[0][0].options
-    kinds = ("clusters", "given")
-    pulled = options.proximal_levels == "all" or options.kind(calls[0][0].level) in kinds
-    return _trained(calls, options.local_epochs, options.proximal if pulled else 0.0, number)
+    return _trained(calls, options.local_epochs, _pull(options, calls[0][0].level), number)
 
 
 @fl.vectorised_function
 def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level, each client for itself."""
     options = calls[0][0].options
-    return _trained(calls, options.final_epochs or options.local_epochs, 0.0)
+    pull = _pull(options, calls[0][0].level) if options.adaptive else 0.0
+    return _trained(calls, options.final_epochs or options.local_epochs, pull)
 
 
 def _trained(
@@ -315,7 +332,8 @@ def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Clien
         own = dict(levels_of(client.kept)[message.level])
         client = fl.evolve(client, start=own, latest=own, again=message.level)
         opened.append((client, block, message, rng))
-    return _trained(opened, calls[0][0].options.local_epochs, 0.0, whole=True)
+    options, level = calls[0][0].options, calls[0][2].level
+    return _trained(opened, options.local_epochs, _pull(options, level), whole=True)
 
 
 @fl.client_function

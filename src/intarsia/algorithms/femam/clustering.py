@@ -76,8 +76,9 @@ def _settled(
         word = options.levels[number - 1]
         points = told[:, columns]
         if word == "auto":
-            labels = _proven(server, clients, models, groupings(points, options.candidates, draws))
-            clear = silhouette(points - points.mean(axis=0), labels)
+            labels, clear = _proven(
+                server, clients, models, groupings(points, options.candidates, draws)
+            )
         else:
             labels, clear = separated(points, (int(word),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
@@ -114,16 +115,19 @@ def _proven(
     server: Server,
     clients: Clients,
     models: Mapping[ClientId, Array],
-    found: Sequence[Labels],
-) -> Labels:
-    """Return the groups of clients, of some groupings, that their rows speak for."""
+    found: Sequence[tuple[Labels, float]],
+) -> tuple[Labels, float]:
+    """Return the groups of clients, of some groupings, that their rows speak for.
+
+    Groupings come with their mean silhouettes, and go with it.
+    """
     told = np.stack(list(models.values()))
     shares = np.array([server.shares[one] for one in models])
-    tried = [np.zeros(len(told), np.int64), *found]
+    tried = [(np.zeros(len(told), np.int64), 0.0), *found]
     if len(told) < 2:
         return tried[0]
-    each = [averages_of_others(told, shares, groups) for groups in tried]
-    alone = np.stack([np.bincount(groups)[groups] == 1 for groups in tried], axis=1)
+    each = [averages_of_others(told, shares, groups) for groups, _ in tried]
+    alone = np.stack([np.bincount(groups)[groups] == 1 for groups, _ in tried], axis=1)
     messages = {
         one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0)
         for place, one in enumerate(models)
@@ -131,7 +135,8 @@ def _proven(
     # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
     # those that the others' averages name wrongly; over all, the errors of own networks on new rows
     total = clients.reveal(clients.sum(compare_groups, messages).at)
-    return tried[clearest(total, [int(one.max()) + 1 for one in tried], server.options.separation)]
+    counts, clear = zip(*((int(one.max()) + 1, value) for one, value in tried), strict=True)
+    return tried[clearest(total, counts, clear, server.options.separation)]
 
 
 def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
@@ -146,59 +151,62 @@ def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
     return found
 
 
-_AS_GOOD = 1.1  # times the errors of the best grouping that one of fewer groups may have
+_AS_GOOD = 1.1  # times the errors of the best grouping that one to be preferred may have
+_APART = 0.1  # mean silhouette of groups that are to be preferred
 
 
-def clearest(total: Array, counts: Sequence[int], least: float) -> int:
+def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least: float) -> int:
     """Return the place of the grouping that clients' rows speak for; 0: one group of all.
 
     A client's rows are named by the average of the others of its group: the more others are like
     it, the better. A client that is alone in its group counts with the share of errors that own
-    networks make on new rows. Taken is the grouping of the fewest groups whose errors are hardly
-    more than those of the best, if they are fewer by the share `least` than those of one group,
-    and own networks alone do no better, beyond their standard error.
+    networks make on new rows. Of the groupings whose errors are hardly more than those of the best
+    it is the one of the largest mean silhouette, if its groups are apart, or else of the fewest
+    groups. It is taken if its errors are not more than those of one group, or where groups are not
+    apart fewer by the share `least` and a standard error; and not more than those of own networks,
+    beyond their standard error.
 
     Parameters
     ----------
     total
         (2 + 2 groupings,): rows for validation, how many of them own networks name wrongly; for
         each grouping the rows of clients in groups, and how many of them are named wrongly.
-    counts
-        Of groups, of each grouping; the first has one.
+    counts, clear
+        How many groups each grouping has, and its mean silhouette; the first has one.
     """
     (held, wrong), (rows, errors) = total[:2], np.split(total[2:], 2)
-    if not rows[0]:
+    if not rows[0] or len(counts) < 2:
         return 0
     own = (wrong + 1) / (held + 2)
     shares = (errors + own * (rows[0] - rows)) / rows[0]
-    best = float(shares[1:].min(initial=math.inf))
-    chance = math.sqrt(best * (1 - best) / rows[0]) if best < math.inf else 0.0
+    best = float(shares[1:].min())
+    chance = math.sqrt(best * (1 - best) / rows[0])
     good = shares <= max(_AS_GOOD * best, best + chance)
-    good[0] = False
-    if not good.any():
-        return 0
-    place = min(np.flatnonzero(good).tolist(), key=lambda one: (counts[one], shares[one]))
+    places = [one for one in range(1, len(counts)) if good[one]]
+    place = max(places, key=lambda one: clear[one])
+    if clear[place] <= _APART:
+        place = min(places, key=lambda one: (counts[one], shares[one]))
     unsure = math.sqrt(own * (1 - own) / (held + 2)) * rows[place] / rows[0]
-    fewer = shares[0] > 0 and shares[place] <= (1 - least) * shares[0]
-    return place if fewer and shares[place] <= own + unsure else 0
+    most = shares[0] if clear[place] > _APART else (1 - least) * shares[0] - chance
+    return place if shares[place] <= min(most, own + unsure) else 0
 
 
 def groupings(
     points: Array, counts: Sequence[int], draws: np.random.Generator
-) -> list[Labels]:
-    """Return the groups of points by K-means, each grouping once.
+) -> list[tuple[Labels, float]]:
+    """Return the groups of points by K-means, each grouping once, with its mean silhouette.
 
     Of some numbers of groups, and of the points as they are or each at one distance from their
     mean, so that how far clients move does not outweigh whereto.
     """
-    found: list[Labels] = []
+    found: dict[bytes, tuple[Labels, float]] = {}
     for scaled in _both_scales(points):
         for count in counts:
             if 1 < count < len(points):
                 labels = kmeans.k_means(scaled, count, draws)
-                if not any(np.array_equal(labels, one) for one in found):
-                    found.append(labels)
-    return found
+                known = found.get(labels.tobytes(), (labels, -1.0))
+                found[labels.tobytes()] = labels, max(known[1], silhouette(scaled, labels))
+    return list(found.values())
 
 
 def _both_scales(points: Array) -> tuple[Array, Array]:
@@ -216,16 +224,8 @@ def separated(
     mean, so that how far clients move does not outweigh whereto; one group of all where no mean
     silhouette is above `least`.
     """
-    best, clear = np.zeros(len(points), np.int64), least
-    for scaled in _both_scales(points):
-        for count in counts:
-            if not 1 < count < len(points):
-                continue
-            labels = kmeans.k_means(scaled, count, draws)
-            value = silhouette(scaled, labels)
-            if value > clear:
-                best, clear = labels, value
-    return best, clear
+    none = np.zeros(len(points), np.int64), least
+    return max((none, *groupings(points, counts, draws)), key=lambda one: one[1])
 
 
 def silhouette(points: Array, labels: Labels) -> float:
