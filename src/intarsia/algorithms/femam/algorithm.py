@@ -36,11 +36,12 @@ code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster
 `embedding` = "residual-batch".
 
 All of this is `level_schedule` = "paper". With "adaptive", the default, each level is a whole
-network that starts from level 1's, or a client's own from its best: it ends when the rows for
-validation are named no better (`gains_no_more`), groups are found by how clients' networks change
-(`clustering.separated`), a client takes the level alone, in the mean with others or not at all
-(`validation.decided`), and levels that are kept train on for `final_rounds` on all rows
-(`train_again`).
+network that starts from level 1's, or a client's own from its best, to which it is pulled
+(`personal_pull`): it ends when the rows for validation are named no better (`gains_no_more`),
+groups are found by how clients' networks change and which grouping their rows speak for
+(`compare_groups`, `clustering.clearest`), a client takes the level alone, in the mean with others
+or not at all (`validation.decided`), and levels that are kept train on for `final_rounds` on all
+rows (`train_again`).
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """

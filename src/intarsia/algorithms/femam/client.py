@@ -64,6 +64,7 @@ class Client:
     closed: int = 0  # the last that was closed
     scaled: int = 0  # the last with which scores were multiplied
     again: int = 0  # the level that trains once more; 0: none
+    looks: int = 0  # at groupings, so far
     members: tuple[ClientId, ...] = ()  # with whom the latest model was averaged since it trained
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
@@ -420,9 +421,17 @@ def compare_groups(
     Raises
     ------
     RefusedError
-        If there are more groupings than the algorithm tries: each count tells of these rows.
+        If there are more groupings than the algorithm tries, or it asks more often than twice for
+        each level "auto": each count tells of these rows.
     """
     models, alone = np.asarray(message.models), np.asarray(message.alone)
+    looks = 2 * client.options.levels.count("auto")
+    if client.looks >= looks:
+        raise RefusedError(
+            f"Groupings were to be compared for the {client.looks + 1}. time, and the server looks "
+            f"for groups {looks} times at most; run the algorithm as it is at the server."
+        )
+    client = fl.evolve(client, looks=client.looks + 1)
     most = 1 + 2 * len(client.options.candidates)
     if models.ndim != 2 or alone.shape != (len(models),) or len(models) > most:
         raise RefusedError(

@@ -42,8 +42,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
     if options.adaptive:
-        models = dict(zip(there, told, strict=True))
-        return _settled(server, number, level, models, clients, draws)
+        found = dict(zip(there, told, strict=True))
+        return _settled(server, number, level, found, clients, draws)
     if options.levels[number - 1] == "auto" and not level.trials:
         points = dict(zip(there, told, strict=True))
         level = _counted(server, level, clients, points, draws)
@@ -53,8 +53,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     models = list(level.models)
     for group, average in averages_of(told, shares, groups).items():
         models[group] = average
-    found = {one: int(group) for one, group in zip(there, groups, strict=True)}
-    return evolve(level, models=tuple(models), groups={**level.groups, **found})
+    latest = {one: int(group) for one, group in zip(there, groups, strict=True)}
+    return evolve(level, models=tuple(models), groups={**level.groups, **latest})
 
 
 def _settled(
