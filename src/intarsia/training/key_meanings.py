@@ -166,6 +166,7 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "proximal": ("pull to the shared or the cluster's model", "raise where clients drift"),
     "proximal_levels": ("levels that are pulled", "all: the authors' code"),
+    "personal_pull": ("λ, pull of a personal level to the one it began as", "0 for many rows"),
     "proximal_norm": ("squared or plain distance of the pull", "hardly ever"),
     "prune": ("what keeps a level at a client", "margin: the paper; never: keep all"),
     "pull": ("λ, pull of the own network to that of all", "lower where clients differ much"),
@@ -187,7 +188,7 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "scheme": ("which layers all share", "fedavg-ft where clients are alike"),
     "separation": (
-        "least mean silhouette of groups of clients that are taken",
+        "least share of all errors that groups of clients mend, if they are taken",
         "lower where you know that there are groups",
     ),
     "shared": ("patterns of the parameters that all share", "to the layers to be averaged"),

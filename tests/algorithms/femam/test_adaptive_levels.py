@@ -13,16 +13,23 @@ torch = pytest.importorskip("torch")
 import federations  # noqa: E402 - torch may be missing, and is asked for first
 from intarsia.algorithms.femam import client as at_client  # noqa: E402
 from intarsia.algorithms.femam.algorithm import FEMAM, gains_no_more  # noqa: E402
-from intarsia.algorithms.femam.clustering import separated, silhouette, towards  # noqa: E402
+from intarsia.algorithms.femam.clustering import (  # noqa: E402
+    averages_of_others,
+    clearest,
+    separated,
+    silhouette,
+    towards,
+)
 from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
-from intarsia.algorithms.femam.state import Closing  # noqa: E402
+from intarsia.algorithms.femam.state import Closing, Groupings  # noqa: E402
 from intarsia.algorithms.femam.validation import decided, worse_than  # noqa: E402
 from intarsia.algorithms.networks import client_network as networks  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
+from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.errors import ExperimentError  # noqa: E402
+from intarsia.errors import ExperimentError, RefusedError  # noqa: E402
 from intarsia.maths import shrinkage  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -176,7 +183,7 @@ def test_without_groups_one_model_is_averaged_and_read_by_nobody():
 
 
 def test_a_personal_level_that_no_round_came_to_is_trained_at_the_end():
-    engine, server, conclusion = trained(clients(), rounds=3)
+    engine, server, conclusion = trained(clients(), rounds=OPTIONS.warm_up + 1)
     assert len(server.levels) == 2
     assert len(conclusion.structure) == 4
     state = engine.get_states()["c0"]
@@ -320,3 +327,91 @@ def test_a_number_of_groups_may_be_given():
     options = dataclasses.replace(OPTIONS, levels=("global", 2, "personal"))
     _, server, _ = trained(clients(), options)
     assert [server.levels[1].groups[f"c{n}"] for n in range(8)] == [0, 1] * 4
+
+
+# ---- which grouping clients' rows speak for
+
+
+def compared(shares, rows=None, own=0.1):
+    """Return the sums over clients for groupings with these shares of errors in 1000 rows."""
+    rows = np.full(len(shares), 1000.0) if rows is None else np.array(rows, float)
+    return np.array([100.0, 102 * own - 1, *rows, *(rows * shares)])
+
+
+@pytest.mark.parametrize(
+    ("shares", "clear", "taken"),
+    [
+        ([0.5, 0.2, 0.3], [0.0, 0.05, 0.2], 1),  # far fewer errors than where groups are apart
+        ([0.5, 0.20, 0.21], [0.0, 0.12, 0.2], 2),  # hardly more errors, and further apart
+        ([0.5, 0.21, 0.20], [0.0, 0.05, 0.04], 1),  # none apart: the fewest groups
+        ([0.5, 0.49, 0.49], [0.0, 0.2, 0.0], 1),  # apart, and no worse than one group
+        ([0.5, 0.45, 0.45], [0.0, 0.05, 0.0], 0),  # not apart, and fewer by a tenth alone
+        ([0.5, 0.51, 0.6], [0.0, 0.9, 0.0], 0),  # apart, and worse
+        ([0.02, 0.016, 0.016], [0.0, 0.0, 0.0], 0),  # fewer by a fifth, which is chance
+    ],
+)
+def test_a_grouping_is_taken_where_the_others_of_a_group_err_less(shares, clear, taken):
+    assert clearest(compared(shares, own=0.6), (1, 2, 3), clear, 0.14) == taken
+
+
+def test_groups_are_not_taken_where_own_networks_err_less():
+    shares, clear = [0.5, 0.3], [0.0, 0.3]
+    assert clearest(compared(shares, own=0.3), (1, 2), clear, 0.14) == 1
+    assert clearest(compared(shares, own=0.2), (1, 2), clear, 0.14) == 0
+
+
+def test_clients_alone_in_their_group_count_with_the_errors_of_own_networks():
+    """A pair among ten clients: 2 % of its rows are named wrongly, and 10 % by own networks."""
+    total = compared([0.9, 0.02, 0.3], rows=[1000, 200, 1000])
+    assert clearest(total, (1, 9, 3), [0.0, 0.01, 0.3], 0.14) == 1
+    assert clearest(compared([0.9, 0.3], rows=[1000, 200]), (1, 9), [0.0, 0.01], 0.14) == 0
+
+
+def test_no_rows_and_no_groupings_speak_for_no_groups():
+    assert clearest(np.zeros(6), (1, 2), [0.0, 0.5], 0.14) == 0
+    assert clearest(compared([0.5]), (1,), [0.0], 0.14) == 0
+
+
+def test_averages_of_others_leave_out_a_client_s_own():
+    told = np.array([[1.0], [2.0], [4.0], [8.0]])
+    found = averages_of_others(told, np.array([1.0, 3.0, 1.0, 1.0]), np.array([0, 0, 0, 1]))
+    np.testing.assert_allclose(found[:, 0], [(3 * 2 + 4) / 4, (1 + 4) / 2, (1 + 3 * 2) / 4, 0.0])
+
+
+def counts_of(message, blocks, times=1):
+    engine, server = begun(blocks)
+    engine.begin_round(1)
+    FEMAM.round(server, engine, engine.key())
+    for _ in range(times):
+        total = engine.sum(at_client.compare_groups, dict.fromkeys(engine.ids, message))
+    return engine.reveal(total.at)
+
+
+def blank():
+    """Return the parameters of a network that begins as no change."""
+    return np.zeros(networks.part_vector(networks.drawn(6, 3, OPTIONS, RandomKey(())), ("*",)).size)
+
+
+def test_a_client_counts_all_its_rows_for_models_of_others_and_new_ones_for_its_own():
+    message = Groupings(np.stack([blank(), blank()]), np.array([0.0, 1.0]))
+    held, wrong, *counted = counts_of(message, clients(2, samples=30))
+    assert held == 12  # a fifth of each client's rows
+    assert 0 <= wrong <= 12
+    rows, errors = counted[:2], counted[2:]
+    assert rows == [60, 0]  # of the second each is alone
+    assert 0 < errors[0] <= 60
+    assert errors[1] == 0
+
+
+@pytest.mark.parametrize("models", [np.zeros((6, 4)), np.zeros(4)])
+def test_no_more_groupings_are_answered_than_are_tried(models):
+    """`candidates` (2, 3), each on two scales, and one group of all."""
+    with pytest.raises(RefusedError, match="there are at most 5"):
+        counts_of(Groupings(models, np.zeros(6)), clients(2))
+
+
+def test_groupings_are_compared_twice_at_most():
+    message = Groupings(blank()[None], np.zeros(1))
+    counts_of(message, clients(2), times=2)
+    with pytest.raises(RefusedError, match=r"for the 3\. time, .* 2 times at most"):
+        counts_of(message, clients(2), times=3)

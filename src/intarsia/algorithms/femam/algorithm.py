@@ -36,11 +36,12 @@ code `calibrated` = false, `combination` = "mean", `start` = "level-1", `cluster
 `embedding` = "residual-batch".
 
 All of this is `level_schedule` = "paper". With "adaptive", the default, each level is a whole
-network that starts from level 1's, or a client's own from its best: it ends when the rows for
-validation are named no better (`gains_no_more`), groups are found by how clients' networks change
-(`clustering.separated`), a client takes the level alone, in the mean with others or not at all
-(`validation.decided`), and levels that are kept train on for `final_rounds` on all rows
-(`train_again`).
+network that starts from level 1's, or a client's own from its best, to which it is pulled
+(`personal_pull`): it ends when the rows for validation are named no better (`gains_no_more`),
+groups are found by how clients' networks change and which grouping their rows speak for
+(`compare_groups`, `clustering.clearest`), a client takes the level alone, in the mean with others
+or not at all (`validation.decided`), and levels that are kept train on for `final_rounds` on all
+rows (`train_again`).
 
 One level is federated averaging; "global" and "personal" is the residual model of two levels.
 """
@@ -354,7 +355,8 @@ def _trained(
         found = level.kind == "clusters" and server.options.clustering != "loss"
         if options.adaptive and len(level.models) == 1:
             # no groups: an average of all that the server does not read, until it gains no more
-            found = _to_look(options, number, level) and _settled(options, level)
+            half = (options.patience + 1) // 2
+            found = _to_look(options, number, level) and gains_no_more(level.accuracies, half)
         one = clustered(server, number, level, clients, rng) if found else None
         level = one or _averaged(server, level, clients)
     # last: where a client does not answer while it trains, nothing of the round was opened
@@ -559,7 +561,11 @@ FEMAM = fl.Algorithm(
                 *fl.sums(at_client.open_level, at_client.part_of_loss, reveals=("at",)),
                 *fl.each(
                     fl.sums(at_client.compare_models, reveals=("at",)),
-                    needed=lambda options: "auto" in options.levels,
+                    needed=lambda options: "auto" in options.levels and not options.adaptive,
+                ),
+                *fl.each(
+                    fl.sums(at_client.compare_groups, reveals=("at",)),
+                    needed=lambda options: options.adaptive and "auto" in options.levels,
                 ),
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),

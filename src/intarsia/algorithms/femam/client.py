@@ -64,6 +64,7 @@ class Client:
     closed: int = 0  # the last that was closed
     scaled: int = 0  # the last with which scores were multiplied
     again: int = 0  # the level that trains once more; 0: none
+    looks: int = 0  # at groupings, so far
     members: tuple[ClientId, ...] = ()  # with whom the latest model was averaged since it trained
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
@@ -172,7 +173,25 @@ def _learner(
         },
         key=rng.fold_in("local").integer(),
         constants={"scale": torch.from_numpy(scale).to(kind)},
+        references=_parent(client),
     )
+
+
+def _parent(client: Client) -> dict[str, Tensor] | None:
+    """Return what a personal level of the adaptive schedule is pulled to; None: where it starts."""
+    number = client.again or client.level
+    if not client.options.adaptive or client.options.kind(number) != "personal":
+        return None
+    parent = levels_of(client.kept)[client.origin]
+    return {name: torch.from_numpy(values) for name, values in parent.items()}
+
+
+def _pull(options: FeMAM, number: int) -> float:
+    """Return the weight of the proximal term at a level."""
+    if options.adaptive and options.kind(number) == "personal":
+        return options.personal_pull
+    pulled = options.proximal_levels == "all" or options.kind(number) in ("clusters", "given")
+    return options.proximal if pulled else 0.0
 
 
 @fl.client_function
@@ -265,16 +284,15 @@ train_level_on_schedule = replace(train_level_on_schedule, stream=train_level.na
 
 def _level_trained(calls: Sequence[Any], number: int) -> list[tuple[Client, fl.Ready]]:
     options = calls[0][0].options
-    kinds = ("clusters", "given")
-    pulled = options.proximal_levels == "all" or options.kind(calls[0][0].level) in kinds
-    return _trained(calls, options.local_epochs, options.proximal if pulled else 0.0, number)
+    return _trained(calls, options.local_epochs, _pull(options, calls[0][0].level), number)
 
 
 @fl.vectorised_function
 def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, fl.Ready]]:
     """Train the latest level, each client for itself."""
     options = calls[0][0].options
-    return _trained(calls, options.final_epochs or options.local_epochs, 0.0)
+    pull = _pull(options, calls[0][0].level) if options.adaptive else 0.0
+    return _trained(calls, options.final_epochs or options.local_epochs, pull)
 
 
 def _trained(
@@ -315,7 +333,8 @@ def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Clien
         own = dict(levels_of(client.kept)[message.level])
         client = fl.evolve(client, start=own, latest=own, again=message.level)
         opened.append((client, block, message, rng))
-    return _trained(opened, calls[0][0].options.local_epochs, 0.0, whole=True)
+    options, level = calls[0][0].options, calls[0][2].level
+    return _trained(opened, options.local_epochs, _pull(options, level), whole=True)
 
 
 @fl.client_function
@@ -391,6 +410,42 @@ def compare_models(
     found = np.array(each, np.float64)
     parts = (np.array([len(rows)]), found.sum(axis=1), (found @ found.T).ravel())
     return client, state.Compared(np.concatenate(parts))
+
+
+@fl.client_function
+def compare_groups(
+    client: Client, block: Block, message: state.Groupings, rng: fl.RandomKey
+) -> tuple[Client, state.Grouped]:
+    """Send how many rows the averages of others name wrongly, and its own network new rows.
+
+    Raises
+    ------
+    RefusedError
+        If there are more groupings than the algorithm tries, or it asks more often than twice for
+        each level "auto": each count tells of these rows.
+    """
+    models, alone = np.asarray(message.models), np.asarray(message.alone)
+    looks = 2 * client.options.levels.count("auto")
+    if client.looks >= looks:
+        raise RefusedError(
+            f"Groupings were to be compared for the {client.looks + 1}. time, and the server looks "
+            f"for groups {looks} times at most; run the algorithm as it is at the server."
+        )
+    client = fl.evolve(client, looks=client.looks + 1)
+    most = 1 + 2 * len(client.options.candidates)
+    if models.ndim != 2 or alone.shape != (len(models),) or len(models) > most:
+        raise RefusedError(
+            f"Groupings of shape {models.shape} were told, alone {alone.shape}; there are at most "
+            f"{most}, each with one model. Run the algorithm as it is at the server."
+        )
+    own, y = labelled(block)
+    held = client.held_out
+    wrong = validation.errors(_latest_scores(client, own.take(np.flatnonzero(held))), y[held]).sum()
+    counted, errors = np.zeros(len(models)), np.zeros(len(models))
+    for place in np.flatnonzero(alone == 0).tolist():
+        scores = _latest_scores(_opened(client, models[place]), own)
+        counted[place], errors[place] = len(y), validation.errors(scores, y).sum()
+    return client, state.Grouped(np.array([held.sum(), wrong, *counted, *errors], np.float64))
 
 
 @fl.client_function

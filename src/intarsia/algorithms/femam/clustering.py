@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.femam.client import compare_models, send_model
+from intarsia.algorithms.femam.client import compare_groups, compare_models, send_model
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.algorithms.femam.state import Ask, Candidates, Level, Server
+from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, Server
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.algorithm import Clients, RandomKey, evolve
 from intarsia.core.block import Array, ClientId
@@ -42,7 +42,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
     if options.adaptive:
-        return _settled(server, number, level, dict(zip(there, told, strict=True)), draws)
+        found = dict(zip(there, told, strict=True))
+        return _settled(server, number, level, found, clients, draws)
     if options.levels[number - 1] == "auto" and not level.trials:
         points = dict(zip(there, told, strict=True))
         level = _counted(server, level, clients, points, draws)
@@ -52,8 +53,8 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     models = list(level.models)
     for group, average in averages_of(told, shares, groups).items():
         models[group] = average
-    found = {one: int(group) for one, group in zip(there, groups, strict=True)}
-    return evolve(level, models=tuple(models), groups={**level.groups, **found})
+    latest = {one: int(group) for one, group in zip(there, groups, strict=True)}
+    return evolve(level, models=tuple(models), groups={**level.groups, **latest})
 
 
 def _settled(
@@ -61,6 +62,7 @@ def _settled(
     number: int,
     level: Level,
     models: Mapping[ClientId, Array],
+    clients: Clients,
     draws: np.random.Generator,
 ) -> Level:
     """Return the level with its groups, found once, and their models.
@@ -72,9 +74,13 @@ def _settled(
     found: dict[ClientId, int] = {} if again else dict(level.groups)
     if not found:
         word = options.levels[number - 1]
-        counts = options.candidates if word == "auto" else (int(word),)
-        least = options.separation if word == "auto" else -1.0
-        labels, clear = separated(told[:, columns], counts, least, draws)
+        points = told[:, columns]
+        if word == "auto":
+            labels, clear = _proven(
+                server, clients, models, groupings(points, options.candidates, draws)
+            )
+        else:
+            labels, clear = separated(points, (int(word),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
         count = int(labels.max()) + 1
         # what was gained so far says nothing of models of other groups
@@ -105,6 +111,110 @@ def towards(point: Array, centres: Array) -> int:
     return int(np.argmax(away @ point / np.where(lengths > 0, lengths, 1.0)))
 
 
+def _proven(
+    server: Server,
+    clients: Clients,
+    models: Mapping[ClientId, Array],
+    found: Sequence[tuple[Labels, float]],
+) -> tuple[Labels, float]:
+    """Return the groups of clients, of some groupings, that their rows speak for.
+
+    Groupings come with their mean silhouettes, and go with it.
+    """
+    told = np.stack(list(models.values()))
+    shares = np.array([server.shares[one] for one in models])
+    tried = [(np.zeros(len(told), np.int64), 0.0), *found]
+    if len(told) < 2:
+        return tried[0]
+    each = [averages_of_others(told, shares, groups) for groups, _ in tried]
+    alone = np.stack([np.bincount(groups)[groups] == 1 for groups, _ in tried], axis=1)
+    messages = {
+        one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0)
+        for place, one in enumerate(models)
+    }
+    # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
+    # those that the others' averages name wrongly; over all, the errors of own networks on new rows
+    total = clients.reveal(clients.sum(compare_groups, messages).at)
+    counts, clear = zip(*((int(one.max()) + 1, value) for one, value in tried), strict=True)
+    return tried[clearest(total, counts, clear, server.options.separation)]
+
+
+def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
+    """Return for each client the average of its group's models without its own, (clients, …).
+
+    Of a client that is alone in its group it is 0.
+    """
+    member = (groups[:, None] == groups) * shares
+    np.fill_diagonal(member, 0.0)
+    total = member.sum(axis=1, keepdims=True)
+    found: Array = member / np.where(total > 0, total, 1.0) @ told
+    return found
+
+
+_AS_GOOD = 1.1  # times the errors of the best grouping that one to be preferred may have
+_APART = 0.1  # mean silhouette of groups that are to be preferred
+
+
+def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least: float) -> int:
+    """Return the place of the grouping that clients' rows speak for; 0: one group of all.
+
+    A client's rows are named by the average of the others of its group: the more others are like
+    it, the better. A client that is alone in its group counts with the share of errors that own
+    networks make on new rows. Of the groupings whose errors are hardly more than those of the best
+    it is the one of the largest mean silhouette, if its groups are apart, or else of the fewest
+    groups. It is taken if its errors are not more than those of one group, or where groups are not
+    apart fewer by the share `least` and a standard error; and not more than those of own networks,
+    beyond their standard error.
+
+    Parameters
+    ----------
+    total
+        (2 + 2 groupings,): rows for validation, how many of them own networks name wrongly; for
+        each grouping the rows of clients in groups, and how many of them are named wrongly.
+    counts, clear
+        How many groups each grouping has, and its mean silhouette; the first has one.
+    """
+    (held, wrong), (rows, errors) = total[:2], np.split(total[2:], 2)
+    if not rows[0] or len(counts) < 2:
+        return 0
+    own = (wrong + 1) / (held + 2)
+    shares = (errors + own * (rows[0] - rows)) / rows[0]
+    best = float(shares[1:].min())
+    chance = math.sqrt(best * (1 - best) / rows[0])
+    good = shares <= max(_AS_GOOD * best, best + chance)
+    places = [one for one in range(1, len(counts)) if good[one]]
+    place = max(places, key=lambda one: clear[one])
+    if clear[place] <= _APART:
+        place = min(places, key=lambda one: (counts[one], shares[one]))
+    unsure = math.sqrt(own * (1 - own) / (held + 2)) * rows[place] / rows[0]
+    most = shares[0] if clear[place] > _APART else (1 - least) * shares[0] - chance
+    return place if shares[place] <= min(most, own + unsure) else 0
+
+
+def groupings(
+    points: Array, counts: Sequence[int], draws: np.random.Generator
+) -> list[tuple[Labels, float]]:
+    """Return the groups of points by K-means, each grouping once, with its mean silhouette.
+
+    Of some numbers of groups, and of the points as they are or each at one distance from their
+    mean, so that how far clients move does not outweigh whereto.
+    """
+    found: dict[bytes, tuple[Labels, float]] = {}
+    for scaled in _both_scales(points):
+        for count in counts:
+            if 1 < count < len(points):
+                labels = kmeans.k_means(scaled, count, draws)
+                known = found.get(labels.tobytes(), (labels, -1.0))
+                found[labels.tobytes()] = labels, max(known[1], silhouette(scaled, labels))
+    return list(found.values())
+
+
+def _both_scales(points: Array) -> tuple[Array, Array]:
+    centred = points - points.mean(axis=0)
+    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
+    return centred, centred / np.where(lengths > 0, lengths, 1.0)
+
+
 def separated(
     points: Array, counts: Sequence[int], least: float, draws: np.random.Generator
 ) -> tuple[Labels, float]:
@@ -114,18 +224,8 @@ def separated(
     mean, so that how far clients move does not outweigh whereto; one group of all where no mean
     silhouette is above `least`.
     """
-    centred = points - points.mean(axis=0)
-    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
-    best, clear = np.zeros(len(points), np.int64), least
-    for scaled in (centred, centred / np.where(lengths > 0, lengths, 1.0)):
-        for count in counts:
-            if not 1 < count < len(points):
-                continue
-            labels = kmeans.k_means(scaled, count, draws)
-            value = silhouette(scaled, labels)
-            if value > clear:
-                best, clear = labels, value
-    return best, clear
+    none = np.zeros(len(points), np.int64), least
+    return max((none, *groupings(points, counts, draws)), key=lambda one: one[1])
 
 
 def silhouette(points: Array, labels: Labels) -> float:

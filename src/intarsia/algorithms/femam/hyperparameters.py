@@ -52,9 +52,9 @@ class FeMAM(NetworkOptions):
     # "paper": each level learns what those before it leave, for a number of rounds; "adaptive":
     # each is a whole network, begins when the one before gains no more, and stays where it pays
     level_schedule: Literal["adaptive", "paper"] = "adaptive"
-    warm_up: Count = 2  # rounds of level 1 before "adaptive" looks for groups of clients
-    patience: Count = 3  # rounds without a better accuracy after which "adaptive" ends a level
-    separation: FractionBelowOne = 0.1  # least mean silhouette of groups that "adaptive" takes
+    warm_up: Count = 4  # rounds of level 1 before "adaptive" looks for groups of clients
+    patience: Count = 6  # rounds without a better accuracy after which "adaptive" ends a level
+    separation: FractionBelowOne = 0.14  # least share of errors that groups of "adaptive" mend
     combination: Literal["sum", "mean"] = "sum"  # of the levels' scores
     # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
     start: Literal["zero-output", "level-1", "random"] = "zero-output"
@@ -70,6 +70,7 @@ class FeMAM(NetworkOptions):
     # of clients in an average; "equal" is what "clients" was called
     weights: Literal["samples", "clients", "equal"] = "samples"
     proximal: NotNegative = 0.0  # λ, of λ/2 ‖θ_i - Θ_k‖² …
+    personal_pull: NotNegative = 0.3  # the same at a personal level of "adaptive", to its parent
     proximal_norm: Literal["squared", "plain"] = "squared"  # … or of λ Σ ‖·‖ of each parameter
     proximal_levels: Literal["clusters", "all"] = "clusters"  # which levels have it
     validation: FractionBelowOne = 0.1  # share of a client's labelled rows kept from training

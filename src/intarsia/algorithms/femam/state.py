@@ -109,6 +109,22 @@ class Compared:
     at: Array  # (1 + trials + trials²,)
 
 
+@dataclass(frozen=True)
+class Groupings:
+    """What a client would have of the others' networks with each of some groupings of clients."""
+
+    models: Array  # (groupings, parameters) the average of the others of its group
+    alone: Array  # (groupings,) 1 where its group is itself, and the model counts for nothing
+
+
+@fl.describe("numbers of rows and of wrong predictions, by candidate grouping")
+@dataclass(frozen=True)
+class Grouped:
+    """A client's part of how groupings compare (see `clustering.clearest`)."""
+
+    at: Array  # (2 + 2 groupings,)
+
+
 @fl.describe("counts and summed losses of validation rows")
 @dataclass(frozen=True)
 class Weight:
@@ -303,7 +319,7 @@ def notes_of(server: Server) -> tuple[str, ...]:
             said.append(
                 f"Level {number} has {words_of(server)[number - 1]}: "
                 + (
-                    "no groups of clients are apart by a mean silhouette of more than "
+                    "no groups of clients have fewer errors than all together by a share of "
                     f"{server.options.separation:g}."
                     if len(level.models) == 1
                     else f"their mean silhouette is {level.clear:.2g}."
