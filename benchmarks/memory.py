@@ -308,11 +308,11 @@ _BEYOND_NOTES = (
 )
 _BEYOND_WIDTH = 250
 _LIMITED = """
-import resource, runpy, sys
+import resource, sys
 if limit := int(sys.argv.pop(1)):
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 from intarsia.cli.main import main
-main()
+sys.exit(main())
 """
 
 

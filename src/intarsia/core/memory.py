@@ -149,19 +149,15 @@ def free_memory() -> int | None:
 
 _CGROUP = Path("/sys/fs/cgroup")
 _FIRST = _CGROUP / "memory"
-# of a container, in either version of control groups: its limit, what counts towards it, and what
-# of that the system drops where memory is short
-_GROUPS: tuple[tuple[Path, Path, Path, str], ...] = (
+# of a container, in either version of control groups: its limit, what counts towards it, and where
+# it stands under which name what of that the system drops when memory is short
+_GROUPS = (
     (
-        _CGROUP / "memory.max",
-        _CGROUP / "memory.current",
-        _CGROUP / "memory.stat",
+        *(_CGROUP / "memory.max", _CGROUP / "memory.current", _CGROUP / "memory.stat"),
         "inactive_file",
     ),
     (
-        _FIRST / "memory.limit_in_bytes",
-        _FIRST / "memory.usage_in_bytes",
-        _FIRST / "memory.stat",
-        "total_inactive_file",
+        *(_FIRST / "memory.limit_in_bytes", _FIRST / "memory.usage_in_bytes"),
+        *(_FIRST / "memory.stat", "total_inactive_file"),
     ),
 )
