@@ -391,7 +391,6 @@ def send_model(
     return client, state.Model(_told(client))
 
 
-@fl.told_the_same
 @fl.client_function
 def compare_models(
     client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
