@@ -117,7 +117,7 @@ class Groupings:
     alone: Array  # (groupings,) 1 where its group is itself, and the model counts for nothing
 
 
-@fl.describe("numbers of rows and of wrong predictions by grouping of clients")
+@fl.describe("numbers of rows and of wrong predictions by grouping")
 @dataclass(frozen=True)
 class Grouped:
     """A client's part of how groupings compare (see `clustering.clearest`)."""
