@@ -94,7 +94,7 @@ $(BROWSER)/setup.stamp: pyproject.toml constraints.txt
 	@touch $@
 
 test-outputs: $(OUTPUTS)/setup.stamp
-	$(OUTPUTS)/bin/python -m pytest -q tests/inference/test_export.py tests/callbacks
+	$(OUTPUTS)/bin/python -m pytest -q tests/inference/test_export.py tests/callbacks tests/test_documented_commands.py -k "not test_documented_commands or how-to/export or how-to/trackers"
 
 # The newest versions, but for the build of torch.
 $(OUTPUTS)/setup.stamp: pyproject.toml constraints.txt

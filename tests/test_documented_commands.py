@@ -41,6 +41,13 @@ REASONS = {
     "another library": "flwr-datasets and a download: make test-flower",
 }
 MOST_NOT_RUN = 20
+NEEDS = {"docs/how-to/export.md": "onnxruntime", "docs/how-to/trackers.md": "mlflow"}
+
+
+def _marks(page: str) -> list[pytest.MarkDecorator]:
+    slow = [] if page in QUICK else [pytest.mark.slow]
+    # what the libraries of an extra warn of is theirs
+    return [*slow, *([pytest.mark.filterwarnings("ignore")] if page in NEEDS else [])]
 
 
 def test_a_block_is_of_a_known_language_and_has_a_known_reason_where_it_is_not_run():
@@ -49,6 +56,8 @@ def test_a_block_is_of_a_known_language_and_has_a_known_reason_where_it_is_not_r
     left = [(page, one.line, one.reason) for page, one in every if one.reason]
     assert {reason for *_, reason in left} <= set(REASONS), left
     assert len(left) <= MOST_NOT_RUN, left
+    # a test installs nothing into the environment that it runs in
+    assert [one for one in every if one[1].runs and "pip install" in one[1].text] == []
 
 
 def test_what_a_page_shows_of_a_file_stands_there():
@@ -89,10 +98,12 @@ def test_every_command_in_a_page_is_one_and_has_its_options(page):
 
 @pytest.mark.parametrize(
     "page",
-    [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in WITH_BLOCKS],
+    [pytest.param(one, marks=_marks(one)) for one in WITH_BLOCKS],
 )
 def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch, capfd):
     pytest.importorskip("torch")
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page], reason="make test-outputs runs this page")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
