@@ -1,10 +1,5 @@
 """Tables that lie on disk, as `[experiment] memory` asks, train to the bits of those in memory."""
 
-import json
-import os
-import resource
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -134,29 +129,3 @@ def test_a_size_without_its_unit_is_refused(memory, tmp_path):
     (tmp_path / "run.toml").write_text(HEAD.format(memory=memory))
     with pytest.raises(ExperimentError, match=r'memory is ".*"; expected a size with its unit'):
         config.load(tmp_path / "run.toml")
-
-
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[1]),) * 2)
-import intarsia
-print(intarsia.run(sys.argv[2], overwrite=True).certificate.gap_relative)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(resource, "RLIMIT_DATA"), reason="the system sets no such limit")
-def test_a_table_trains_under_a_limit_that_is_too_small_for_it_in_memory(tmp_path):
-    text = write(tmp_path, 160_000, 400, mixed=False).replace("rounds = 3\n", "")
-    text = text.replace("workers = 1", "workers = 1\nyardsticks = false")
-    found = {}
-    for memory in ("0.5GB", "1TB"):
-        (tmp_path / "run.toml").write_text(text.format(memory=memory))
-        command = [sys.executable, "-c", LIMITED, str(800_000_000), str(tmp_path / "run.toml")]
-        # Arrow's own allocator would claim 1 GiB at once, whatever it needs
-        own = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-        how = {"capture_output": True, "text": True, "check": False, "env": own}
-        found[memory] = subprocess.run(command, **how)
-    assert found["0.5GB"].returncode == 0, found["0.5GB"].stderr
-    assert json.loads(found["0.5GB"].stdout) <= 1e-6
-    assert "Unable to allocate" in found["1TB"].stderr
