@@ -506,6 +506,9 @@ MUTATIONS = [
             "pass",
             PREPARED,
         ),
+    ),
+    *_of(
+        "models/linear_parameters.py",
         ("kinds of values of a model", "check_kind(content[name], hint, name)", "pass", PREPARED),
     ),
     *_of(

@@ -741,7 +741,7 @@ def test_predict_reads_a_table_as_training_did(tmp_path: Path, capfd: Any) -> No
         assert main(["run", "-q", str(file)]) == 0
         run = tmp_path / name / "runs" / "two"
         rows, err = predicted(run, tmp_path / name / "bank.csv", capfd)
-        found.append((rows, err.partition("note: ")[2]))
+        found.append((rows, err.partition("note: ")[2].replace(str(tmp_path / name), "")))
         both = [f"{one}={tmp_path / name / one}.csv" for one in ("bank", "shop")]
         rows, _ = predicted(run, Path(both[0]), capfd, both[1], "--federated", "--absent", "mean")
         found.append((rows, ""))

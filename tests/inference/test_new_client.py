@@ -83,8 +83,10 @@ def test_the_new_client_gets_a_model_and_nothing_of_the_run_changes(folder, capf
     assert {key: data for key, data in files(folder).items() if key.parts[0] != "joined"} == before
     assert main(["predict", str(own), str(folder.parent / "new.csv")]) == 0
     out, err = said(capfd)
-    assert "note:" not in err  # id and label are known
-    assert err.startswith("figures on 60 rows with a label")
+    # id and label are known: the one note is of the rows that it was trained on
+    assert err.count("note:") == 1
+    assert "new.csv is the table of 'new' in this run" in err
+    assert "\nfigures on 60 rows with a label" in err
     assert out.splitlines()[0] == "id,score,label,probability"
     assert len(out.splitlines()) == 61
     assert intarsia.resume(own).metrics == intarsia.load(own).metrics

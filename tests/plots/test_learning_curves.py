@@ -27,7 +27,8 @@ def line(round_, phase, accuracy=None):
 def test_a_course_has_the_evaluated_rounds_and_where_each_phase_began(tmp_path):
     lines = [line(1, "level 1"), line(2, "level 1", 0.25), line(3, "level 2"), line(4, "", 0.5)]
     found = course_of(write(tmp_path / "mine", lines, cut='{"round": 5, "acc'))
-    assert found == Course("mine", {2: 0.25, 4: 0.5}, {"level 1": 1, "level 2": 3})
+    begun, reached = {"level 1": 1, "level 2": 3}, {"level 1": 0.25}
+    assert found == Course("mine", {2: 0.25, 4: 0.5}, begun, reached=reached)
     assert course_of(tmp_path / "mine", "femam").name == "femam"
 
 

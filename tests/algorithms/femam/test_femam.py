@@ -546,6 +546,8 @@ def test_messages_come_back_from_bytes_and_all_functions_are_named():
     adaptive = {"level_schedule": "adaptive", "prune": "pooled", "final_epochs": 0, "patience": 1}
     whole = {"levels": ("global", 2, "personal"), **adaptive}
     seen |= functions_called(dataclasses.replace(EVERY, **whole))
+    grouped = {**adaptive, "levels": ("global", "auto", "global", "personal"), "warm_up": 1}
+    seen |= functions_called(dataclasses.replace(EVERY, **grouped))
     assert seen == {fn.name for fn in FEMAM.disclosure.functions}
 
 
