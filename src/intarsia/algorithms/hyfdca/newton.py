@@ -108,7 +108,7 @@ from intarsia.maths.linear.elastic_net import stiffness
 
 PHASE = "newton"
 MOST_FEATURES = 512  # most features for the exact solve
-_IN_FRAME = 2**24  # values of the rows in the frame at first: of more rows some stand for all
+_IN_FRAME = 2**25  # values of the rows in the frame at first: of more rows some stand for all
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
