@@ -84,7 +84,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         (["run", "mine.toml", *short], 0, ""),
         *[(["export", "runs/heart", "--format", kind],
            *((0, "made-up rows") if "export" in extras else (2, 'pip install "intarsia[export]"')))
-          for kind in ("onnx", "skops")],
+          for kind in ("onnx", "skops") if (kind, extras) != ("skops", {"mlflow"})],  # brings it
         *[(["run", "mine.toml", *short, "-c", f'experiment.trackers=["{one}"]'],
            *((0, "") if one in extras else (2, f'pip install "intarsia[{one}]"')))
           for one in ("mlflow", "tensorboard", "wandb")],
@@ -118,7 +118,7 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         if extras and not there:  # other extras bring sqlalchemy, too
             continue
         missing = 'pip install "intarsia['
-        said = {"sqlite": "age", "duckdb": "duckdb", "postgresql": "postgresql"}[kind]
+        said = {"sqlite": "fits: hyfdca", "duckdb": "duckdb", "postgresql": "postgresql"}[kind]
         # a database of SQLite is there, and none of the others
         lines.append(
             (
