@@ -118,7 +118,11 @@ def commands(extras: set[str]) -> list[tuple[list[str], int, str]]:
         if extras and not there:  # other extras bring sqlalchemy, too
             continue
         missing = 'pip install "intarsia['
-        said = {"sqlite": "fits: hyfdca", "duckdb": "duckdb", "postgresql": "postgresql"}[kind]
+        said = {
+            "sqlite": "fits: hyfdca",
+            "duckdb": "duckdb",
+            "postgresql": "no server listens there",
+        }[kind]
         # a database of SQLite is there, and none of the others
         lines.append(
             (
