@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 
 # each is done once in a run, in this order; those of TRANSFORM by their own names
 _ORDER: Final = (READ, DEAL, ENCODE, SETTLE, MEET, *TRANSFORMS, BEGIN, KEEP)
+_OF_SERVER = ("out", "memory", "state_megabytes", "workers", "ray", "trackers")
 _TREE = ("experiment", "split", "preprocessing", "algorithm", "labels", "alignment", "privacy")
 
 
@@ -264,12 +265,15 @@ class Work:
                     "it to the site's copy of that file",
                 )
             names["dictionary"] = settings.dictionary
+        # where and how a site computes is its own: not the server's folders, memory or clusters
+        asked = dict(own.get("experiment", {}))
+        own["experiment"] = {key: one for key, one in asked.items() if key not in _OF_SERVER}
         own["privacy"] = privacy
         own["alignment"] = {key: value for key, value in names.items() if value is not None}
         if settings.table is not None:
             own["client"] = [{"name": settings.name}]
         tables = () if settings.table is None else (settings.table,)
-        found = replace(experiment.from_dict(own), clients=tables)
+        found = replace(experiment.from_dict(own, self._folder), clients=tables)
         self._experiment, self.seed = found, found.seed
         algorithm, self._options = choose(found)
         if not algorithm.federated:

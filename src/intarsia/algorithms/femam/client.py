@@ -395,9 +395,21 @@ def send_model(
 def compare_models(
     client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
 ) -> tuple[Client, state.Compared]:
-    """Send the losses of the rows for validation with each model, and their products."""
+    """Send the losses of the rows for validation with each model, and their products.
+
+    Raises
+    ------
+    RefusedError
+        If there are more models than numbers of clusters that the algorithm tries.
+    """
     rows = np.flatnonzero(client.held_out)
     trials = len(message.models)
+    if trials > max(1, len(client.options.candidates)):
+        raise RefusedError(
+            f"{trials} models were to be compared, and the algorithm tries "
+            f"{len(client.options.candidates)} numbers of clusters at most; run the algorithm as "
+            "it is at the server."
+        )
     if not len(rows):
         return client, state.Compared(np.zeros(1 + trials + trials**2))
     own, y = labelled(block)

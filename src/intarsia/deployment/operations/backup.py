@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -84,6 +85,11 @@ def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
         If something is there, the file is no whole backup, it is of a site of another name, or of
         a site and nobody says what was spent since then.
     """
+    if spent is not None and not (math.isfinite(spent) and spent >= 0):
+        raise ExperimentError(
+            f"--spent-since is {spent}; give the epsilons of the jobs with noise, added up: a "
+            "number of 0 or more."
+        )
     if kit.exists():
         raise ExperimentError(
             f"{kit} is there already, and nothing is written over; give a folder that is not "
