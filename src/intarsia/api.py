@@ -444,8 +444,8 @@ def inspect(
         beside = blocks_picture(held, beside)
     return Inspection(
         schema,
-        tuple(overlap.holdings_table(blocks)),
-        overlap.overlap_counts(blocks),
+        tuple(overlap.holdings_table(blocks, schema)),
+        overlap.overlap_counts(schema),
         dataclasses.replace(advice, obstacle=obstacle, remarks=(*coded, *advice.remarks)),
         drawn,
         held,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import INTERCEPT, Block, ClientId, Copies, Labels, distinct, places_of
+from intarsia.core.block import INTERCEPT, Block, ClientId, Copies, Labels, distinct_of, places_of
 from intarsia.errors import FederationError
 
 
@@ -102,39 +102,41 @@ class Index:
         return tuple(found)
 
     @classmethod
-    def of(cls, held: Mapping[ClientId, NDArray[Any]]) -> Index:
+    def of(
+        cls,
+        held: Mapping[ClientId, NDArray[Any]],
+        within: Mapping[str, tuple[ClientId, NDArray[np.bool_]]] | None = None,
+    ) -> Index:
         """Return the index of the given clients' entries.
 
+        `within` adds owners that hold a part of a client's entries: the client, and which of them.
+
         Cells are found by a 64-bit signature of the set of owners (a sum of one random word per
-        client), so that the cost is one sort of all entries.
+        owner), so that the cost is one sort of all entries.
         """
-        clients = list(held)
-        ids, inverse = distinct(np.concatenate(list(held.values())))
-        digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in clients]
-        word = np.array([int.from_bytes(one, "little") for one in digests], np.uint64)
+        ids, which = distinct_of(list(held.values()))
+        local = dict(zip(held, which, strict=True))
+        for name, (client, some) in (within or {}).items():
+            local[name] = local[client][some]
         signature = np.zeros(len(ids), np.uint64)
-        first = np.full(len(ids), len(clients), np.intp)
-        starts = np.cumsum([0, *(len(v) for v in held.values())])
-        local = {}
-        for number, name in enumerate(clients):
-            own = inverse[starts[number] : starts[number + 1]]
-            local[name] = own
-            signature[own] += word[number]
+        first = np.full(len(ids), len(local), np.int32)
+        for number, (name, own) in enumerate(local.items()):
+            digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+            signature[own] += np.uint64(int.from_bytes(digest, "little"))
             np.minimum.at(first, own, number)
-        order = np.lexsort((np.arange(len(ids)), signature, first))
-        place = np.empty(len(ids), np.intp)
-        place[order] = np.arange(len(ids))
-        sorted_signature = signature[order]
-        edges = np.flatnonzero(np.diff(sorted_signature, prepend=sorted_signature[:1] + 1))
+        order = np.lexsort((signature, first))  # ids are in order, and stay so in a cell
+        del first  # of millions of ids each array counts
+        signature = signature[order]
+        edges = np.flatnonzero(np.append(True, signature[1:] != signature[:-1])[: len(ids)])
+        del signature
+        place = np.empty(len(ids), np.int32 if len(ids) < 2**31 else np.intp)
+        place[order] = np.arange(len(ids), dtype=place.dtype)
         owners: list[list[ClientId]] = [[] for _ in edges]
-        number_of = np.zeros(len(ids), np.intp)
-        number_of[edges[1:]] = 1
-        number_of = np.cumsum(number_of)
         positions: dict[ClientId, slice | NDArray[np.intp]] = {}
-        for name in clients:
-            own = np.sort(place[local[name]])
-            for cell in np.unique(number_of[own]):
-                owners[cell].append(name)
+        for name, found in local.items():
+            own = np.sort(place[found]).astype(np.intp)
+            for cell in np.unique(np.searchsorted(edges, own, side="right")):
+                owners[cell - 1].append(name)
             positions[name] = compact(own)
         stops = [*edges[1:].tolist(), len(ids)][: len(edges)]  # none at all without entries
         cells = tuple(

@@ -19,6 +19,7 @@ from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
 
 RARE = "other"  # the level of rows whose own level others may not know
+_HASHED_AT_ONCE = 1 << 16  # ids whose hashes are in memory as objects
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +128,14 @@ def split(
 def _fractions(samples: NDArray[Any], key: bytes) -> Array:
     """Return the keyed hash of each id as a fraction of all hashes, (samples,)."""
     begun = hashlib.blake2b(key=key, digest_size=7).copy  # the key is hashed once
-    ids: list[Any] = samples.tolist()
-    digests = []
-    for text in ids if samples.dtype.kind == "S" else map(str.encode, map(str, ids)):
-        hashed = begun()
-        hashed.update(text)  # bytes are pseudonyms
-        digests.append(hashed.digest())
-    whole = np.zeros((len(ids), 8), np.uint8)
-    whole[:, 1:] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 7)
+    whole = np.zeros((len(samples), 8), np.uint8)
+    for start in range(0, len(samples), _HASHED_AT_ONCE):
+        some: list[Any] = samples[start : start + _HASHED_AT_ONCE].tolist()
+        digests = []
+        for text in some if samples.dtype.kind == "S" else map(str.encode, map(str, some)):
+            hashed = begun()
+            hashed.update(text)  # bytes are pseudonyms
+            digests.append(hashed.digest())
+        found = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 7)
+        whole[start : start + len(some), 1:] = found
     return whole.view(">u8")[:, 0] / 2**56

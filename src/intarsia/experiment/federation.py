@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels, distinct, sort_keys
+from intarsia.core.block import Block, ClientId, Labels, distinct_of, sort_keys
 from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
@@ -466,10 +466,11 @@ def labelled_somewhere(
         )
     ids = list(samples.values())
     # all at once: each block by itself would be compared with all labelled samples
-    _, number = distinct(np.concatenate(ids))
-    labelled = np.zeros(number.max() + 1, bool)
-    labelled[number[np.concatenate(known)]] = True
-    kept = np.split(labelled[number], np.cumsum([len(one) for one in ids])[:-1])
+    found, numbers = distinct_of(ids)
+    labelled = np.zeros(len(found), bool)
+    for number, own in zip(numbers, known, strict=True):
+        labelled[number[own]] = True
+    kept = [labelled[number] for number in numbers]
     for name, keep in zip(samples, kept, strict=True):
         if not keep.any():
             others = np.concatenate(ids)[np.concatenate(known)]

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Array, Block, ClientId, Labels, distinct_of
 from intarsia.core.feature_blocks import group_columns
 from intarsia.core.schema import Holding, Index, Schema
 from intarsia.errors import FederationError
@@ -53,8 +54,10 @@ class OverlapCounts:
         return self.samples * self.features
 
 
-def holdings_table(parties: Parties) -> list[HoldingsRow]:
+def holdings_table(parties: Parties, schema: Schema | None = None) -> list[HoldingsRow]:
     """Return one row of counts per client, in the clients' order.
+
+    `schema` is that of the parties, where it is there already.
 
     Raises
     ------
@@ -62,7 +65,7 @@ def holdings_table(parties: Parties) -> list[HoldingsRow]:
         If there is no client, or ids are text at one client and numbers at another.
     """
     holdings = holdings_of(parties)
-    samples, features = sample_index(holdings), feature_index(holdings)
+    samples, features = _indices(parties if schema is None else schema)
     return [
         HoldingsRow(
             client=name,
@@ -84,15 +87,16 @@ def class_counts(blocks: Mapping[ClientId, Block], labels: Labels) -> dict[str, 
     """
     if labels.task == "regression":
         return {}
-    ids, values = [], []
+    held: list[tuple[NDArray[Any], Array]] = []
     for block in blocks.values():
         if block.y is not None:
             known = ~np.isnan(block.y)
-            ids.append(block.samples[known])
-            values.append(block.y[known])
-    _, first = np.unique(np.concatenate(ids), return_index=True)
+            held.append((block.samples[known], block.y[known]))
+    ids, which = distinct_of([own for own, _ in held])
+    found = np.empty(len(ids))
+    for places, (_, values) in reversed(list(zip(which, held, strict=True))):
+        found[places] = values  # the first client's last
     codes = [-1.0, 1.0] if labels.task == "binary" else range(len(labels.classes))
-    found = np.concatenate(values)[first]
     return {
         name: int((found == code).sum()) for name, code in zip(labels.classes, codes, strict=True)
     }
@@ -108,7 +112,7 @@ def overlap_counts(parties: Parties) -> OverlapCounts:
     """
     holdings = holdings_of(parties)
     common = []
-    for index in (sample_index(holdings), feature_index(holdings)):
+    for index in _indices(parties):
         owners = owners_of(index, tuple(holdings)).astype(np.float64)
         sizes = np.array([cell.stop - cell.start for cell in index.cells], np.float64)
         common.append(np.rint((owners.T * sizes) @ owners).astype(np.int64))
@@ -138,9 +142,13 @@ def holdings_of(parties: Parties) -> Mapping[ClientId, Holding]:
     return holdings
 
 
-def sample_index(holdings: Mapping[ClientId, Holding]) -> Index:
-    """Return the index of all samples."""
-    return Index.of({name: held.samples for name, held in holdings.items()})
+def _indices(parties: Parties) -> tuple[Index, Index]:
+    """Return the index of all samples and that of all features."""
+    if isinstance(parties, Schema):
+        return parties.samples, parties.features
+    holdings = holdings_of(parties)
+    samples = Index.of({name: held.samples for name, held in holdings.items()})
+    return samples, feature_index(holdings)
 
 
 def feature_index(holdings: Mapping[ClientId, Holding]) -> Index:
@@ -161,17 +169,17 @@ def sample_parts(holdings: Mapping[ClientId, Holding]) -> tuple[Index, Mask, Mas
     """Return the index of all samples, and of each cell its owners and who has its labels.
 
     Both are (cells, clients); a cell is labelled as a whole, so that cells are smaller than those
-    of `sample_index`.
+    of the schema's index.
     """
     names = tuple(holdings)
     marks = tuple(f"{name}\0labels" for name in names)
     held = {name: holding.samples for name, holding in holdings.items()}
     # the label holders as owners too, so that a cell is labelled as a whole
     labelled = {
-        mark: holding.samples[holding.labelled]
-        for mark, holding in zip(marks, holdings.values(), strict=True)
+        mark: (name, holding.labelled)
+        for mark, (name, holding) in zip(marks, holdings.items(), strict=True)
     }
-    index = Index.of({**held, **labelled})
+    index = Index.of(held, labelled)
     return index, owners_of(index, names), owners_of(index, marks)
 
 
