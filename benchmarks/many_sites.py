@@ -28,12 +28,11 @@ from tables import number, show, write
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from key_folders import exchanged
-from site_processes import PORT, Sockets, serve
-
 from intarsia.deployment.run import run_over
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.experiment import config as experiment
+from key_folders import exchanged
+from site_processes import PORT, Sockets, serve
 
 MODES = ("plain", "masked, one key", "masked, keys of pairs")
 ROWS, WIDTH, ROUNDS, FAR = 200, 24, 100, 1000
@@ -48,9 +47,9 @@ COLUMNS = (
     "kB an exchange",
 )
 NOTES = (
-    "HyFDCA by dual ascent, logistic loss, {rounds} rounds; {rows} rows and {half} columns at each site. By the "
-    "clock from one exchange to the next, with all sites on one machine of {cores} cores at load "
-    "{load:.0f}, so that it says little; CPU of the server's process, and of all sites over their "
+    "HyFDCA by dual ascent, logistic loss, {rounds} rounds; {rows} rows and {half} columns at each "
+    "site. By the clock from one exchange to the next, with all sites on one machine of {cores} "
+    "cores at load {load:.0f}, so that it says little; CPU of the server's process, and of all sites over their "
     "number, without the set-up. The model: CPU = a + b x sites + c x sites squared, the least "
     "squares of the relative errors over all sizes but the largest, which it has not seen; none "
     "of the three below zero. The line of {far:,} sites is the model's, not measured: it assumes "
@@ -131,26 +130,26 @@ def write_sites(folder: Path, count: int, mode: str, seed: int) -> list[str]:
     names = [f"site{number:03d}" for number in range(count)]
     truth = rng.normal(size=WIDTH)
     exchanged(folder, names, "many")
-    for number, name in enumerate(names):
-        if number % 2 == 0:
-            ids = np.arange(number * ROWS, (number + 1) * ROWS)
+    for place, name in enumerate(names):
+        if place % 2 == 0:
+            ids = np.arange(place * ROWS, (place + 1) * ROWS)
             x = rng.normal(size=(ROWS, WIDTH))
             label = x @ truth + 3 * rng.normal(size=ROWS) > 0
-        own = slice(0, WIDTH // 2) if number % 2 == 0 else slice(WIDTH // 2, WIDTH)
+        own = slice(0, WIDTH // 2) if place % 2 == 0 else slice(WIDTH // 2, WIDTH)
         header = ",".join(["id", *(f"n{at}" for at in range(WIDTH)[own]), "label"])
         lines = [
             ",".join([str(one), *map("{:.6f}".format, row[own]), "yes" if is_so else "no"])
             for one, row, is_so in zip(ids, x, label, strict=True)
         ]
-        place = folder / name
-        place.mkdir()
-        (place / "table.csv").write_text("\n".join([header, *lines]) + "\n")
+        own_folder = folder / name
+        own_folder.mkdir()
+        (own_folder / "table.csv").write_text("\n".join([header, *lines]) + "\n")
         sealed = f'trust = "{"clients" if mode == MODES[1] else "pairs"}"'
         how = "plain = true" if mode == MODES[0] else sealed
-        (place / "site.toml").write_text(
+        (own_folder / "site.toml").write_text(
             f'[site]\nname = "{name}"\nids = true\n{how}\n'
             f'key = "{folder}/keys/{name}/shared.key"\n[table]\n'
-            f'path = "{place}/table.csv"\nid = "id"\nlabel = "label"\n'
+            f'path = "{own_folder}/table.csv"\nid = "id"\nlabel = "label"\n'
         )
     return names
 
