@@ -12,6 +12,7 @@ from intarsia.core.block import (
     Copies,
     Labels,
     distinct,
+    distinct_of,
     have_repeats,
     places_of,
     sort_keys,
@@ -209,6 +210,29 @@ def test_cells_partition_the_entries_by_their_owners(data):
             assert (index.holders[places] == holders).all()
             assert (index.rank(name, places) == rank).all()
         assert sum(end - start for start, end, _, _ in index.own_cells(name)) == len(own)
+
+
+@given(st.data())
+def test_owners_of_a_part_are_as_owners_by_themselves(data):
+    held = drawn_holdings(data.draw)
+    within, apart = {}, {}
+    for number, (name, own) in enumerate(held.items()):
+        some = np.random.default_rng(number).random(len(own)) < 0.5
+        within[f"{name} labels"], apart[f"{name} labels"] = (name, some), own[some]
+    index, expected = Index.of(held, within), Index.of({**held, **apart})
+    np.testing.assert_array_equal(index.ids, expected.ids)
+    assert index.cells == expected.cells
+    for name in (*held, *within):
+        np.testing.assert_array_equal(index.own(name), expected.own(name))
+
+
+@given(st.lists(st.lists(st.integers(-3, 9)), min_size=1), st.sampled_from([int, str, "object"]))
+def test_the_different_ids_of_several_arrays_are_those_of_all_at_once(parts, kind):
+    given = [np.array(own, np.int64).astype(kind) for own in parts]
+    ids, which = distinct_of(given)
+    expected, inverse = np.unique(np.concatenate(given), return_inverse=True)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_array_equal(np.concatenate(which), inverse)
 
 
 def test_the_order_of_a_clients_entries_does_not_matter():
