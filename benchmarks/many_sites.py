@@ -47,14 +47,14 @@ COLUMNS = (
     "kB an exchange",
 )
 NOTES = (
-    "HyFDCA by dual ascent, logistic loss, {rounds} rounds; {rows} rows and {half} columns at each "
-    "site. By the clock from one exchange to the next, with all sites on one machine of {cores} "
-    "cores at load {load:.0f}, so that it says little; CPU of the server's process, and of all "
-    "sites over their number, without the set-up. The model: CPU = a + b x sites + c x sites "
-    "squared, the least squares of the relative errors over all sizes but the largest, which it "
-    "has not seen; none of the three below zero. The line of {far:,} sites is the model's, not measured: it assumes "
-    "that costs go on as they do up to {largest}, tables of this size at each site, and a server "
-    "that keeps one connection and one thread for each site."
+    "HyFDCA by dual ascent, logistic loss, {rounds} rounds; {rows} rows and {half} columns at "
+    "each site. By the clock from one exchange to the next, with all sites on one machine of "
+    "{cores} cores at load {load:.0f}, so that it says little; CPU of the server's process, and "
+    "of all sites over their number, without the set-up. The model: CPU = a + b x sites + c x "
+    "sites squared, the least squares of the relative errors over all sizes but the largest, "
+    "which it has not seen; none of the three below zero. The line of {far:,} sites is the "
+    "model's, not measured: it assumes that costs go on as they do up to {largest}, tables of "
+    "this size at each site, and a server that keeps one connection and one thread for each site."
 )
 
 
