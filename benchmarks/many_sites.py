@@ -35,7 +35,7 @@ from key_folders import exchanged
 from site_processes import PORT, Sockets, serve
 
 MODES = ("plain", "masked, one key", "masked, keys of pairs")
-ROWS, WIDTH, ROUNDS, FAR = 200, 24, 100, 1000
+ROWS, WIDTH, ROUNDS, FAR = 200, 24, 40, 1000
 COLUMNS = (
     *("sums", "sites", "exchanges", "ms an exchange", "CPU ms, server", "CPU ms, a site"),
     *(
