@@ -1,5 +1,9 @@
 """Tables that lie on disk, as `[experiment] memory` asks, train to the bits of those in memory."""
 
+import os
+import resource
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -109,6 +113,43 @@ def test_memory_does_not_grow_with_the_values(tmp_path):
         values.append(sum(block.x.nbytes for block in built.train.values()))
     # ids, labels and the order of rows are in memory, 80 columns of values are not
     assert peaks[1] - peaks[0] < 0.35 * (values[1] - values[0])
+
+
+@pytest.mark.slow
+def test_a_run_and_a_look_under_a_limit_of_the_system(tmp_path):
+    text = write(tmp_path, 150_000, 400, mixed=False)  # 480 MB as numbers of 8 bytes
+    (tmp_path / "run.toml").write_text(text.format(memory="1TB"))
+    models = []
+    for task, memory, limit in (
+        ("inspect", "500MB", 500e6),
+        ("run", "1GB", 1e9),
+        ("run", "1TB", None),
+        ("run", "1TB", 1e9),  # what the limit is for: in memory the run ends in one sentence
+    ):
+        out = tmp_path / f"{memory} {limit}"
+        words = [task, "run.toml", "-c", f"experiment.memory={memory}"]
+        words += ["--out", str(out), "--no-yardsticks"] if task == "run" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "intarsia", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            # Arrow's own allocator would claim 1 GiB at once, whatever it needs
+            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"},
+            preexec_fn=lambda most=limit: (
+                most and resource.setrlimit(resource.RLIMIT_DATA, (int(most), int(most)))
+            ),
+        )
+        if memory == "1TB" and limit:
+            assert done.returncode == 2, done.stderr
+            assert "error: The memory does not suffice" in done.stderr
+            assert "Traceback" not in done.stderr
+            continue
+        assert done.returncode == 0, done.stderr
+        if task == "run":
+            models.append((out / "model" / "linear.json").read_bytes())
+    assert models[0] == models[1]
 
 
 def test_an_error_names_the_row_in_the_file(monkeypatch, tmp_path):

@@ -92,6 +92,13 @@ _COLLECTED_AFTER = 50_000
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
 
 
+_NO_MEMORY = (
+    "The memory does not suffice{}; set [experiment] memory lower than what this process may take "
+    '(as -c experiment.memory="2GB"), so that values of tables lie on the disk, or take a machine '
+    "with more. A run that had begun goes on with intarsia resume."
+)
+
+
 class _StoppedError(Exception):
     """Ctrl-C or SIGTERM, with the sentence that says how to go on."""
 
@@ -144,6 +151,9 @@ def _main(arguments: Sequence[str] | None) -> int:
         if problem.filename is None and problem.errno not in _DISK:
             raise
         say(f"error: {_refused(problem)}.")
+        return 2
+    except MemoryError as problem:
+        say(f"error: {_NO_MEMORY.format(f' ({problem})' if str(problem) else '')}")
         return 2
     if status == _INTERRUPTED:  # before training began: the library caught it
         _end_undisturbed()

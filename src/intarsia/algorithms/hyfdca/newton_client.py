@@ -43,6 +43,7 @@ LOWER = 8.0  # what it is divided by then, where the gap is small
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
 _FADING = 0.25  # what is left of a curvature after a step without it
+_AT_ONCE = 8192  # rows in the frame that are copied at once
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -740,14 +741,17 @@ def _add_change(point: Point, change: Array) -> Point:
 def hessian_in_frame(point: Point) -> Array:
     """Return this client's part of the Hessian in the frame, (outputs, frame, frame)."""
     turn = turn_of(point, point.selected)
-    rows = point.framed[point.slot[point.selected[turn]]]
+    slots = point.slot[point.selected[turn]]
     outputs, size = len(point.curvature), len(point.frame)
-    hessian = np.empty((outputs, size, size))
-    for c in range(outputs):
-        scale = np.sqrt(point.curvature[c, turn] / point.samples)[:, None]
-        scaled = np.multiply(rows, scale, out=rows if c == outputs - 1 else None)
-        np.matmul(scaled.T, scaled, out=hessian[c])
-        hessian[c] += point.ridge
+    scale = np.sqrt(point.curvature[:, turn] / point.samples)
+    hessian = np.zeros((outputs, size, size))
+    for start in range(0, len(slots), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        rows = point.framed[slots[some]]
+        for c in range(outputs):
+            scaled = np.multiply(rows, scale[c, some, None], out=rows if c == outputs - 1 else None)
+            hessian[c] += scaled.T @ scaled
+    hessian += point.ridge
     return hessian
 
 
@@ -818,7 +822,11 @@ def remember(point: Point, rows: Array) -> Point:
     known, slot = point.known.copy(), point.slot.copy()
     known[new] = True
     slot[new[turn]] = len(point.framed) + np.arange(len(turn))
-    framed = np.concatenate([point.framed, rows[:, turn].T])
+    framed = np.empty((len(point.framed) + len(turn), len(rows)))
+    framed[: len(point.framed)] = point.framed
+    for start in range(0, len(turn), _AT_ONCE):
+        some = turn[start : start + _AT_ONCE]
+        framed[len(point.framed) + start :][: len(some)] = rows[:, some].T
     return fl.evolve(point, known=known, slot=slot, framed=framed)
 
 

@@ -21,6 +21,7 @@ Csr = tuple[Array, NDArray[Any], NDArray[np.int32]]
 Arrays = Csr | Array
 
 _FEW = 4  # outputs up to which one pass over the rows for each beats a matrix product
+_PROJECTED_AT_ONCE = 8192  # rows of a dense table: a copy of them lies beside the products
 
 
 def arrays(x: Any) -> Any:
@@ -58,7 +59,11 @@ def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
     """
     if isinstance(x, csr_array):
         return _sparse_project(arrays(x), rows, frame.T).T
-    return np.asarray(frame @ x[rows].T)
+    found = np.empty((len(frame), len(rows)))
+    for start in range(0, len(rows), _PROJECTED_AT_ONCE):
+        some = slice(start, start + _PROJECTED_AT_ONCE)
+        found[:, some] = frame @ x[rows[some]].T
+    return found
 
 
 @inlined
