@@ -83,6 +83,8 @@ METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
+PUT_BACK = "tests/attacks/test_put_back.py"
+PAGES = "tests/attacks/test_pages_of_the_console.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -1372,6 +1374,55 @@ MUTATIONS = [
             "privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)",
             "pass",
             APART,
+        ),
+    ),
+    *_of(
+        "deployment/operations/backup.py",
+        (
+            "put back: runs that had begun",
+            "Requests(local).with_noise() if spent else ()",
+            "()",
+            PUT_BACK,
+        ),
+    ),
+    *_of(
+        "deployment/client_folder.py",
+        ("put back: what is no number", "not found.epsilon >= 0", "found.epsilon < 0", PUT_BACK),
+        ("put back: less than nothing", "if not found.epsilon >= 0:", "if False:", PUT_BACK),
+        ("put back: kinds", "check_kind(found, cls)", "pass", PUT_BACK),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "epsilons that are no numbers",
+            "not spent + epsilon <= most * (1 + 1e-12)",
+            "spent + epsilon > most * (1 + 1e-12)",
+            PUT_BACK,
+        ),
+    ),
+    *_of(
+        "reports/console.py",
+        ("pages without the drawn path", 'f"/{_drawn()}/"', '"/"', PAGES),
+        ("a cookie for all paths", "value, path=home, ", "value, ", PAGES),
+        ("the token as a cookie", "self._entrance.cookie", "self._entrance.token", PAGES),
+        (
+            "words where the drawn path is not",
+            "return Response(status_code=404)",
+            "pass",
+            PAGES,
+        ),
+        ("links out of a run's folder, in reports", '"*"))) is None', '"*"))) or True', PAGES),
+        ("damaged files of a run's report", "**damaged}", "}", PAGES),
+    ),
+    *_of(
+        "deployment/server.py",
+        ("links out of a run's folder", "if led is None:", "if True:", PAGES),
+        ("kinds of what a run's folder says", "check_kind(found, RunStatus)", "pass", PAGES),
+        (
+            "damaged folders of runs",
+            "except DAMAGE as problem:",
+            "except OSError as problem:",
+            PAGES,
         ),
     ),
     *_of(
