@@ -83,6 +83,7 @@ METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
+CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
 
@@ -710,6 +711,20 @@ MUTATIONS = [
             "if False:",
             BACKUP,
         ),
+    ),
+    *_of(
+        "experiment/config.py",
+        ("a cluster that a file names", 'own.get("ray", "")', '""', CLUSTER),
+        (
+            "clusters of files: those of the machine",
+            '("", "local")',
+            '("", "local", "auto")',
+            CLUSTER,
+        ),
+    ),
+    *_of(
+        "training/run.py",
+        ("a cluster that a folder names", "if ray is None:", "if False:", CLUSTER),
     ),
     *_of(
         "deployment/operations/backup.py",
