@@ -83,6 +83,7 @@ METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
+COMPARED = "tests/attacks/test_models_compared_again.py"
 CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
@@ -237,6 +238,20 @@ MUTATIONS = [
         ),
         ("a level closed again", " or client.closed >= client.level:", ":", CLOSED),
         (
+            "models compared at levels that are none",
+            "    _check_looked_for(client, message.level)",
+            "    pass",
+            COMPARED,
+        ),
+        (
+            "groupings compared at levels that are none",
+            "    _check_looked_for(client, (message.look + 1) // 2)",
+            "    pass",
+            COMPARED,
+        ),
+        ("losses of one row", "if len(rows) < LEAST_ROWS:", "if not len(rows):", COMPARED),
+        ("errors of few rows", " if len(y) >= LEAST_ROWS else ()", "", COMPARED),
+        (
             "factors that were not tried",
             "message.factor not in validation.FACTORS or ",
             "",
@@ -247,6 +262,8 @@ MUTATIONS = [
     *_of(
         "algorithms/femam/algorithm.py",
         ("a level closed by another message", ', once_for="level"', "", CLOSED),
+        ("models compared again", '                    once_for="level",\n', "", COMPARED),
+        ("groupings compared again", '                    once_for="look",\n', "", COMPARED),
         (
             "rows of each class of the server's own",
             '"Weighed.counts"], "Counted.at")',
@@ -420,6 +437,8 @@ MUTATIONS = [
     ),
     *_of(
         DECLARED,
+        ("another word for a level", "if type(value) is not int:", "if False:", CLOSED),
+        ("models compared in another state", "digest.update(state())", "pass", COMPARED),
         (
             "training after the model was read",
             "if sums.ended and not (fn.protocol or one.model):",
