@@ -83,6 +83,10 @@ METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
+COMPARED = "tests/attacks/test_models_compared_again.py"
+CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
+PUT_BACK = "tests/attacks/test_put_back.py"
+PAGES = "tests/attacks/test_pages_of_the_console.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -234,6 +238,20 @@ MUTATIONS = [
         ),
         ("a level closed again", " or client.closed >= client.level:", ":", CLOSED),
         (
+            "models compared at levels that are none",
+            "    _check_looked_for(client, message.level)",
+            "    pass",
+            COMPARED,
+        ),
+        (
+            "groupings compared at levels that are none",
+            "    _check_looked_for(client, (message.look + 1) // 2)",
+            "    pass",
+            COMPARED,
+        ),
+        ("losses of one row", "if len(rows) < LEAST_ROWS:", "if not len(rows):", COMPARED),
+        ("errors of few rows", " if len(y) >= LEAST_ROWS else ()", "", COMPARED),
+        (
             "factors that were not tried",
             "message.factor not in validation.FACTORS or ",
             "",
@@ -244,6 +262,8 @@ MUTATIONS = [
     *_of(
         "algorithms/femam/algorithm.py",
         ("a level closed by another message", ', once_for="level"', "", CLOSED),
+        ("models compared again", '                    once_for="level",\n', "", COMPARED),
+        ("groupings compared again", '                    once_for="look",\n', "", COMPARED),
         (
             "rows of each class of the server's own",
             '"Weighed.counts"], "Counted.at")',
@@ -417,6 +437,8 @@ MUTATIONS = [
     ),
     *_of(
         DECLARED,
+        ("another word for a level", "if type(value) is not int:", "if False:", CLOSED),
+        ("models compared in another state", "digest.update(state())", "pass", COMPARED),
         (
             "training after the model was read",
             "if sums.ended and not (fn.protocol or one.model):",
@@ -708,6 +730,20 @@ MUTATIONS = [
             "if False:",
             BACKUP,
         ),
+    ),
+    *_of(
+        "experiment/config.py",
+        ("a cluster that a file names", 'own.get("ray", "")', '""', CLUSTER),
+        (
+            "clusters of files: those of the machine",
+            '("", "local")',
+            '("", "local", "auto")',
+            CLUSTER,
+        ),
+    ),
+    *_of(
+        "training/run.py",
+        ("a cluster that a folder names", "if ray is None:", "if False:", CLUSTER),
     ),
     *_of(
         "deployment/operations/backup.py",
@@ -1372,6 +1408,55 @@ MUTATIONS = [
             "privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)",
             "pass",
             APART,
+        ),
+    ),
+    *_of(
+        "deployment/operations/backup.py",
+        (
+            "put back: runs that had begun",
+            "Requests(local).with_noise() if spent else ()",
+            "()",
+            PUT_BACK,
+        ),
+    ),
+    *_of(
+        "deployment/client_folder.py",
+        ("put back: what is no number", "not found.epsilon >= 0", "found.epsilon < 0", PUT_BACK),
+        ("put back: less than nothing", "if not found.epsilon >= 0:", "if False:", PUT_BACK),
+        ("put back: kinds", "check_kind(found, cls)", "pass", PUT_BACK),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "epsilons that are no numbers",
+            "not spent + epsilon <= most * (1 + 1e-12)",
+            "spent + epsilon > most * (1 + 1e-12)",
+            PUT_BACK,
+        ),
+    ),
+    *_of(
+        "reports/console.py",
+        ("pages without the drawn path", 'f"/{_drawn()}/"', '"/"', PAGES),
+        ("a cookie for all paths", "value, path=home, ", "value, ", PAGES),
+        ("the token as a cookie", "self._entrance.cookie", "self._entrance.token", PAGES),
+        (
+            "words where the drawn path is not",
+            "return Response(status_code=404)",
+            "pass",
+            PAGES,
+        ),
+        ("links out of a run's folder, in reports", '"*"))) is None', '"*"))) or True', PAGES),
+        ("damaged files of a run's report", "**damaged}", "}", PAGES),
+    ),
+    *_of(
+        "deployment/server.py",
+        ("links out of a run's folder", "if led is None:", "if True:", PAGES),
+        ("kinds of what a run's folder says", "check_kind(found, RunStatus)", "pass", PAGES),
+        (
+            "damaged folders of runs",
+            "except DAMAGE as problem:",
+            "except OSError as problem:",
+            PAGES,
         ),
     ),
     *_of(

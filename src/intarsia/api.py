@@ -245,7 +245,8 @@ def resume(
     workers
         How many processes compute from here on, to the same bits; None: as it was begun.
     ray
-        Address of the Ray cluster that has these; "": this machine; None: as it was begun.
+        Address of the Ray cluster that has these; "": this machine; None: as it was begun, unless
+        that was with an address.
     allow_modules
         Those that its networks may be made of, where the folder names some.
 
@@ -254,6 +255,8 @@ def resume(
     CheckpointError
         If the folder holds no run, one of another algorithm, or names another module, or the
         tables changed since it was started.
+    ExperimentError
+        If the folder names a Ray cluster, and `ray` does not say whether it is taken.
     """
     how: dict[str, Any] = {
         "progress": progress,

@@ -57,15 +57,15 @@ def worth(bound):
     return np.array([clients, rows, 2.0 * ROWS**2, -bound * rows, of_clients, of_clients + inner])
 
 
-def close(made, name, summary, *, back=True):
+def close(made, name, summary, *, back=True, level=2, asked=NAMES):
     """Ask one client to close level 2, from where its round began or as it is."""
     (_, weighed, _), last = made.of("femam.weigh_level", name)[-1], made.last(name)
     latest = wire.decode_as(state.Latest, weighed.body, *RECORDS)
     made.sequence += 1
     call = Call(
         *(last.run, made.sequence, weighed.anchor if back else last.sequence, weighed.anchor),
-        *(weighed.round, weighed.exchange + 1, "ask", "femam.close_level", "train", NAMES),
-        codec.encode(state.Closing(latest.model, 2, summary)),
+        *(weighed.round, weighed.exchange + 1, "ask", "femam.close_level", "train", asked),
+        codec.encode(state.Closing(latest.model, level, summary)),
     )
     answer = codec.decode(made.sites[name].handle(codec.encode(call)), Answer)
     made.calls.append((name, call, answer))
@@ -93,7 +93,7 @@ def falls(monkeypatch):
 def test_where_each_message_is_answered_the_server_reads_a_client_s_mean_fall(
     tmp_path, monkeypatch, falls, goes_on
 ):
-    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums: sums)
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums, state: sums)
     made, low, high = at_the_second_close(tmp_path), -10.0, 10.0
     for _ in range(25):
         middle = 0.5 * (low + high)
@@ -155,4 +155,21 @@ def test_a_level_is_closed_once_by_a_client_that_does_not_go_back(tmp_path):
     assert close(made, "bank", worth(0.1)).error == "RefusedError"  # back
     keeps(close(made, "bank", worth(0.1), back=False))
     assert close(made, "bank", worth(0.1), back=False).error == "RefusedError"
+
+
+def test_a_level_is_closed_once_whoever_is_said_to_be_gone(tmp_path, goes_on):
+    """Fewer clients may be told another worth, after they went back alone."""
+    made = at_the_second_close(tmp_path)
+    keeps(close(made, "bank", worth(0.1), back=False))
+    fewer = {"back": False, "asked": NAMES[:3]}
+    assert close(made, "bank", worth(0.2), **fewer).error == "RefusedError"
     assert "each level is closed once" in (made.folder / "bank" / "errors.log").read_text()
+
+
+@pytest.mark.parametrize("level", [2.0, [2], [[2]], [[[2]]]], ids=str)
+def test_another_word_for_a_level_is_no_other_level(tmp_path, goes_on, level):
+    """2.0, [2], [[2]] and so on were each another level, that was closed by another message."""
+    made = at_the_second_close(tmp_path)
+    keeps(close(made, "bank", worth(0.1)))
+    level = np.array(level) if isinstance(level, list) else level
+    assert close(made, "bank", worth(0.2), level=level).error == "RefusedError"

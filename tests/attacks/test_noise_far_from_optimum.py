@@ -88,7 +88,7 @@ def test_no_noise_is_added_to_weights_far_from_the_optimum():
 
 def several_are_proposed(monkeypatch):
     """Take from sites that they take one proposal."""
-    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums: sums)
+    monkeypatch.setattr(Declared, "check_ended", lambda self, one, message, call, sums, state: sums)
 
 
 def test_one_model_is_proposed_in_a_run():

@@ -45,7 +45,7 @@ def test_femam_sends_no_model_unless_the_server_finds_clusters(tmp_path):
     assert made.ask("bank", "femam.send_model", Ask(), kind="ask").error == "StaleError"
     for function, message in (
         ("count_rows", Ask()),  # of each class
-        ("compare_models", Candidates(np.zeros((1, 2)))),
+        ("compare_models", Candidates(np.zeros((1, 2)), 1)),
         ("try_offsets", Ask()),
     ):
         assert made.ask("bank", f"femam.{function}", message).error == "StaleError"

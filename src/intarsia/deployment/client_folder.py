@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from typing import Final
 
 from intarsia.core.algorithm import SecretKey
 from intarsia.core.atomic_files import write_atomically
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.data.reader import located
 from intarsia.data.source import Source
@@ -218,20 +219,34 @@ class PutBack:
 
     @classmethod
     def of(cls, folder: Path) -> PutBack:
-        """Return what is written down in a site's folder."""
+        """Return what is written down in a site's folder; CheckpointError if it is damaged."""
         path = folder / _PUT_BACK
-        return cls(**json.loads(path.read_bytes())) if path.is_file() else cls()
+        if not path.is_file():
+            return cls()
+        try:
+            found = cls(**parse_json(path.read_bytes()))
+            check_kind(found, cls)
+            if not found.epsilon >= 0:  # nor is NaN
+                raise ValueError(f"epsilon is {found.epsilon}")
+        except (ValueError, TypeError) as problem:
+            raise CheckpointError(
+                f"{path} is damaged ({problem}), so that what the site has spent is not known; put "
+                "the site back from its backup."
+            ) from None
+        return found
 
 
-def note_put_back(folder: Path, epsilon: float, written: str) -> None:
+def note_put_back(folder: Path, epsilon: float, written: str, begun: Collection[str]) -> None:
     """Write down that a site's folder is as of a moment, and what was spent since then.
 
-    Where something was spent, runs of before that released something with noise are closed: how
-    often they did since then is not known.
+    Where something was spent, runs with noise of before are closed: how often they released
+    something since then is not known. These are the runs that had released something, and those
+    that had `begun` alone.
     """
     known = PutBack.of(folder)
-    begun = [path.name for path in (folder / _RELEASES).glob("*")] if epsilon else []
-    found = PutBack(known.epsilon + epsilon, {**known.closed, **dict.fromkeys(begun, written)})
+    released = (path.name for path in (folder / _RELEASES).glob("*"))
+    closed = (*released, *begun) if epsilon else ()
+    found = PutBack(known.epsilon + epsilon, {**known.closed, **dict.fromkeys(closed, written)})
     write_atomically(folder / _PUT_BACK, json.dumps(asdict(found)).encode(), private=True)
 
 

@@ -227,6 +227,10 @@ class Requests:
         found = (self._load(path) for path in self._folder.glob("*.json"))
         return sorted((one for one in found if one is not None), key=lambda one: one.since)
 
+    def with_noise(self) -> list[str]:
+        """Return the ids of the runs with noise that have begun."""
+        return [one.run for one in self.all() if one.begun and one.asked.epsilon > 0]
+
     def find(self, which: str) -> JobRequest:
         """Return the request that the start of a digest, or a job's name, tells; "": the only one.
 

@@ -228,7 +228,8 @@ def check_jobs(policy: Policy, begun: int) -> None:
 def check_spent(policy: Policy, spent: float, epsilon: float) -> None:
     """Refuse a job whose epsilon, with those of all that began before, is more than is allowed."""
     most = policy.epsilon_total
-    if most and spent + epsilon > most * (1 + 1e-12):  # sums of decimals are not exact
+    # sums of decimals are not exact; what is no number is no less than anything
+    if most and not spent + epsilon <= most * (1 + 1e-12):
         raise _forbidden(
             "epsilon_total",
             f"asks that the epsilons of all jobs come to {most:g} at most; those before have spent "

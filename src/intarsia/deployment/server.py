@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +26,7 @@ from typing import Any, Final, Literal, Protocol
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import RetryPolicy, Transport
@@ -40,7 +42,7 @@ from intarsia.errors import (
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.results import run_folder
-from intarsia.results.checkpoint import Checkpoints
+from intarsia.results.checkpoint import DAMAGE, Checkpoints, damage
 
 PING: Final = "ping"  # name of the run that measures how long calls take
 
@@ -199,21 +201,39 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
 
 
 def list_statuses(folder: Path) -> list[RunStatus]:
-    """Return how far every run is."""
-    return [_read_status(own) for own in sorted((folder / "runs").glob("*")) if own.is_dir()]
+    """Return how far every run is; of one whose folder is damaged, what is wrong with it."""
+    found = (own for own in sorted((folder / "runs").glob("*")) if own.is_dir())
+    return [_read_status(own) for own in found]
+
+
+def _read_status(own: Path) -> RunStatus:
+    try:
+        led = led_out(own, (own, *own.iterdir(), *(own / "out").glob("*")))
+        if led is None:
+            found = _status_in(own)
+            check_kind(found, RunStatus)
+            return found
+        said = f"{led.name} leads out of the run's folder; put there what it leads to"
+    except DAMAGE as problem:
+        said = damage(problem)
+    return RunStatus(own.name, "failed", 0, None, None, 0, f"Its folder cannot be read: {said}.")
+
+
+def led_out(own: Path, those: Iterable[Path]) -> Path | None:
+    """Return the first of the paths in a run's folder that is a link out of it; None: none is."""
+    place = Path(os.path.realpath(own.parent), own.name)
+    links = ((one, Path(os.path.realpath(one))) for one in those if one.is_symlink())
+    return next((one for one, end in links if not end.is_relative_to(place)), None)
 
 
 def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
     """Return for every run that waits for owners of sites what these sites say."""
-    found = {
-        one.name: _read_json(folder / "runs" / one.name / "out" / run_folder.PENDING, {})
-        for one in list_statuses(folder)
-        if one.state == "running"
-    }
+    names = [one.name for one in list_statuses(folder) if one.state == "running"]
+    found = {name: _pending(folder / "runs" / name) for name in names}
     return {name: waiting for name, waiting in found.items() if waiting}
 
 
-def _read_status(own: Path) -> RunStatus:
+def _status_in(own: Path) -> RunStatus:
     out = own / "out"
     lines = Checkpoints(out).history() if out.is_dir() else []
     last: dict[str, Any] = lines[-1] if lines else {}
@@ -227,11 +247,12 @@ def _read_status(own: Path) -> RunStatus:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
+    pending = _pending(own) if state == "running" else {}
     # one of a job before the newest is over
     told = failure is not None and (state != "running" or _has_said(own))
     problem = failure["sentence"] if told and state != "finished" else ""
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
-        problem = " ".join(_read_json(out / run_folder.PENDING, {}).values())
+        problem = " ".join(pending.values())
     if state == "waiting" and (silent := _read_json(own / _SILENT, ())):
         problem = f"waits for sites that do not answer: {listed(silent)}"
     return RunStatus(
@@ -282,13 +303,19 @@ def _away(own: Path) -> tuple[ClientId, ...]:
     return tuple(_read_json(own / "out" / run_folder.AWAY, ()))
 
 
+def _pending(own: Path) -> dict[ClientId, str]:
+    found: dict[ClientId, str] = _read_json(own / "out" / run_folder.PENDING, {})
+    check_kind(found, dict[str, str], run_folder.PENDING)
+    return found
+
+
 def _write_json(path: Path, content: Any) -> None:
     # what is asked for is an experiment
     write_atomically(path, json.dumps(content, indent=1).encode(), private=True)
 
 
 def _read_json(path: Path, absent: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else absent
+    return parse_json(path.read_bytes()) if path.is_file() else absent
 
 
 def supervise(

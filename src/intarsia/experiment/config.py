@@ -31,6 +31,8 @@ from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
 
+OF_FILES = ("", "local")  # what a file may say of a Ray cluster
+
 
 def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) -> dict[str, Any]:
     """Return the tables of a file with one `key=value` set; `tables` are those that it may have."""
@@ -121,6 +123,24 @@ def _check_ray(address: Any) -> None:
     if not known:
         what = '"HOST:PORT" of a cluster, "auto" for that of this machine, "local", or ""'
         raise settings.wrong_value("[experiment]", "ray", address, what)
+
+
+def check_own_cluster(address: Any, where: str, remedy: str) -> None:
+    """Refuse a Ray cluster that a file names: it would be sent tables, states and secrets.
+
+    A file may come from somebody else. So whoever runs the experiment names the cluster; a file may
+    say "local", which begins one on this machine.
+
+    Raises
+    ------
+    ExperimentError
+        If the file names one. `remedy` says how to begin, or to go on, without it.
+    """
+    if isinstance(address, str) and address not in OF_FILES:
+        raise ExperimentError(
+            f"{where} names the Ray cluster {address[:80]!r}, which would be sent all tables, and "
+            f"none is taken from a file; {remedy}."
+        )
 
 
 def _set(table: Any, parts: Sequence[str], value: Any, override: str) -> dict[str, Any]:
@@ -289,7 +309,8 @@ class Experiment:
     threads: settings.Count = 1  # of the libraries for linear algebra and for networks
     # processes that compute for simulated clients; 0: as many as there are cores, if that pays
     workers: settings.CountOrZero = 0
-    # address of the Ray cluster whose processes compute for simulated clients; "": this machine's
+    # the Ray cluster whose processes compute for simulated clients, "local" for one that begins on
+    # this machine; an address is taken from the command line alone; "": this machine's processes
     ray: str = ""
     yardsticks: bool = True  # centralised and stand-alone beside the result, simulations only
     split: Split = Split()
@@ -407,6 +428,13 @@ def load(
             "write one."
         )
     tree: Mapping[str, Any] = settings.read_toml(path, _FILE)
+    if isinstance(own := tree.get("experiment"), Mapping):
+        check_own_cluster(
+            own.get("ray", ""),
+            f"{path}: [experiment] ray",
+            "leave the key out there, and name it as you run it: -c experiment.ray=HOST:PORT (from "
+            "Python ray=)",
+        )
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
     if parties and not tree.keys() & {"client", "dataset"}:

@@ -1,8 +1,9 @@
 """How federations stand, on pages that this machine alone reaches: sites, runs, reports, approvals.
 
-Nothing can be changed from them. Whoever asks needs the token that is drawn at each start, as other
-users of the machine reach the port, too, and so do pages in the browser. The pages load nothing,
-and show files of runs' folders alone.
+Nothing can be changed from them. Other users of the machine reach the port, too, and so do pages in
+the browser. So whoever asks needs a path and a token that are drawn at each start. A browser sends
+cookies to all ports of a machine: the one that is set here goes to that path alone, and holds a
+value of its own. The pages load nothing, and show files of runs' folders alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 from intarsia.deployment.federation_file import is_of_server, sites_of
 from intarsia.deployment.job_requests import Requests
 from intarsia.deployment.operations.joining import not_joined
-from intarsia.deployment.server import PING, RunStatus, list_statuses, list_waiting
+from intarsia.deployment.server import PING, RunStatus, led_out, list_statuses, list_waiting
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.revocation import ends_seen
 from intarsia.errors import ExperimentError, UserError
 from intarsia.reports.contents import Contents
 from intarsia.reports.page import page_of, rounds_charts, templates
+from intarsia.results.checkpoint import DAMAGE, damage
 from intarsia.results.history import history_of
 from intarsia.results.run_folder import described
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 ADDRESS: Final = "127.0.0.1"  # of this machine, which no other reaches
 _HOSTS: Final = (ADDRESS, "localhost")  # that a browser may say it reached; a page elsewhere cannot
-_TOKEN_BYTES: Final = 32
+_COOKIE: Final = "intarsia_console"
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -67,9 +69,22 @@ class Watched:
         return str(found["name"])
 
 
+def _drawn() -> str:
+    return secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """What whoever asks for a page has to know; it is drawn at each start."""
+
+    home: str = field(default_factory=lambda: f"/{_drawn()}/")  # every path begins so
+    token: str = field(default_factory=_drawn)  # of the address that is opened first
+    cookie: str = field(default_factory=_drawn)  # of a browser that had the token
+
+
 @contextlib.contextmanager
 def served(watched: Sequence[Watched], port: int) -> Iterator[str]:
-    """Serve pages about kits while something else is done; give their address, with the token.
+    """Serve pages about kits while something else is done; give their address, the whole one.
 
     Parameters
     ----------
@@ -98,9 +113,9 @@ def served(watched: Sequence[Watched], port: int) -> Iterator[str]:
                 f"The console cannot have {ADDRESS}:{port} ({problem}); give another port with "
                 "--port."
             ) from None
-        port, token = one.getsockname()[1], secrets.token_urlsafe(_TOKEN_BYTES)
+        port, entrance = one.getsockname()[1], Entrance()
         config = uvicorn.Config(
-            application(watched, token, port),
+            application(watched, entrance),
             access_log=False,  # what is asked for has the token
             log_level="error",
             server_header=False,
@@ -113,33 +128,34 @@ def served(watched: Sequence[Watched], port: int) -> Iterator[str]:
         thread = threading.Thread(target=server.run, args=([one],), name="console")
         thread.start()
         try:
-            yield f"http://{ADDRESS}:{port}/?token={token}"
+            yield f"http://{ADDRESS}:{port}{entrance.home}?token={entrance.token}"
         finally:
             server.should_exit = True
             thread.join()
 
 
-def application(watched: Sequence[Watched], token: str, port: int) -> Starlette:
+def application(watched: Sequence[Watched], entrance: Entrance) -> Starlette:
     """Return what answers requests for pages about kits."""
     from starlette.applications import Starlette
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.routing import Route
 
-    pages = _Pages(watched)
+    pages = _Pages(watched, entrance.home)
     every = [
-        ("/", pages.overview),
-        ("/kits/{kit:int}/runs/{run}", pages.run),
-        ("/kits/{kit:int}/runs/{run}/report", pages.report),
+        ("", pages.overview),
+        ("kits/{kit:int}/runs/{run}", pages.run),
+        ("kits/{kit:int}/runs/{run}/report", pages.report),
     ]
+    damaged: dict[Any, Any] = dict.fromkeys(DAMAGE, pages.damaged)
     return Starlette(
-        routes=[Route(path, page, methods=["GET"]) for path, page in every],
+        routes=[Route(entrance.home + path, page, methods=["GET"]) for path, page in every],
         middleware=[
             Middleware(_WithHeaders),
             Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS, www_redirect=False),
-            Middleware(_Door, token=token, cookie=f"intarsia_console_{port}"),
+            Middleware(_Door, entrance=entrance),
         ],
-        exception_handlers={404: pages.nothing, UserError: pages.refused, OSError: pages.refused},
+        exception_handlers={404: pages.nothing, UserError: pages.refused, **damaged},
     )
 
 
@@ -160,10 +176,10 @@ class _WithHeaders:
 
 
 class _Door:
-    """Lets those in who have the token, to read alone."""
+    """Lets those in who had the token, to read alone; elsewhere it says nothing at all."""
 
-    def __init__(self, app: ASGIApp, token: str, cookie: str) -> None:
-        self._app, self._token, self._cookie = app, token, cookie
+    def __init__(self, app: ASGIApp, entrance: Entrance) -> None:
+        self._app, self._entrance = app, entrance
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.requests import Request
@@ -172,32 +188,38 @@ class _Door:
         await (refused or self._app)(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
-        from starlette.responses import PlainTextResponse, RedirectResponse
+        from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+        home = self._entrance.home
+        if not _same(request.scope["path"][: len(home)], home):
+            return Response(status_code=404)
         if request.method not in ("GET", "HEAD"):
             said = "Nothing can be changed here."
             return PlainTextResponse(said, 405, {"allow": "GET, HEAD"})
         if "token" in request.query_params:
-            if not self._fits(request.query_params["token"]):
+            if not _same(request.query_params["token"], self._entrance.token):
                 return PlainTextResponse("This is not the token of this console.", 403)
             # without the token, which would stay in the list of pages that were visited
-            answer = RedirectResponse("/", 303)
-            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            answer = RedirectResponse(home, 303)
+            value = self._entrance.cookie
+            answer.set_cookie(_COOKIE, value, path=home, httponly=True, samesite="strict")
             return answer
-        if not self._fits(request.cookies.get(self._cookie, "")):
+        if not _same(request.cookies.get(_COOKIE, ""), self._entrance.cookie):
             said = "Open the address that intarsia federation console printed at its start."
             return PlainTextResponse(said, 401, {"www-authenticate": "Token"})
         return None
 
-    def _fits(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(errors="replace"), self._token.encode())
+
+def _same(given: str, drawn: str) -> bool:
+    return secrets.compare_digest(given.encode(errors="replace"), drawn.encode())
 
 
 class _Pages:
     """The pages about some kits."""
 
-    def __init__(self, watched: Sequence[Watched]) -> None:
+    def __init__(self, watched: Sequence[Watched], home: str) -> None:
         self._watched, self._templates = watched, templates()
+        self._templates.globals["home"] = home
 
     def overview(self, request: Request) -> Response:
         """Return the page of all kits."""
@@ -232,6 +254,12 @@ class _Pages:
         """Say what is wrong with a file that a page needs, or that a run has no report."""
         return self._filled("refused.html", 404, said=str(problem))
 
+    async def damaged(self, request: Request, problem: Exception) -> Response:
+        """Say that a file that a page needs is none that a run writes."""
+        return self._filled(
+            "refused.html", 404, said=f"The page cannot be shown: {damage(problem)}."
+        )
+
     def _filled(self, template: str, code: int = 200, **what: Any) -> Response:
         from starlette.responses import HTMLResponse
 
@@ -261,9 +289,7 @@ class _Pages:
 
 def _keeps_inside(folder: Path) -> bool:
     """Return whether a folder is no link, and nothing in it leads out of it."""
-    return folder.resolve() == folder and all(
-        one.resolve().is_relative_to(folder) for one in folder.rglob("*") if one.is_symlink()
-    )
+    return led_out(folder, (folder, *folder.rglob("*"))) is None
 
 
 def _of_kit(one: Watched) -> dict[str, Any]:
@@ -273,8 +299,8 @@ def _of_kit(one: Watched) -> dict[str, Any]:
         ends = {file: f"{end:%Y-%m-%d}" for file, end in kits.ends_in(one.kit).items()}
         found |= {"federation": one.federation, "ends": ends, **one.standing()}
         found |= _of_server(one.kit, found) if is_of_server(one.kit) else _of_site(one.kit)
-    except UserError as problem:
-        found["problem"] = str(problem)
+    except (UserError, *DAMAGE) as problem:
+        found["problem"] = f"{damage(problem)}."
     return found
 
 
@@ -317,6 +343,6 @@ def _most_rounds(out: Path) -> int | None:
     """Return how many rounds a run has at most, None where its folder does not say."""
     try:
         found = described(out)
-    except UserError:  # whoever goes on with the run is told
+    except (UserError, *DAMAGE):  # whoever goes on with the run is told
         return None
     return None if found is None else found.rounds

@@ -22,17 +22,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from intarsia.core.atomic_files import UNFINISHED, sync, write, write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import check_kind, parse_json
 from intarsia.engines import codec
 from intarsia.engines.record_file import append
-from intarsia.errors import CheckpointError, CodecError
+from intarsia.errors import CheckpointError, CodecError, UserError
 
-# what a checkpoint that a run did not write is found out by
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+# what files that a run did not write are found out by
+DAMAGE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _KEPT = 2  # the newest, and one to fall back to
 _LENGTH = struct.Struct("<Q")
 
@@ -160,7 +160,7 @@ class Checkpoints:
         for round in reversed(self.rounds):
             try:
                 found = self._read(round, classes)
-            except _DAMAGE as problem:
+            except DAMAGE as problem:
                 problems.append(f"round {round}: {problem}")
                 continue
             if problems:
@@ -180,7 +180,7 @@ class Checkpoints:
     def latest_extra(self) -> dict[str, Any] | None:
         """Return what the newest sound checkpoint holds beside the states; None without one."""
         for round in reversed(self.rounds):
-            with contextlib.suppress(*_DAMAGE):
+            with contextlib.suppress(*DAMAGE):
                 found: dict[str, Any] = _check((self._path(round) / "extra.json").read_bytes())
                 return dict(found["extra"])
         return None
@@ -281,6 +281,14 @@ class _Clients(Mapping[ClientId, Any]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+def damage(problem: Exception) -> str:
+    """Return in words what was found out of a file that a run did not write."""
+    if isinstance(problem, OSError | UserError):
+        return str(problem).removesuffix(".")
+    said = str(problem)[:200]
+    return f"a file of it is damaged ({type(problem).__name__}: {said}); put it back"
 
 
 @contextlib.contextmanager

@@ -23,7 +23,14 @@ from intarsia.data.labels import LabelSettings
 from intarsia.data.source import Source
 from intarsia.datasets.registry import dataset_names
 from intarsia.errors import UserError
-from intarsia.experiment.config import Alignment, Experiment, Preprocessing, Split, experiment_keys
+from intarsia.experiment.config import (
+    OF_FILES,
+    Alignment,
+    Experiment,
+    Preprocessing,
+    Split,
+    experiment_keys,
+)
 from intarsia.experiment.published import Published
 from intarsia.experiment.search import Range, Search
 from intarsia.partition.registry import partition_kinds
@@ -43,8 +50,10 @@ _TABLES: Mapping[str, tuple[type, str]] = {
 
 def experiment_schema() -> Schema:
     """Return the schema (JSON Schema 2020-12) of the experiment file."""
+    run = _object(Experiment, "The run as a whole.", keys=experiment_keys())
+    run["properties"]["ray"]["enum"] = [*OF_FILES]  # addresses are none of a file's
     properties = {
-        "experiment": _object(Experiment, "The run as a whole.", keys=experiment_keys()),
+        "experiment": run,
         "algorithm": _algorithms(),
         **{name: _object(cls, said) for name, (cls, said) in _TABLES.items()},
         "privacy": {

@@ -99,7 +99,8 @@ def resume(
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
-    So do `workers` and `ray` of the processes that compute, which change nothing of what comes out.
+    So do `workers` and `ray` of the processes that compute, which change nothing of what comes out;
+    of a Ray cluster that the folder names, whoever goes on says whether it is taken.
     `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
@@ -109,7 +110,7 @@ def resume(
         If the folder holds no run, one of another algorithm, or names another module, or the
         tables changed since it was started.
     ExperimentError
-        If reference models are wanted of a run over sites.
+        If reference models are wanted of a run over sites, or the folder names a Ray cluster.
     BusyError
         If another process works on the run.
     """
@@ -129,7 +130,14 @@ def resume(
         description = replace(description, yardsticks=wanted)
     if workers is not None:
         description = replace(description, workers=workers)
-    if ray is not None:
+    if ray is None:
+        experiment.check_own_cluster(
+            description.ray,
+            f"The folder {folder}",
+            "say where the run goes on: -c experiment.ray=HOST:PORT, or -c experiment.ray= for "
+            "this machine (from Python ray=)",
+        )
+    else:
         description = replace(description, ray=ray)
     if wanted and run_folder.is_over_sites(folder):
         raise ExperimentError(

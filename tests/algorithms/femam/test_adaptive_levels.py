@@ -378,12 +378,12 @@ def test_averages_of_others_leave_out_a_client_s_own():
     np.testing.assert_allclose(found[:, 0], [(3 * 2 + 4) / 4, (1 + 4) / 2, (1 + 3 * 2) / 4, 0.0])
 
 
-def counts_of(message, blocks, times=1):
-    engine, server = begun(blocks)
-    engine.begin_round(1)
-    FEMAM.round(server, engine, engine.key())
-    for _ in range(times):
-        total = engine.sum(at_client.compare_groups, dict.fromkeys(engine.ids, message))
+def counts_of(message, blocks):
+    engine, server = begun(blocks, dataclasses.replace(OPTIONS, warm_up=1))
+    for number in (1, 2):  # the second level is found by itself
+        engine.begin_round(number)
+        server, _ = FEMAM.round(server, engine, engine.key())
+    total = engine.sum(at_client.compare_groups, dict.fromkeys(engine.ids, message))
     return engine.reveal(total.at)
 
 
@@ -393,7 +393,7 @@ def blank():
 
 
 def test_a_client_counts_all_its_rows_for_models_of_others_and_new_ones_for_its_own():
-    message = Groupings(np.stack([blank(), blank()]), np.array([0.0, 1.0]))
+    message = Groupings(np.stack([blank(), blank()]), np.array([0.0, 1.0]), 3)
     held, wrong, *counted = counts_of(message, clients(2, samples=30))
     assert held == 12  # a fifth of each client's rows
     assert 0 <= wrong <= 12
@@ -407,11 +407,12 @@ def test_a_client_counts_all_its_rows_for_models_of_others_and_new_ones_for_its_
 def test_no_more_groupings_are_answered_than_are_tried(models):
     """`candidates` (2, 3), each on two scales, and one group of all."""
     with pytest.raises(RefusedError, match="there are at most 5"):
-        counts_of(Groupings(models, np.zeros(6)), clients(2))
+        counts_of(Groupings(models, np.zeros(6), 3), clients(2))
 
 
-def test_groupings_are_compared_twice_at_most():
-    message = Groupings(blank()[None], np.zeros(1))
-    counts_of(message, clients(2), times=2)
-    with pytest.raises(RefusedError, match=r"for the 3\. time, .* 2 times at most"):
-        counts_of(message, clients(2), times=3)
+@pytest.mark.parametrize("look", [-1, 2, 5, 10**12])
+def test_groupings_are_compared_at_the_latest_level_where_it_is_to_be_found(look):
+    with pytest.raises(
+        RefusedError, match=r"at level -?\d+, by a client at level 2 of global, auto"
+    ):
+        counts_of(Groupings(blank()[None], np.zeros(1), look), clients(2))

@@ -157,10 +157,11 @@ def test_a_run_of_which_a_node_ends_goes_on_to_the_same_bits(cluster, tmp_path, 
         run(three, out=cut, callbacks=[Kills()])
     assert "ray::Node" in killed
     assert not ray.is_initialized()
-    assert main(["resume", str(cut), "-q"]) == 2
+    there = ["resume", str(cut), "-q", "-c", f"experiment.ray={cluster.address}"]
+    assert main(there) == 2
     said = capfd.readouterr().err
     assert "workers is 3, and the Ray cluster has 2 processors" in said
-    assert main(["resume", str(cut), "-q", "-c", "experiment.workers=0"]) == 0
+    assert main([*there, "-c", "experiment.workers=0"]) == 0
     check_identical(tmp_path / "alone", cut)
 
 

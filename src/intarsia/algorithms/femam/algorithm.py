@@ -562,10 +562,12 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     fl.sums(at_client.compare_models, reveals=("at",)),
                     needed=lambda options: "auto" in options.levels and not options.adaptive,
+                    once_for="level",
                 ),
                 *fl.each(
                     fl.sums(at_client.compare_groups, reveals=("at",)),
                     needed=lambda options: options.adaptive and "auto" in options.levels,
+                    once_for="look",
                 ),
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),

@@ -38,6 +38,7 @@ from intarsia.errors import RefusedError
 from intarsia.maths import shrinkage
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, Loss
 from intarsia.maths.training.torch_import import Tensor, nn, torch
+from intarsia.protocols.evaluation import LEAST_ROWS
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Client:
     closed: int = 0  # the last that was closed
     scaled: int = 0  # the last with which scores were multiplied
     again: int = 0  # the level that trains once more; 0: none
-    looks: int = 0  # at groupings, so far
     members: tuple[ClientId, ...] = ()  # with whom the latest model was averaged since it trained
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
@@ -397,11 +397,16 @@ def compare_models(
 ) -> tuple[Client, state.Compared]:
     """Send the losses of the rows for validation with each model, and their products.
 
+    A client of fewer than five such rows sends zeros: losses with models that a server made for it
+    would tell a row. For each level a site answers once (`once_for`).
+
     Raises
     ------
     RefusedError
-        If there are more models than numbers of clusters that the algorithm tries.
+        If it is not at a level "auto", or there are more models than numbers of clusters that the
+        algorithm tries.
     """
+    _check_looked_for(client, message.level)
     rows = np.flatnonzero(client.held_out)
     trials = len(message.models)
     if trials > max(1, len(client.options.candidates)):
@@ -410,7 +415,7 @@ def compare_models(
             f"{len(client.options.candidates)} numbers of clusters at most; run the algorithm as "
             "it is at the server."
         )
-    if not len(rows):
+    if len(rows) < LEAST_ROWS:
         return client, state.Compared(np.zeros(1 + trials + trials**2))
     own, y = labelled(block)
     own = own.take(rows)
@@ -429,20 +434,16 @@ def compare_groups(
 ) -> tuple[Client, state.Grouped]:
     """Send how many rows the averages of others name wrongly, and its own network new rows.
 
+    A client of fewer than five labelled rows counts none for the averages. For each look a site
+    answers once (`once_for`), and there are two for a level.
+
     Raises
     ------
     RefusedError
-        If there are more groupings than the algorithm tries, or it asks more often than twice for
-        each level "auto": each count tells of these rows.
+        If it is not at a level "auto", or there are more groupings than the algorithm tries.
     """
+    _check_looked_for(client, (message.look + 1) // 2)
     models, alone = np.asarray(message.models), np.asarray(message.alone)
-    looks = 2 * client.options.levels.count("auto")
-    if client.looks >= looks:
-        raise RefusedError(
-            f"Groupings were to be compared for the {client.looks + 1}. time, and the server looks "
-            f"for groups {looks} times at most; run the algorithm as it is at the server."
-        )
-    client = fl.evolve(client, looks=client.looks + 1)
     most = 1 + 2 * len(client.options.candidates)
     if models.ndim != 2 or alone.shape != (len(models),) or len(models) > most:
         raise RefusedError(
@@ -453,10 +454,20 @@ def compare_groups(
     held = client.held_out
     wrong = validation.errors(_latest_scores(client, own.take(np.flatnonzero(held))), y[held]).sum()
     counted, errors = np.zeros(len(models)), np.zeros(len(models))
-    for place in np.flatnonzero(alone == 0).tolist():
+    for place in np.flatnonzero(alone == 0).tolist() if len(y) >= LEAST_ROWS else ():
         scores = _latest_scores(_opened(client, models[place]), own)
         counted[place], errors[place] = len(y), validation.errors(scores, y).sum()
     return client, state.Grouped(np.array([held.sum(), wrong, *counted, *errors], np.float64))
+
+
+def _check_looked_for(client: Client, level: int) -> None:
+    """Refuse to compare models for another level than the latest, or one that is not "auto"."""
+    if level != client.level or level < 1 or client.options.levels[level - 1] != "auto":
+        raise RefusedError(
+            f"Models were to be compared at level {level}, by a client at level {client.level} of "
+            f"{', '.join(map(str, client.options.levels))}, and the server looks for groups at the "
+            'latest level, where it is "auto"; run the algorithm as it is at the server.'
+        )
 
 
 @fl.client_function

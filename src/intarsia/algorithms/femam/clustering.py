@@ -46,7 +46,7 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
         return _settled(server, number, level, found, clients, draws)
     if options.levels[number - 1] == "auto" and not level.trials:
         points = dict(zip(there, told, strict=True))
-        level = _counted(server, level, clients, points, draws)
+        level = _counted(server, number, level, clients, points, draws)
     former = np.array([level.groups.get(one, -1) for one in there])
     centres = [None if one is None else one[columns] for one in level.models]
     groups = _groups_of(options, told[:, columns], centres, former, draws)
@@ -76,9 +76,8 @@ def _settled(
         word = options.levels[number - 1]
         points = told[:, columns]
         if word == "auto":
-            labels, clear = _proven(
-                server, clients, models, groupings(points, options.candidates, draws)
-            )
+            tried = groupings(points, options.candidates, draws)
+            labels, clear = _proven(server, 2 * number - (not again), clients, models, tried)
         else:
             labels, clear = separated(points, (int(word),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
@@ -113,6 +112,7 @@ def towards(point: Array, centres: Array) -> int:
 
 def _proven(
     server: Server,
+    look: int,
     clients: Clients,
     models: Mapping[ClientId, Array],
     found: Sequence[tuple[Labels, float]],
@@ -129,7 +129,7 @@ def _proven(
     each = [averages_of_others(told, shares, groups) for groups, _ in tried]
     alone = np.stack([np.bincount(groups)[groups] == 1 for groups, _ in tried], axis=1)
     messages = {
-        one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0)
+        one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0, look)
         for place, one in enumerate(models)
     }
     # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
@@ -249,6 +249,7 @@ def silhouette(points: Array, labels: Labels) -> float:
 
 def _counted(
     server: Server,
+    number: int,
     level: Level,
     clients: Clients,
     models: Mapping[ClientId, Array],
@@ -265,7 +266,7 @@ def _counted(
         average = averages_of(told, shares, groups)
         each.append([average[group] for group in groups.tolist()])
     messages = {
-        one: Candidates(np.stack(trials))
+        one: Candidates(np.stack(trials), number)
         for one, trials in zip(models, zip(*each, strict=True), strict=True)
     }
     # discloses sums over all rows for validation: of the loss with each number of clusters, and of

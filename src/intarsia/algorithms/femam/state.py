@@ -99,6 +99,7 @@ class Candidates:
     """Models of the latest level, one for each number of clusters that is tried."""
 
     models: Array  # (trials, parameters)
+    level: int  # the latest
 
 
 @fl.describe("counts and summed losses of validation rows")
@@ -115,6 +116,7 @@ class Groupings:
 
     models: Array  # (groupings, parameters) the average of the others of its group
     alone: Array  # (groupings,) 1 where its group is itself, and the model counts for nothing
+    look: int  # which look for groups it is: 2 l - 1 is the first one of level l, 2 l the other
 
 
 @fl.describe("numbers of rows and of wrong predictions by grouping")

@@ -14,6 +14,7 @@ from intarsia import __version__
 from intarsia.core.atomic_files import UNFINISHED
 from intarsia.deployment.client_folder import note_put_back, read_settings
 from intarsia.deployment.federation_file import check_kit, is_of_server
+from intarsia.deployment.job_requests import Requests
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import PROCESS_FILES, at_rest
 from intarsia.errors import ExperimentError
@@ -117,6 +118,8 @@ def restore(file: Path, kit: Path, spent: float | None = None) -> Backup:
                     "and nothing since then; add --spent-since EPSILON: the epsilons of the jobs "
                     "with noise that began or went on since then, added up (0: there was none)."
                 )
-            note_put_back(found / _KIT / "local", spent, about.written)
+            local = found / _KIT / "local"
+            begun = Requests(local).with_noise() if spent else ()
+            note_put_back(local, spent, about.written, begun)
         (found / _KIT).rename(kit)
     return about

@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -271,11 +271,15 @@ class Declared:
             )
         return found
 
-    def check_ended(self, one: Sends, message: Any, call: Call, sums: Sums) -> Sums:
+    def check_ended(
+        self, one: Sends, message: Any, call: Call, sums: Sums, state: Callable[[], bytes]
+    ) -> Sums:
         """Refuse to train on, or to answer another message; return the sums that know this one.
 
-        A round that begins again without a client may tell the others anew what is told once for a
-        value of a field: what sums came to is another one then.
+        What is asked for once for a value of a field is asked of one `state`, too: a client that
+        goes back, and is trained otherwise, would give another answer to the same message. A round
+        that begins again without a client may tell the others anew: what sums came to is another
+        one then.
         """
         fn = one.function
         if sums.ended and not (fn.protocol or one.model):
@@ -285,16 +289,25 @@ class Declared:
             )
         if not one.once and not one.once_for:
             return sums
-        key = f"{fn.name} {getattr(message, one.once_for)}" if one.once_for else fn.name
-        digest = hashlib.blake2b(call.body, digest_size=16).hexdigest()
-        known, *asked = sums.once.get(key, (digest, *call.asked))
+        key, digest = fn.name, hashlib.blake2b(call.body, digest_size=16)
+        if one.once_for:
+            value = getattr(message, one.once_for)
+            if type(value) is not int:  # 2.0 and [2] are as good as 2, and other keys
+                raise RefusedError(
+                    f"{type(message).__name__}.{one.once_for} of {key} is {repr(value)[:80]}, and "
+                    "is to be a whole number; run the algorithm as it is at the server."
+                )
+            key = f"{key} {value}"
+            digest.update(state())
+        told = digest.hexdigest()
+        known, *asked = sums.once.get(key, (told, *call.asked))
         fewer = one.once_for and not self.complete and set(call.asked) < set(asked)
-        if known != digest and not fewer:
+        if known != told and not fewer:
             raise RefusedError(
-                f"{key} was asked for with a second message, and a run asks for it once; run "
-                "the algorithm as it is at the server, or begin another run."
+                f"{key} was asked for with a second message, or in another state, and a run asks "
+                "for it once; run the algorithm as it is at the server, or begin another run."
             )
-        return replace(sums, once={**sums.once, key: [digest, *call.asked]})
+        return replace(sums, once={**sums.once, key: [told, *call.asked]})
 
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from intarsia.core.algorithm import Layout, RandomKey, SecretKey, Sends, evolve
@@ -391,7 +392,7 @@ class _Run:
         one = place.declared().sends(call)
         fn = one.function
         message = wire.decode_as(fn.message, call.body, *RECORDS)
-        opened, extra = self._message(call, one, message, place)
+        opened, extra = self._message(call, one, message, place, state)
         words = (place.seed, call.round, call.exchange, self._client, fn.stream or fn.name)
         key: Any = self._secret.fold_in(*words) if fn.secret else RandomKey(words)
         if fn.releases:
@@ -414,7 +415,9 @@ class _Run:
         sealed, up = self._sealed(call, one, message, reply, place)
         return after, codec.encode(sealed), down, up
 
-    def _message(self, call: Call, one: Sends, message: Any, place: Workplace) -> tuple[Any, int]:
+    def _message(
+        self, call: Call, one: Sends, message: Any, place: Workplace, state: Any
+    ) -> tuple[Any, int]:
         """Return a message with the site's own entries of its totals, and the bytes beside them.
 
         Raises
@@ -423,7 +426,8 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
-            self._sums = place.declared().check_ended(one, message, call, self._sums)
+            known, written = self._sums, partial(codec.encode, state)
+            self._sums = place.declared().check_ended(one, message, call, known, written)
             place.declared().check_asked(one, message, call)
             place.declared().check_clear(message)
             place.declared().check_readable(one, message)

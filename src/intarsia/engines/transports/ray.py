@@ -266,9 +266,9 @@ class _Line:
         why = lines[-1].strip().rstrip(".")[:160]
         return WorkerError(
             f"The process at {self._node} of the Ray cluster that computed for "
-            f"{self._first} is gone ({why}), perhaps with its node; resume the run, with "
-            "-c experiment.workers=0 where fewer processors are left, or -c experiment.ray= to "
-            "compute on this machine."
+            f"{self._first} is gone ({why}), perhaps with its node; resume the run with "
+            "-c experiment.ray= and its address (and -c experiment.workers=0 where fewer "
+            "processors are left), or with an empty -c experiment.ray= on this machine."
         )
 
 
