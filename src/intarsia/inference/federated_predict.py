@@ -235,8 +235,8 @@ def _make_parties(
         gaps = block.rows_that_lack()
         if gaps:
             notes.append(
-                f"{gaps} rows of {name!r} lack values; where no other client has one, its mean "
-                "stands for it, or 0 where training did not centre it."
+                f"{gaps} rows of {name!r} lack values; where no other client has one, its mean in "
+                "training stands for it, or 0 where the model has none."
             )
     with new_table.advice_for_new_tables():
         schema = Schema.of(blocks, Labels("regression"))

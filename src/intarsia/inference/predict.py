@@ -4,8 +4,9 @@ A linear model is one for all clients. Where each client has a network of its ow
 of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
-feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
-and `standardise = false`). A libsvm file has the columns up to its largest index.
+feature's mean over the training samples, or as 0 where the model has no mean (`standardise =
+false`, and of sparse columns in models of earlier versions). In a libsvm file what is not written
+is 0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
@@ -180,9 +182,12 @@ def predict(
     if owner is None and new_table.labels_mapped(folder):
         advice = "; name the client whose label_map says what they mean (--client)"
     block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
+    if kind == "libsvm":
+        block = _with_zeros(block, features, _centres(model))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
+    known = [*known, *block.features[len(known) :]] if kind == "libsvm" else known
     notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
     notes = (*taken, *new_table.trained_on(table, trained), *notes)
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
@@ -194,6 +199,27 @@ def predict(
     scores = np.atleast_2d(model.decision_function(block).T)
     made = from_scores(model, scores, ids, notes)
     return _scored(made, truth, settings, model, block, scores, advice)
+
+
+def _centres(model: LinearModel | ClientNetwork) -> Array:
+    """Return what training took off each feature, (features,)."""
+    if isinstance(model, LinearClassifier | LinearRegressor):
+        own: Array = model.means_ if model.centres_ is None else model.centres_
+        return own
+    return model.centres
+
+
+def _with_zeros(block: Block, features: Sequence[str], centres: Array) -> Block:
+    """Return a libsvm file's block with the columns beyond its largest index, which are 0.
+
+    Those that were centred were no column of such a file in training, and are lacking.
+    """
+    last = max(int(name) for name in block.features)
+    sparse = (name for name, centre in zip(features, centres, strict=True) if centre == 0)
+    beyond = [name for name in sparse if name.isdecimal() and int(name) > last]
+    zeros = csr_array((block.shape[0], len(beyond)))
+    x = hstack([csr_array(block.x), zeros], format="csr")
+    return Block(block.samples, (*block.features, *beyond), csr_array(x))
 
 
 @contextmanager
@@ -395,7 +421,8 @@ def _by_what_they_count(
     """Return the features whose missing values count as a mean, and those where it is 0."""
     centred = [name for name in features if means[name] != 0]
     others = [name for name in features if means[name] == 0]
-    return [(what, some) for what, some in (("{} mean", centred), ("0", others)) if some]
+    kinds = (("{} mean", centred), ("0, as the model has no mean for it", others))
+    return [(what, some) for what, some in kinds if some]
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -24,10 +24,14 @@ Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 Levels = Mapping[str, tuple[str, ...]] | None
 
 
+# of a category of many levels its columns, and the rows that have none of them
+Gaps = list[tuple[NDArray[np.intp], NDArray[np.bool_]]]
+
+
 def known_columns(
     table: Table, features: list[str], recorded: Levels = None
-) -> tuple[NDArray[np.intp], Any]:
-    """Return which features a table has, and their values (samples, those features).
+) -> tuple[NDArray[np.intp], Any, Gaps]:
+    """Return which features a table has, their values (samples, those features), and its gaps.
 
     A DataFrame is read as `intarsia predict` reads a file: a column of categories has the features
     of its levels ("city=oslo"), a level that the model does not know is NaN in all of them, and "?"
@@ -41,11 +45,12 @@ def known_columns(
         If it has none of them, or one twice, an array without names has another shape, or a value
         is infinite or no number.
     """
+    gaps: Gaps = []
     if isinstance(table, Block):
-        names, values = list(table.features), table.x
+        names, values, gaps = list(table.features), table.x, table.without_level()
     elif hasattr(type(table), "columns"):
         block = _read(table, features, recorded)
-        names, values = list(block.features), block.x
+        names, values, gaps = list(block.features), block.x, block.without_level()
     else:
         names, values = features, table if issparse(table) else np.asarray(table)
         if values.ndim != 2 or values.shape[1] != len(features):
@@ -87,7 +92,8 @@ def known_columns(
             "The table has an infinite value, or NaN in a sparse array; replace it by a number, or "
             "leave it out (NaN in a dense table counts as the mean)."
         )
-    return known, x
+    kept = ((np.flatnonzero(np.isin(chosen, columns)), rows) for columns, rows in gaps)
+    return known, x, [(columns, rows) for columns, rows in kept if len(columns) and rows.any()]
 
 
 def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
