@@ -390,8 +390,13 @@ def _prediction_tables(
     if federated and alone is not None:
         raise ExperimentError("--id and --client are for one table, and --federated for several.")
     if not federated and (len(tables) > 1 or absent is not None):
+        several = "--absent is" if len(tables) < 2 else f"{len(tables)} tables are"
+        told = (one if "=" in one else f"{Path(one).stem}={one}" for one in tables[:3])
+        how = " ".join(map(shlex.quote, told))
         raise ExperimentError(
-            "Several tables, and --absent, are for samples spread over clients: add --federated."
+            f"{several} for rows whose columns are spread over clients: name the client of each "
+            f"table, as in intarsia predict DIR --federated {how}; predict tables of rows of their "
+            "own one by one."
         )
     named: dict[str, Path] = {}
     for one in tables:

@@ -34,7 +34,13 @@ from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
 from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear.losses import loss_code, mean_of, shape_of
-from intarsia.models.feature_mapping import Levels, RawColumns, encode_known, known_columns_of
+from intarsia.models.feature_mapping import (
+    Levels,
+    RawColumns,
+    check_names,
+    encode_known,
+    known_columns_of,
+)
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import grade_scores
@@ -114,7 +120,8 @@ def predict(
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all. With one
         linear model for all: whose table the file is written like (decimal, label_map, ...); None:
-        that of the client whose table it is, if the run was trained with this file.
+        that of the client whose table it is, if the run was trained with this file, or whose file
+        has this name.
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
@@ -133,21 +140,29 @@ def predict(
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
-    trained = new_table.owner_of(folder, table)
-    reader = trained if client is None else client  # as whose table it is read
-    header = new_table.table_settings(folder, reader)
-    kind = new_table.check_table(table, header)
     found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
+    if client is not None:
+        _check_client(folder, found_model, client, later)
+    trained = new_table.owner_of(folder, table)
+    alike = new_table.like_of(folder, table) if client is None and trained is None else None
+    reader = trained if client is None else client  # as whose table it is read
+    differ = new_table.reading_differs(folder, ("encoding", *new_table.WRITTEN_BY))
+    guessed = alike if reader is None and differ else None
+    header = new_table.table_settings(folder, reader or guessed)
+    kind = new_table.check_table(table, header)
+    header = new_table.read_as_utf8(table, header, kind)
     with _advice_to_name_a_client(folder, reader):
         names = new_table.column_names(table, header, kind)
-    model, owner, taken = _estimator(found_model, table, names, client, later)
-    if isinstance(found_model, LinearClassifier | LinearRegressor) and reader is not None:
-        new_table.check_client(folder, reader)
-        owner = reader  # whose table it is like
+    model, owner, taken = _estimator(found_model, table, names, client, later, trained or alike)
+    if isinstance(found_model, LinearClassifier | LinearRegressor):
+        owner = reader or guessed  # whose table it is like
+        if guessed is not None:
+            taken = (_note_guessed(guessed, "its file's name"),)
     settings = new_table.table_settings(folder, owner)
+    settings = new_table.read_as_utf8(table, settings, kind)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
     if not known:
@@ -155,6 +170,8 @@ def predict(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
+    if kind in NAMED:
+        check_names(str(table), [name for name in names if name != id], features, model.levels_)
     if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
     id = new_table.id_of(
@@ -175,7 +192,7 @@ def predict(
         missing=(*settings.missing, *missing),
         **settings.reading,
     )
-    with _advice_to_name_a_client(folder, owner):
+    with _advice_to_name_a_client(folder, None if guessed == owner else owner):
         found = new_table.read_table(source)
     truth = None if label is None else found.labels
     advice = ""
@@ -199,6 +216,23 @@ def predict(
     scores = np.atleast_2d(model.decision_function(block).T)
     made = from_scores(model, scores, ids, notes)
     return _scored(made, truth, settings, model, block, scores, advice)
+
+
+def _check_client(
+    folder: Path, model: Model, client: ClientId, later: Collection[ClientId]
+) -> None:
+    """Raise ExperimentError if a run has no such client."""
+    if not isinstance(model, Mapping):
+        new_table.check_client(folder, client)
+    elif client not in model and not (client == _SERVER and getattr(model, "server", None)):
+        raise ExperimentError(
+            f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
+            "that joined with --out has its own folder, DIR of predict."
+        )
+
+
+def _note_guessed(client: ClientId, by: str) -> str:
+    return f"The table is taken for one of {client!r} by {by}; name another client if it is not."
 
 
 def _centres(model: LinearModel | ClientNetwork) -> Array:
@@ -228,7 +262,8 @@ def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[N
     try:
         yield
     except TableError as problem:
-        if owner is not None or not new_table.reading_differs(folder):
+        keys = ("encoding",) if "UTF-8" in problem.problem else new_table.WRITTEN_BY
+        if owner is not None or not new_table.reading_differs(folder, keys):
             raise
         advice = "name the client whose tables are written like this one (--client), or "
         raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
@@ -294,11 +329,13 @@ def _estimator(
     names: Sequence[str],
     client: ClientId | None,
     later: Collection[ClientId],
+    alike: ClientId | None,
 ) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
     """Return what predicts the rows of a table with these columns, whose it is, and notes.
 
     It is nobody's where it is for all; where it was found there is a note. The client is the one
-    whose columns the table has, all of them and more of them than it has of any other's.
+    whose columns the table has, all of them and more of them than it has of any other's; of several
+    the one whose table in the run was this file, or has its name (`alike`).
     """
     if not isinstance(model, Mapping):
         return model, None, ()
@@ -306,11 +343,6 @@ def _estimator(
     if client is not None:
         if client == _SERVER and client not in model and server is not None:
             return server, None, ()
-        if client not in model:
-            raise ExperimentError(
-                f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
-                "that joined with --out has its own folder, DIR of predict."
-            )
         return model[client], client, ()
     if len(model) == 1:
         [(only, network)] = model.items()
@@ -338,13 +370,14 @@ def _estimator(
         )
     most = max(len(columns[name]) for name in whole)
     best = [name for name in whole if len(columns[name]) == most]
+    if len(best) > 1 and alike in best:
+        return model[alike], alike, (_note_guessed(alike, "its file's name"),)
     if len(best) > 1:
         raise ExperimentError(
             f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "
             "model of its own; name the client that the table is of (--client)."
         )
-    note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
-    return model[best[0]], best[0], (f"{note}if it is not.",)
+    return model[best[0]], best[0], (_note_guessed(best[0], "its columns"),)
 
 
 def from_scores(

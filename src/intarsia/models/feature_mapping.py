@@ -17,6 +17,7 @@ from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
 from intarsia.data.table import Table as DataTable
 from intarsia.errors import TableError, listed
+from intarsia.privacy.entity_matching.normalisation import look
 
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 # categorical column -> its levels, of which the features are "column=level"; None where a model
@@ -105,6 +106,7 @@ def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
         )
     names = [str(name) for name in frame.columns]
     known, levels = known_columns_of(features, names, recorded)
+    check_names("The table", names, features, recorded)
     twice = next((name for name, count in Counter(known).items() if count > 1), None)
     if twice is not None:
         raise TableError(f"The column {twice!r} appears more than once; leave one of them out.")
@@ -166,6 +168,34 @@ def known_columns_of(
     }
     known = [name for name in names if name in numeric or name in levels]
     return known, {name: tuple(levels[name]) for name in known if name not in numeric}
+
+
+def check_names(
+    where: str, names: Sequence[str], features: Sequence[str], recorded: Levels = None
+) -> None:
+    """Refuse columns whose names look like those of the model's that a table lacks, and are not.
+
+    They would be left aside, as in training they would have been other features.
+
+    Raises
+    ------
+    TableError
+        If there is one; `where` begins the sentence.
+    """
+    raw = RawColumns.of(features, recorded)
+    known, _ = known_columns_of(features, names, recorded)
+    covered = {*known, *(name.partition("=")[0] for name in known)}
+    lacking = {look(name): name for name in (*raw.numbers, *raw.categories) if name not in covered}
+    others = (own for own in names if own not in known)
+    pairs = [(own, lacking[look(own)]) for own in others if look(own) in lacking]
+    if pairs:
+        told = ", ".join(f"{own!r} for {name!r}" for own, name in pairs[:6])
+        more = f" and {len(pairs) - 6} more" if len(pairs) > 6 else ""
+        raise TableError(
+            f"{where} has columns whose names look like the model's and are not ({told}{more}: "
+            "case, blanks or letters of another alphabet); write them as in training, or leave "
+            "them out of the table."
+        )
 
 
 @dataclass(frozen=True)
