@@ -236,11 +236,16 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
-@pytest.mark.parametrize(("rare", "often", "positive"), [("ja", "nein", "ja"), ("no", "yes", None)])
-def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("rare", "often", "positive"),
+    [("ja", "nein", "ja"), ("no", "yes", "yes"), ("gone", "stays", "stays")],
+)
+def test_the_positive_class_is_that_of_a_run(rare, often, positive, tmp_path, monkeypatch):
     label = [rare if one % 4 == 0 else often for one in BANK]
     found = proposed(tmp_path, monkeypatch, bank(default=label), shop())
-    assert found.get("labels", {}).get("positive") == positive
+    assert found["labels"]["positive"] == positive
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert (f"; {rare} has fewer rows" in text) == (positive != rare)
 
 
 def test_labels_in_other_words_are_told_by_shared_rows(tmp_path, monkeypatch):

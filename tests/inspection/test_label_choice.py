@@ -24,19 +24,39 @@ def drawn(*levels):
 
 # what each is, its columns in their order, and which of them is the label
 TABLES = [
-    ("coordinates beside a diagnosis", dict(x=AMOUNT, y=OTHER, diagnose=drawn("gut", "krank")), 2),
-    ("y with classes", dict(a=AMOUNT, y=drawn("0", "1"), sex=drawn("m", "w")), 1),
-    ("y as a number", dict(x1=AMOUNT, x2=AGE, y=OTHER), 2),
-    ("French, first", dict(défaut=drawn("non", "oui"), âge=AGE, sexe=drawn("f", "h")), 0),
-    ("Spanish, several classes", dict(edad=AGE, diagnóstico=drawn("a", "b", "c"), x=OTHER), 1),
-    ("a German compound", dict(alter=AGE, Kreditausfall=drawn("nein", "ja"), raucher=drawn("n", "j")), 1),
-    ("Portuguese", dict(idade=AGE, inadimplência=drawn("0", "1"), sexo=drawn("m", "f")), 1),
-    ("Russian", dict(возраст=AGE, диагноз=drawn("да", "нет"), пол=drawn("м", "ж")), 1),
-    ("no name: of two values, the last", dict(smoker=drawn("no", "yes"), age=AGE, hd=drawn("0", "1")), 2),
-    ("no name: the only one of two values", dict(sick=drawn("no", "yes"), age=AGE, grade=GRADE), 0),
-    ("a target among numbers", dict(price=AMOUNT, target=OTHER, gender=drawn("f", "m")), 1),
-    ("English in a longer name", dict(age=AGE, loan_default_flag=drawn("0", "1"), own=drawn("n", "y")), 1),
-]  # fmt: skip
+    (
+        "coordinates beside a diagnosis",
+        {"x": AMOUNT, "y": OTHER, "diagnose": drawn("gut", "krank")},
+        2,
+    ),
+    ("y with classes", {"a": AMOUNT, "y": drawn("0", "1"), "sex": drawn("m", "w")}, 1),
+    ("y as a number", {"x1": AMOUNT, "x2": AGE, "y": OTHER}, 2),
+    ("French, first", {"défaut": drawn("non", "oui"), "âge": AGE, "sexe": drawn("f", "h")}, 0),
+    ("Spanish, several classes", {"edad": AGE, "diagnóstico": drawn("a", "b", "c"), "x": OTHER}, 1),
+    (
+        "a German compound",
+        {"alter": AGE, "Kreditausfall": drawn("nein", "ja"), "raucher": drawn("n", "j")},
+        1,
+    ),
+    ("Portuguese", {"idade": AGE, "inadimplência": drawn("0", "1"), "sexo": drawn("m", "f")}, 1),
+    ("Russian", {"возраст": AGE, "диагноз": drawn("да", "нет"), "пол": drawn("м", "ж")}, 1),
+    (
+        "no name: of two values, the last",
+        {"smoker": drawn("no", "yes"), "age": AGE, "hd": drawn("0", "1")},
+        2,
+    ),
+    (
+        "no name: the only one of two values",
+        {"sick": drawn("no", "yes"), "age": AGE, "grade": GRADE},
+        0,
+    ),
+    ("a target among numbers", {"price": AMOUNT, "target": OTHER, "gender": drawn("f", "m")}, 1),
+    (
+        "English in a longer name",
+        {"age": AGE, "loan_default_flag": drawn("0", "1"), "own": drawn("n", "y")},
+        1,
+    ),
+]
 
 
 def written(path, columns):
@@ -55,7 +75,7 @@ def test_the_label_is_told_by_names_values_and_place(columns, label, tmp_path):
 
 
 def test_a_label_that_nothing_tells_is_asked_for(tmp_path):
-    columns = dict(smoker=drawn("no", "yes"), sex=drawn("f", "m"), age=AGE)
+    columns = {"smoker": drawn("no", "yes"), "sex": drawn("f", "m"), "age": AGE}
     with pytest.raises(ExperimentError, match="those of two values: 'smoker', 'sex'; say which"):
         propose([written(tmp_path / "t.csv", columns)])
 
@@ -77,8 +97,8 @@ IDS = np.array([f"{at:05d}" for at in range(ROWS)])
     ],
 )
 def test_ids_that_repeat_are_named(ids, said, tmp_path):
-    bank = written(tmp_path / "bank.csv", dict(Kunde=IDS, a=AMOUNT, label=drawn("no", "yes")))
-    shop = written(tmp_path / "shop.csv", dict(Kunde=ids, b=OTHER))
+    bank = written(tmp_path / "bank.csv", {"Kunde": IDS, "a": AMOUNT, "label": drawn("no", "yes")})
+    shop = written(tmp_path / "shop.csv", {"Kunde": ids, "b": OTHER})
     for order in ([bank, shop], [shop, bank]):
         with pytest.raises(TableError) as problem:
             propose(order)
@@ -86,8 +106,8 @@ def test_ids_that_repeat_are_named(ids, said, tmp_path):
 
 
 def test_rows_that_are_copies_are_to_be_dropped(tmp_path):
-    bank = written(tmp_path / "bank.csv", dict(Kunde=IDS, a=AMOUNT, label=drawn("no", "yes")))
-    shop = written(tmp_path / "shop.csv", dict(Kunde=IDS, b=OTHER))
+    bank = written(tmp_path / "bank.csv", {"Kunde": IDS, "a": AMOUNT, "label": drawn("no", "yes")})
+    shop = written(tmp_path / "shop.csv", {"Kunde": IDS, "b": OTHER})
     shop.write_text(shop.read_text() + shop.read_text().splitlines()[1] + "\n")
     with pytest.raises(TableError, match=r"copies of each other.*drop the rows that repeat, or"):
         propose([bank, shop])

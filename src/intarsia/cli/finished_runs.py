@@ -213,7 +213,7 @@ def predict(
         from intarsia.core.text_tables import show
         from intarsia.results.tables import score_parts
 
-        show(console(), *score_parts(found.score))
+        show(console(), *score_parts(found.score, found.positive))
     if picture is not None:
         say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()

@@ -449,8 +449,8 @@ def _check_spelling(own: _Column, given: Sequence[str]) -> None:
     example = next(one for one in given if own.number(one) is None)
     advice = f"set {' or '.join(keys)}" + (", whichever it is" if len(keys) > 1 else "")
     usual = f"a decimal {'comma' if point == ',' else 'point'}"
-    apart = "nothing" if between is None else repr(between)
-    plain = f"write them with {usual}, and {apart} between thousands"
+    grouped = "nothing" if between is None else repr(between)
+    plain = f"write them with {usual}, and {grouped} between thousands"
     if (point, between) != (".", None):  # it was set, or is that of a run's tables
         plain += ", as the other tables have them"
     said = f"numbers with {' or with '.join(words)}"

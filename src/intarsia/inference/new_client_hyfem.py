@@ -72,8 +72,8 @@ def join_blocks(
     client = hyfem_client.Client(options, own, first, classes)
     _, alone = _train_alone(client, name, parts, model.labels, rounds, seed)
     kept = [server.features.index(feature) for feature in block.features]
-    taken, scales, means = (one[kept] for one in (server.centres, server.scales, server.means))
-    scaling = {name: Preparation(taken, scales, average=means)}
+    centres, means = server.centres[kept], server.means[kept]
+    scaling = {name: Preparation(centres, server.scales[kept], average=means)}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
     left = [one for one in found.train[name].features if one not in block.features]
     if left:

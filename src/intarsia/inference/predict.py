@@ -26,7 +26,7 @@ from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.text_tables import without_formula
-from intarsia.data.labels import OTHER, LabelColumn, encode_labels
+from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
@@ -67,6 +67,7 @@ class Predictions:
     # client's name
     basis: Sequence[str] | None = None
     score: Score | None = None  # of the rows that have a label, where the table has one
+    positive: str | None = None  # the second of two classes
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -320,6 +321,7 @@ def _scored(
     except TableError as odd:
         note = f"The rows are not scored by the column {column.name!r}: {odd}"
         return replace(made, notes=(*made.notes, note))
+    made = replace(made, positive=positive_class(labels))
     return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 
@@ -370,7 +372,7 @@ def _estimator(
         )
     most = max(len(columns[name]) for name in whole)
     best = [name for name in whole if len(columns[name]) == most]
-    if len(best) > 1 and alike in best:
+    if len(best) > 1 and alike is not None and alike in best:
         return model[alike], alike, (_note_guessed(alike, "its file's name"),)
     if len(best) > 1:
         raise ExperimentError(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of, ids_of
-from intarsia.data.labels import MOST_NUMBER_CLASSES
+from intarsia.data.labels import MOST_NUMBER_CLASSES, positive_last
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
@@ -158,13 +158,17 @@ class Proposal:
 
     @property
     def positive(self) -> str | None:
-        """Return the rarer of two classes where it would not be +1 by itself, else None."""
+        """Return that of two classes which a run takes for +1; None: there are not two."""
         classes = self.classes
-        if self._rows_of_classes is None or classes is None or len(classes) != 2:
+        return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+
+    @property
+    def rarer(self) -> str | None:
+        """Return the class other than the positive one, if fewer rows have it."""
+        rows, positive = self._rows_of_classes, self.positive
+        if rows is None or positive is None:
             return None
-        first, last = classes  # the last is +1 where nothing is said
-        rarer = self._rows_of_classes[first] < self._rows_of_classes[last]
-        return first if rarer and not _TRUTHS.get(last.casefold()) else None
+        return next((one for one in rows if rows[one] < rows[positive]), None)
 
     @cached_property
     def _rows_of_classes(self) -> Counter[str] | None:
@@ -735,7 +739,7 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
                 ranked.append((rank, kind, -place, column.name))
-        if own and own[-1].kinds == "two" and own[-1].name == next(reversed(one.columns)):
+        if own and own[-1].kinds == "two" and own[-1].name == list(one.columns)[-1]:
             last[own[-1].name] = None
     if ranked:
         return [min(ranked)[-1]], "by its name"
