@@ -84,9 +84,10 @@ def test_inspect_counts_the_classes_and_a_run_notes_what_may_not_be_meant(tmp_pa
         'algorithm = { name = "hyfdca" }\n[[client]]\nname = "a"\npath = "a.csv"\nlabel = "ill"\n'
     )
     assert main(["inspect", str(file)]) == 0
-    _, err = said(capfd)
-    assert "labels: ill: 7x (1), No (1), no (19), yes (19)" in err
-    assert "in case or blanks only ('No' and 'no')" in err
+    out, err = said(capfd)
+    assert err == ""
+    assert "labels: ill: 7x (1), No (1), no (19), yes (19)" in out
+    assert "in case or blanks only ('No' and 'no')" in out
     notes = intarsia.run(file, out=None, rounds=1).notes
     assert any("in case or blanks only ('No' and 'no')" in note for note in notes)
 
