@@ -149,7 +149,8 @@ def test_no_command_shows_codes_of_another_client(hostile, capfd):
         assert status is None or found == status, err
         assert shown(err), (command, err)
         assert "\x1b" not in out
-        assert err
+        assert command[0] == "predict" or shown(out), (command, out)
+        assert err or out
 
 
 def test_json_for_programs_has_the_names(hostile, capfd):

@@ -162,7 +162,7 @@ def test_of_a_kit_each_thing_is_looked_at(kit, capfd, monkeypatch):
     assert "cannot be reached (Connection refused); start the server" in line("ports", found)
     assert "valid for 298 days" in line("certificates", found)
     assert main(["doctor", str(kit)]) == 1
-    assert len(said(capfd)[1].splitlines()) == 14
+    assert len(said(capfd)[0].splitlines()) == 14
     with socket.socket() as server:
         target = json.loads((kit / "startup/fed_client.json").read_bytes())["servers"][0]
         server.bind(("127.0.0.1", target["admin_port"]))
@@ -200,7 +200,7 @@ def test_a_folder_that_is_no_kit_is_refused(tmp_path, capfd):
 
 def test_status_says_which_certificates_end_soon(kit, capfd):
     assert main(["federation", "status", str(kit)]) == 0
-    assert "certificate" not in said(capfd)[1]
+    assert "certificate" not in said(capfd)[0]
     certificate(kit / "startup/client.crt", NOW - datetime.timedelta(days=300), 310)
     assert main(["federation", "status", str(kit)]) == 0
     words = r"certificates: client\.crt ends on \d{4}-\d\d-\d\d, in 9 days"
@@ -214,8 +214,8 @@ def test_warm_says_what_it_trains_and_where_nothing_can_be_kept(monkeypatch, cap
     first = next(warm.trees())
     monkeypatch.setattr(warm, "trees", lambda: iter([first]))
     assert main(["doctor", "--warm"]) == 0
-    text = said(capfd)[1]
-    assert f"compiling: {first[0]}" in text
+    text, err = said(capfd)
+    assert f"compiling: {first[0]}" in err
     assert "warm: 1 small federations were trained" in text
     monkeypatch.setattr(jit, "cache_folder", lambda: None)
     assert line("warm", [doctor.warmed(print)]).startswith("problem  warm: nothing was compiled")

@@ -236,11 +236,16 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
-@pytest.mark.parametrize(("rare", "often", "positive"), [("ja", "nein", "ja"), ("no", "yes", None)])
-def test_the_rarer_of_two_classes_is_positive(rare, often, positive, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("rare", "often", "positive"),
+    [("ja", "nein", "ja"), ("no", "yes", "yes"), ("gone", "stays", "stays")],
+)
+def test_the_positive_class_is_that_of_a_run(rare, often, positive, tmp_path, monkeypatch):
     label = [rare if one % 4 == 0 else often for one in BANK]
     found = proposed(tmp_path, monkeypatch, bank(default=label), shop())
-    assert found.get("labels", {}).get("positive") == positive
+    assert found["labels"]["positive"] == positive
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert (f"; {rare} has fewer rows" in text) == (positive != rare)
 
 
 def test_labels_in_other_words_are_told_by_shared_rows(tmp_path, monkeypatch):
@@ -355,10 +360,10 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
         (["bank.csv", "--label", "defualt"], "--label 'defualt' is a column of no table; use 'd"),
         (["bank.csv", "--id", "age"], "id column 'age' has "),
         (["shop.csv"], "No column is named like a label"),
-        (["orders.csv", "bank.csv"], "80 rows have 40 different ones; every sample needs one row"),
+        (["orders.csv", "bank.csv"], "40 ids repeat, most often '0' in 2 rows (1 and 2)"),
         (
             ["twice.csv", "bank.csv"],
-            "column 'Fall' has the ids of 'bank', but 42 rows have 40",
+            "column 'Fall' has the ids of 'bank', but 2 ids repeat, most often 'P20' in 2 rows",
         ),
         (["bank.csv", "share.csv"], "no column is left to learn from: 'share' has numbers with"),
         (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),

@@ -390,7 +390,7 @@ def test_compare_keeps_other_hyperparameters_apart(tmp_path, capfd):
 def test_compare_says_where_a_seed_counts_twice(tmp_path, capfd):
     folder = finished(tmp_path / "a", 7, 0.80)
     assert main(["compare", str(folder), str(folder)]) == 0
-    assert "note: credit, hyfdca: more than one run has the seed 7" in said(capfd)[1]
+    assert "note: credit, hyfdca: more than one run has the seed 7" in said(capfd)[0]
 
 
 # -- the whole way, through run.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -203,3 +204,33 @@ def test_wrong_arguments_are_one_sentence_each_without_another_click_than_typers
     lines = found.stderr.splitlines()
     assert len(lines) == len(WRONG)
     assert all(line.startswith("error: ") for line in lines)
+
+
+@pytest.mark.parametrize("command", ["inspect", "coefficients", "compare", "audit", "doctor"])
+def test_an_answer_is_all_of_standard_output_and_json_takes_its_place(command, answers, capfd):
+    given = {"doctor": [], "inspect": [str(answers / "mine.toml")]}
+    arguments = [command, *given.get(command, [str(answers / "run")])]
+    assert main(arguments) == 0
+    table, err = capfd.readouterr()
+    assert table.strip()
+    assert err == ""
+    assert main([*arguments, "--json"]) == 0
+    line, again = capfd.readouterr()
+    assert len(line.splitlines()) == 1
+    json.loads(line)
+    assert again.splitlines()[0].strip() == table.splitlines()[0].strip()
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Return a folder with an experiment and its run."""
+    place = tmp_path_factory.mktemp("answers")
+    rows = "".join(f"{at},{at % 7},{'yes' if at % 3 else 'no'}\n" for at in range(60))
+    (place / "a.csv").write_text(f"id,x,y\n{rows}")
+    (place / "mine.toml").write_text(
+        '[experiment]\nrounds = 3\nyardsticks = false\nout = "run"\n'
+        '[algorithm]\nname = "hyfdca"\nloss = "logistic"\n'
+        '[[client]]\nname = "a"\npath = "a.csv"\nid = "id"\nlabel = "y"\n'
+    )
+    assert main(["run", str(place / "mine.toml"), "-q"]) == 0
+    return place

@@ -125,7 +125,7 @@ def test_the_doctor_runs_the_code_of_a_package_only_if_it_is_told_to(place, capf
     assert main(["doctor", *option]) == (1 if option else 0)
     assert (place / "imported").exists() == bool(option)
     said = "cannot be imported from own_broken:MINE" if option else "algorithm theirs of broken 1.0"
-    assert said in capfd.readouterr().err
+    assert said in capfd.readouterr().out
 
 
 def test_a_name_of_this_package_is_refused_by_name(place, capfd):

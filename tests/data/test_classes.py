@@ -13,7 +13,13 @@ from command_line import said
 from intarsia.cli.main import main
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.data.labels import LabelSettings, check_classes, notes_on_codes, notes_on_labels
+from intarsia.data.labels import (
+    LabelSettings,
+    check_classes,
+    notes_on_codes,
+    notes_on_labels,
+    positive_last,
+)
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment.config import from_dict
 from intarsia.experiment.federation import build
@@ -78,9 +84,10 @@ def test_inspect_counts_the_classes_and_a_run_notes_what_may_not_be_meant(tmp_pa
         'algorithm = { name = "hyfdca" }\n[[client]]\nname = "a"\npath = "a.csv"\nlabel = "ill"\n'
     )
     assert main(["inspect", str(file)]) == 0
-    _, err = said(capfd)
-    assert "labels: ill: 7x (1), No (1), no (19), yes (19)" in err
-    assert "in case or blanks only ('No' and 'no')" in err
+    out, err = said(capfd)
+    assert err == ""
+    assert "labels: ill: 7x (1), No (1), no (19), yes (19)" in out
+    assert "in case or blanks only ('No' and 'no')" in out
     notes = intarsia.run(file, out=None, rounds=1).notes
     assert any("in case or blanks only ('No' and 'no')" in note for note in notes)
 
@@ -166,3 +173,43 @@ def test_a_column_whose_levels_are_all_rare_is_noted(tmp_path: Path) -> None:
         found = build(from_dict(tree, tmp_path))
         notes = [note.partition(" than least_rows")[0] for note in found.notes]
         assert [note for note in notes if note.startswith("Every level")] == lost
+
+
+@pytest.mark.parametrize(
+    ("classes", "positive"),
+    [
+        (("ja", "nein"), "ja"),
+        (("Oui", "Non"), "Oui"),
+        (("healthy", "sick"), "sick"),
+        (("bad", "good"), "bad"),
+        (("0", "1"), "1"),
+        (("-1", "1"), "1"),
+        (("false", "true"), "true"),
+        (("default", "returned"), "default"),
+        (("no", "unknown"), "unknown"),
+        (("A", "B"), "B"),  # no word that is known: the last in order
+        (("1", "2"), "2"),
+        (("no", "none"), "none"),  # both say no
+    ],
+)
+def test_the_positive_class_is_told_by_its_word_or_is_the_last(classes, positive):
+    assert positive_last(classes)[-1] == positive
+    assert positive_last(reversed(classes)) == positive_last(classes)
+
+
+def test_a_run_and_its_result_have_one_positive_class_and_a_list_has_its_own(tmp_path, capfd):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=80)
+    frame = pd.DataFrame({"x": x, "y": np.where(x > 0.8, "ja", "nein")})
+    how = {"label": "y", "loss": "logistic", "rounds": 5, "yardsticks": False}
+    first = intarsia.run(tables={"one": frame}, out=tmp_path / "run", **how)
+    assert first.positive_class == "ja" == first.model.classes_[1]
+    assert float(first.model.coef_[0, 0]) > 0
+    assert "figures of the class 'ja'" in str(first)
+    assert intarsia.load(tmp_path / "run").positive_class == "ja"
+    listed = intarsia.run(tables={"one": frame}, classes=["ja", "nein"], **how)
+    assert listed.positive_class == "nein"
+    assert float(listed.model.coef_[0, 0]) < 0
+    path = tmp_path / "run" / "result.json"
+    path.write_text(path.read_text().replace('"positive_class": "ja"', '"older": 1'))
+    assert intarsia.load(tmp_path / "run").positive_class is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -132,12 +134,21 @@ def test_sites_with_sparse_tables_come_to_the_model_of_one_process(tmp_path):
 
 def test_a_wide_category_is_scaled_and_every_other_column_is_centred(tmp_path):
     write_tables(tmp_path)
-    found = running.run(described(tmp_path), out=None).model
-    means = dict(zip(found.feature_names_in_, found.means_, strict=True))
+    description = described(tmp_path)
+    every = replace(description, split=replace(description.split, test=0.0))
+    found = running.run(every, out=None).model
+    names = list(found.feature_names_in_)
+    means, centres = (dict(zip(names, own, strict=True)) for own in (found.means_, found.centres_))
     wide = [name for name in means if name.startswith(("town=", "job="))]
     assert len(wide) > 2 * MOST_CENTRED
-    assert not any(means[name] for name in wide)
-    assert all(means[name] for name in means if name not in wide)
+    assert not any(centres[name] for name in wide)
+    assert all(centres[name] == means[name] != 0 for name in means if name not in wide)
+    # each row once, and one without a job as one that has none of the levels
+    rows = (tmp_path / "south.csv").read_text().splitlines()[1:]
+    jobs = [row.split(",")[4] for row in rows]
+    assert "" in jobs
+    for job in {*jobs} - {""}:
+        assert means[f"job={job}"] == pytest.approx(jobs.count(job) / len(jobs), abs=1e-12)
 
 
 def two_columns(levels, rows=200):

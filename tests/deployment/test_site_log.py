@@ -203,17 +203,17 @@ def test_the_command_begins_with_ten_sentences_and_then_tables(made, capfd):
     folder, _, _ = made
     assert main(["audit", str(folder / "bank")]) == 0
     out, err = said(capfd)
-    assert out == ""
-    places = [err.index(f"{number}. ") for number in range(1, 11)]
+    assert err == ""
+    places = [out.index(f"{number}. ") for number in range(1, 11)]
     assert places == sorted(places)
-    assert err.index("What left bank") > places[-1]
+    assert out.index("What left bank") > places[-1]
     assert main(["audit", str(folder / "bank"), "--json"]) == 0
     content = json.loads(said(capfd)[0])["sites"][0]
     assert len(content["sentences"]) == 10
     assert content["faults"] == []
     assert main(["audit", str(folder / "out")]) == 0
-    err = said(capfd)[1]
-    assert err.index("10. ") < err.index("What the server could read")
+    out = said(capfd)[0]
+    assert out.index("10. ") < out.index("What the server could read")
 
 
 # -- altered, cut, and compared
@@ -230,7 +230,7 @@ def test_the_command_checks_a_log(copies, capfd):
         assert changed != text
         path.write_text(changed)
         assert main(["audit", str(copies / "bank")]) == 1
-        assert words in " ".join(said(capfd)[1].split())
+        assert words in " ".join(said(capfd)[0].split())
 
 
 def test_a_head_that_was_noted_proves_what_stood_before_it(copies, capfd):
@@ -238,7 +238,7 @@ def test_a_head_that_was_noted_proves_what_stood_before_it(copies, capfd):
     assert main(["audit", str(copies / "bank"), "--noted", noted]) == 0
     capfd.readouterr()
     assert main(["audit", str(copies / "bank"), "--noted", f"3:{START}"]) == 1
-    assert "Entry 3 is not the one that was noted" in " ".join(said(capfd)[1].split())
+    assert "Entry 3 is not the one that was noted" in " ".join(said(capfd)[0].split())
     assert main(["audit", str(copies / "bank"), "--noted", "x"]) == 2
     assert "is no head of a log" in one_error(said(capfd)[1])
 
@@ -249,7 +249,7 @@ def test_logs_of_sites_agree(copies, capfd):
     assert sum(map(len, shared)) > 40
     assert site_log.differences(logs(copies)) == []
     assert main(["audit", *(str(copies / name) for name in NAMES)]) == 0
-    assert "The logs of bank, telecom, retailer, post agree." in said(capfd)[1]
+    assert "The logs of bank, telecom, retailer, post agree." in said(capfd)[0]
 
 
 def test_a_copy_of_two_files_beside_each_other_is_a_log_and_none_counts_twice(copies, capfd):
@@ -264,7 +264,7 @@ def test_a_copy_of_two_files_beside_each_other_is_a_log_and_none_counts_twice(co
     path = copies / "telecom" / "site.log"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert main(["audit", *given]) == 1
-    assert "the last 3 are missing" in " ".join(said(capfd)[1].split())
+    assert "the last 3 are missing" in " ".join(said(capfd)[0].split())
 
 
 def test_two_logs_of_one_site_that_differ_are_told(copies, tmp_path, capfd):
@@ -308,7 +308,7 @@ def test_a_total_that_two_sites_opened_and_is_not_the_same_is_found(copies, capf
     found = site_log.differences(logs(copies))
     assert any("telecom opened different totals" in one for one in found)
     assert main(["audit", *(str(copies / name) for name in NAMES)]) == 1
-    assert "opened different totals" in said(capfd)[1]
+    assert "opened different totals" in said(capfd)[0]
 
 
 def test_sites_that_were_told_of_other_clients_are_found(copies):

@@ -98,7 +98,7 @@ def test_compare_sets_the_published_figure_beside_the_mean_over_clients(file, tm
     ]
     assert [group.published.accuracy for group in groups] == [0.95, 0.8, 0.7]
     assert main(["compare", *map(str, folders)]) == 0
-    table = said(capfd)[1]
+    table = said(capfd)[0]
     assert "beside published figures" in table
     line = next(line for line in table.splitlines() if "a paper, Table 2" in line)
     assert "95.00 ± 1.00 %" in line
@@ -126,7 +126,7 @@ def test_runs_with_other_labels_or_columns_are_no_seeds_of_one_experiment(tmp_pa
 def test_without_published_figures_nothing_is_shown_of_them(tmp_path, capfd):
     folder = finished(tmp_path / "one", 0, 0.9)
     assert main(["compare", str(folder)]) == 0
-    assert "published" not in said(capfd)[1]
+    assert "published" not in said(capfd)[0]
 
 
 SOUND = {"algorithm": "flic", "accuracy": 0.9, "source": "a"}

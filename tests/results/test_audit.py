@@ -402,15 +402,15 @@ def test_the_audit_of_a_resumed_run_is_that_of_an_uninterrupted_one(tmp_path, pa
 def test_the_command_shows_what_the_server_read_first(masked, capfd):
     assert main(["audit", str(masked.folder)]) == 0
     out, err = said(capfd)
-    assert out == ""
-    tables = err[err.index("What the server could read") :]  # below the sentences
+    assert err == ""
+    tables = out[out.index("What the server could read") :]  # below the sentences
     places = [
         tables.index(text) for text in ("the server held and could not", "What the clients could")
     ]
     assert places == sorted(places)
     assert tables.index("Objective.at") < places[0] < tables.index("Change.w  ") < places[1]
-    assert "mode: masked" in err
-    assert "whoever runs the server" not in err
+    assert "mode: masked" in out
+    assert "whoever runs the server" not in out
 
 
 def test_the_command_writes_the_audit_as_json(masked, capfd):
@@ -423,7 +423,7 @@ def test_the_command_writes_the_audit_as_json(masked, capfd):
 
 def test_the_command_shows_one_client(masked, capfd):
     assert main(["audit", str(masked.folder), "--client", "r1c0"]) == 0
-    assert "What r1c0 could read" in said(capfd)[1]
+    assert "What r1c0 could read" in said(capfd)[0]
     assert main(["audit", str(masked.folder), "--client", "r1c9"]) == 2
     assert "'r1c0'" in one_error(said(capfd)[1])
 
@@ -431,16 +431,16 @@ def test_the_command_shows_one_client(masked, capfd):
 def test_the_command_says_that_plain_sums_are_open(tmp_path, capfd):
     run(described(tmp_path, "plain", "fedavg", rounds=1))
     assert main(["audit", str(tmp_path)]) == 0
-    err = said(capfd)[1]
-    assert "mode: plain: whoever runs the server could read every contribution" in err
-    assert "the server held and could not read: nothing." in " ".join(err.split())
+    out = said(capfd)[0]
+    assert "mode: plain: whoever runs the server could read every contribution" in out
+    assert "the server held and could not read: nothing." in " ".join(out.split())
 
 
 def test_the_command_says_that_a_run_was_stopped(tmp_path, capfd):
     stopped(tmp_path)
     capfd.readouterr()
     assert main(["audit", str(tmp_path)]) == 0
-    assert "up to its checkpoint of round 4" in said(capfd)[1]
+    assert "up to its checkpoint of round 4" in said(capfd)[0]
 
 
 def test_a_folder_without_an_audit_is_an_error(tmp_path, capfd):

@@ -1,4 +1,7 @@
-"""Where the command line speaks: standard error; results go to standard output.
+"""Where the command line speaks: answers go to standard output, all else to standard error.
+
+An answer is what a command was called for: a table of coefficients, predictions, JSON. Progress,
+notes and errors are no answers, nor are the tables at the end of a run, whose folder has them.
 
 What commands take alike: an output folder, and how much is shown.
 """
@@ -19,11 +22,13 @@ from intarsia.errors import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from intarsia.core.text_tables import Part
+
 
 OUTPUT = "standard output"
 
 
-def console() -> Console:
+def console(*, answer: bool = False) -> Console:
     """Return what tables are drawn on; no name in them is markup or controls the terminal."""
     from rich.console import Console
     from rich.segment import Segment
@@ -34,13 +39,31 @@ def console() -> Console:
                 yield one if one.control else Segment(printable(one.text), one.style)
 
     # A file or a pipe has no width: wide enough then that no table is folded.
-    width = None if sys.stderr.isatty() else 120
-    return Plain(stderr=True, width=width, markup=False, emoji=False, highlight=False)
+    width = None if (sys.stdout if answer else sys.stderr).isatty() else 120
+    return Plain(stderr=not answer, width=width, markup=False, emoji=False, highlight=False)
 
 
 def say(text: str) -> None:
     """Say something to who sits there."""
     typer.echo(printable(text), err=True)
+
+
+def answer(*parts: Part, as_json: bool) -> None:
+    """Show a command's answer on standard output, or on standard error where JSON is asked for.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; its `filename` is `OUTPUT`.
+    """
+    from intarsia.core.text_tables import as_text, show
+
+    if as_json:
+        show(console(), *parts)
+    elif sys.stdout.isatty():
+        show(console(answer=True), *parts)
+    else:
+        put(as_text(parts))
 
 
 def put(text: str, *, line: bool = True) -> None:

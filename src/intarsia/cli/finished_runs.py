@@ -18,6 +18,7 @@ from intarsia.cli.console import (
     IdColumn,
     Missing,
     Output,
+    answer,
     console,
     put,
     say,
@@ -53,12 +54,11 @@ def compare(
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
     """
-    from intarsia.core.text_tables import show
     from intarsia.results import comparison
     from intarsia.results.result import load
 
     groups = comparison.compare([load(folder) for folder in folders])
-    show(console(), *groups.parts())
+    answer(*groups.parts(), as_json=as_json)
     if picture is not None:
         from intarsia.plots.comparison import curves_picture
 
@@ -213,7 +213,7 @@ def predict(
         from intarsia.core.text_tables import show
         from intarsia.results.tables import score_parts
 
-        show(console(), *score_parts(found.score))
+        show(console(), *score_parts(found.score, found.positive))
     if picture is not None:
         say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()
@@ -266,7 +266,6 @@ def coefficients(
     DIR is the output folder of a finished run, or a site's own model. Errors, intervals and
     p-values are there where the run stored them (algorithm.errors = true); --out writes CSV.
     """
-    from intarsia.core.text_tables import show
     from intarsia.inference.coefficients import coefficients as listed_of
     from intarsia.models.coefficients import Scorecard
 
@@ -274,7 +273,7 @@ def coefficients(
     if scorecard:
         card = Scorecard(points=points, base_score=base_score, base_odds=base_odds)
     found = listed_of(folder, card)
-    show(console(), *found.parts())
+    answer(*found.parts(), as_json=as_json)
     if out is not None:
         from intarsia.core.atomic_files import write_over
 
@@ -338,7 +337,6 @@ def audit(
     DIR is a site's kit: its log is checked and shown, and several sites' logs are compared; the
     exit status is 1 where an entry was altered or is missing, or the logs do not agree.
     """
-    from intarsia.core.text_tables import show
     from intarsia.deployment.site_log import site_of
     from intarsia.results import audit
     from intarsia.results.tables import audit_parts
@@ -357,7 +355,7 @@ def audit(
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
         )
-    show(console(), *audit_parts(found, client))
+    answer(*audit_parts(found, client), as_json=as_json)
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 
@@ -371,11 +369,11 @@ def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: boo
         raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
     logs = site_log.each_once([site_log.load(site, noted) for site in sites])
     apart = site_log.differences(logs)
-    for log in logs:
-        display.show_site_log(console(), log, site_log.sentences(log))
+    parts = [part for log in logs for part in display.log_parts(log, site_log.sentences(log))]
     if len(logs) > 1:
         names = ", ".join(log.name for log in logs)
-        say("\n".join(apart) if apart else f"The logs of {names} agree.")
+        parts += apart or [f"The logs of {names} agree."]
+    answer(*parts, as_json=as_json)
     if as_json:
         found = [log.to_dict() for log in logs]
         put(json.dumps({"sites": found, "differences": apart}, ensure_ascii=False))
@@ -390,8 +388,13 @@ def _prediction_tables(
     if federated and alone is not None:
         raise ExperimentError("--id and --client are for one table, and --federated for several.")
     if not federated and (len(tables) > 1 or absent is not None):
+        several = "--absent is" if len(tables) < 2 else f"{len(tables)} tables are"
+        told = (one if "=" in one else f"{Path(one).stem}={one}" for one in tables[:3])
+        how = " ".join(map(shlex.quote, told))
         raise ExperimentError(
-            "Several tables, and --absent, are for samples spread over clients: add --federated."
+            f"{several} for rows whose columns are spread over clients: name the client of each "
+            f"table, as in intarsia predict DIR --federated {how}; predict tables of rows of their "
+            "own one by one."
         )
     named: dict[str, Path] = {}
     for one in tables:

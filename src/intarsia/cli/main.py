@@ -1,4 +1,4 @@
-"""The command line: arguments → run → tables on standard error, results on standard output.
+"""The command line: arguments → run → progress on standard error, answers on standard output.
 
 Exit status 0; 1 if training diverged or stalled; 2 for what the user can mend, with one sentence;
 130 after Ctrl-C, or SIGTERM in a run, with the command that goes on. What is slow to import is
@@ -37,6 +37,7 @@ from intarsia.cli.console import (
     IdColumn,
     Missing,
     Output,
+    answer,
     console,
     put,
     require_command,
@@ -271,8 +272,7 @@ def doctor(
     if warm:
         own.append(warmed(lambda name: say(f"compiling: {name}")))
     findings = [*([] if kit is None else of_kit(kit.resolve())), *own]
-    for one in findings:
-        say(str(one))
+    answer(*map(str, findings), as_json=as_json)
     if as_json:
         put(json.dumps([asdict(one) for one in findings], ensure_ascii=False))
     if any(one.state == "problem" for one in findings):
@@ -286,12 +286,11 @@ def inspect(file: File, override: Overrides = None, as_json: AsJson = False) -> 
     FILE is the experiment file (TOML). The picture goes to its output folder.
     """
     from intarsia import api
-    from intarsia.core.text_tables import show
 
     experiment = _load(file, override)
     found = api.inspect(experiment, picture=Path(experiment.out) / "holdings.png")
     advice, overlaps = found.advice, found.overlaps
-    show(console(), *found.parts())
+    answer(*found.parts(), as_json=as_json)
     if as_json:
         content = {
             "clients": [asdict(row) for row in found.clients],

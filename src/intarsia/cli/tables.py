@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from intarsia.core.text_tables import MOST_LINES, add_more, new_table, show
+from intarsia.core.text_tables import MOST_LINES, Part, add_more, new_table, show
 from intarsia.experiment.search import SCORES
 from intarsia.results import comparison as figures
 from intarsia.results import tables as results
@@ -91,14 +91,13 @@ def _valued(value: object, digits: int = 4) -> str:
     return "–" if value is None else str(value)
 
 
-def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
-    """Show what left a site by its log: in sentences, then field by field."""
-    show(console, *results.numbered(said))
+def log_parts(log: SiteLog, said: Sequence[str]) -> list[Part]:
+    """Return what left a site by its log: in sentences, then field by field."""
+    parts: list[Part] = [*results.numbered(said)]
     fields = [(words, field) for (function, field), words in log.contents.items() if function]
     totals = [(log.contents["", total], field) for field, total, _ in log.opened]
     kinds = results.kinds_table((*fields, *totals))
-    if kinds is not None:
-        console.print(kinds)
+    parts += [] if kinds is None else [kinds]
     title = f"What left {log.name}"
     table = new_table(title, "field", "in", "layout", "protection", "opened by")
     table.add_column("times", justify="right")
@@ -111,12 +110,10 @@ def show_site_log(console: Console, log: SiteLog, said: Sequence[str]) -> None:
         column.justify = "left"
     for total, times in sorted(log.opened.items()):
         opened.add_row(*map(Text, total), f"{times:,}")
-    for one in (table, opened):
-        if one.row_count:
-            console.print(one)
+    parts += [one for one in (table, opened) if one.row_count]
     for entry in log.of("refused")[-_MOST_REFUSED:]:
-        show(console, f"refused {entry['at'][:19]}: {entry['sentence'] or entry['error']}")
-    show(console, f"head: {log.chain.head} (note it: --noted proves later what was before it)")
+        parts.append(f"refused {entry['at'][:19]}: {entry['sentence'] or entry['error']}")
+    return [*parts, f"head: {log.chain.head} (note it: --noted proves later what was before it)"]
 
 
 class Watch:

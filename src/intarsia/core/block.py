@@ -221,6 +221,26 @@ class Block:
             return np.full(len(self.features), self.sparse)
         return self.indicators > 0
 
+    def without_level(self) -> list[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
+        """Return of each category of many levels its features, and the rows that have none.
+
+        They are positions, (levels,), and truth values, (samples,).
+        """
+        kinds = np.zeros(0, np.intp) if self.indicators is None else self.indicators
+        if not kinds.any():
+            return []
+        held = np.zeros((len(self.samples), int(kinds.max()) + 1), bool)
+        for some, x in pieces(self.x):
+            if self.sparse:
+                there = (x.data != 0) & (kinds[x.indices] > 0)
+                rows = np.repeat(np.arange(len(x.indptr) - 1), np.diff(x.indptr))[there]
+                held[some][rows, kinds[x.indices[there]]] = True
+            else:
+                for kind in range(1, held.shape[1]):
+                    held[some, kind] = (x[:, kinds == kind] != 0).any(axis=1)
+        there = np.unique(kinds[kinds > 0])
+        return [(np.flatnonzero(kinds == kind), ~held[:, kind]) for kind in there]
+
     def rows_that_lack(self) -> int:
         """Return the number of rows in which a value is missing."""
         rows = np.zeros(len(self.samples), bool)
@@ -229,9 +249,8 @@ class Block:
         else:
             for some, own in pieces(self.x):
                 rows[some] = np.isnan(own).any(axis=1)
-        kinds = np.zeros(0, np.intp) if self.indicators is None else self.indicators
-        for kind in range(1, kinds.max(initial=0) + 1):
-            rows |= np.asarray((self.x[:, np.flatnonzero(kinds == kind)] != 0).sum(axis=1)) == 0
+        for _, lacking in self.without_level():
+            rows |= lacking
         return int(rows.sum())
 
     def missing(self) -> NDArray[np.int64]:

@@ -448,7 +448,11 @@ def _check_spelling(own: _Column, given: Sequence[str]) -> None:
         keys.append(" and ".join(setting))
     example = next(one for one in given if own.number(one) is None)
     advice = f"set {' or '.join(keys)}" + (", whichever it is" if len(keys) > 1 else "")
-    plain = "write them with a decimal point, and nothing between thousands"
+    usual = f"a decimal {'comma' if point == ',' else 'point'}"
+    grouped = "nothing" if between is None else repr(between)
+    plain = f"write them with {usual}, and {grouped} between thousands"
+    if (point, between) != (".", None):  # it was set, or is that of a run's tables
+        plain += ", as the other tables have them"
     said = f"numbers with {' or with '.join(words)}"
     reason = _Reason(f"have {said}", advice, advice, plain)
     raise _UnfitError(own, f"has {said} (such as {example!r})", reason, f" ({example!r})")

@@ -1,8 +1,9 @@
 """Encode labels: the task, its classes, and the number that stands for each class.
 
 By default two distinct labels are a binary task, text or at most 20 whole numbers a multi-class
-task, anything else regression. Binary classes are -1 and +1 in ascending order, or +1 where
-`positive` says so; multi-class labels are 0, 1, … in ascending order.
+task, anything else regression. Of two classes the positive one is +1: which `positive` names, else
+the second of `classes`, else which says yes or has a "no" beside it (`positive_last`), else the
+last in ascending order. Multi-class labels are 0, 1, … in ascending order.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regressi
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
 # how yes and no are written; two clients with different ones mean the same classes
 _TRUTHS = ({"no", "yes"}, {"n", "y"}, {"false", "true"}, {"f", "t"}, {"off", "on"})
+# words for what is looked for, and for its absence, in several languages
+_POSITIVE = {
+    *("yes", "y", "true", "t", "on", "ja", "j", "oui", "si", "sí", "sim", "tak", "da", "да"),
+    *("是", "positive", "positiv", "positif", "positivo", "pos", "sick", "ill", "diseased", "case"),
+    *("krank", "malade", "enfermo", "malato", "dead", "died", "tot", "gestorben", "default", "bad"),
+    *("defaulted", "ausfall", "ausgefallen", "impago", "churn", "churned", "gekündigt", "fraud"),
+    *("betrug", "fraude", "event", "malignant", "bösartig", "maligno"),
+}
+_NEGATIVE = {
+    *("no", "n", "false", "f", "off", "nein", "non", "não", "nie", "nee", "нет", "否"),
+    *("none", "negative", "negativ", "négatif", "negativo", "neg", "healthy", "control", "well"),
+    *("gesund", "kontrolle", "sain", "sano", "alive", "lebt", "good", "paid", "bezahlt", "normal"),
+    *("benign", "gutartig", "benigno"),
+}
 OTHER = "other"  # what the classes are called that positive does not name, where they are several
 
 
@@ -216,6 +231,8 @@ def _coded(
     classes: tuple[str, ...], settings: LabelSettings, name: str
 ) -> tuple[Labels, dict[str, float]]:
     task = settings.task or ("binary" if len(classes) == 2 else "multiclass")
+    if task == "binary" and len(classes) == 2 and not settings.named:
+        classes = positive_last(classes)
     if task == "binary" and len(classes) != 2:
         raise FederationError(
             f"The task is 'binary' but label column {name!r} has {len(classes)} classes "
@@ -223,6 +240,25 @@ def _coded(
         )
     values = (-1.0, 1.0) if task == "binary" else map(float, range(len(classes)))
     return Labels(task, classes, name), dict(zip(classes, values, strict=True))
+
+
+def positive_last(classes: Iterable[str]) -> tuple[str, ...]:
+    """Return two classes with the positive one last, where nobody says which it is.
+
+    It is the one whose word says yes or names what is looked for, or the other of one that says no,
+    in several languages; else the last in ascending order. It depends on the names alone, as a
+    site must be able to check it.
+    """
+    first, last = ascending(classes)
+    words = first.casefold(), last.casefold()
+    yes, no = ([one in known for one in words] for known in (_POSITIVE, _NEGATIVE))
+    turned = yes == [True, False] or (yes == [False, False] and no == [False, True])
+    return (last, first) if turned else (first, last)
+
+
+def positive_class(labels: Labels) -> str | None:
+    """Return the class that scores and coefficients speak for; None: there are not two."""
+    return labels.classes[-1] if labels.task == "binary" else None
 
 
 def check_meaning(labels: Labels, codes: Mapping[str, float], settings: LabelSettings) -> None:

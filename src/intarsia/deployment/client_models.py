@@ -54,6 +54,7 @@ class Scales:
 
     mean: Any = None  # (features,)
     scale: Any = None  # (features,)
+    average: Any = None  # (features,) means also of what is not centred
 
 
 def broadcast_end(schema: Schema, conclusion: FinalResult) -> dict[ClientId, Ended]:
@@ -153,7 +154,9 @@ def server_model(
             f"The server has a model of prepared features alone: {listed(silent)} {keep} means "
             "and scales (set scales = true in site.toml); each site has its own model.",
         )
-    scaling = {name: Preparation(one.mean, one.scale) for name, one in scales.items()}
+    scaling = {
+        name: Preparation(one.mean, one.scale, average=one.average) for name, one in scales.items()
+    }
     if conclusion.weights is not None:
         return build.linear_model(schema, conclusion, scaling, plan.options), ()
     assert conclusion.network is not None

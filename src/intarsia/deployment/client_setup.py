@@ -497,7 +497,8 @@ class Work:
         given = settings.scales or self._experiment.privacy.mode == "plain"
         scaling = self._scaling
         self.told = ("means and scales of columns",) if given else ()
-        return state, Scales(scaling.mean, scaling.scale) if given else Scales()
+        own = Scales(scaling.mean, scaling.scale, scaling.average) if given else Scales()
+        return state, own
 
     def _declare(self, clients: Sequence[ClientId]) -> Declared:
         """Return what the server may ask."""

@@ -287,10 +287,11 @@ def _write_arrays(model: Any, path: Path) -> Exported:
         told["says"] = "score = coef @ value + intercept; a missing value is its mean"
     else:
         arrays = {**model.parameters, "means": model.means, "scales": model.scales}
+        arrays["centres"] = model.centres
         made_of = model.architecture
         inner = made_of.to_dict() or {name: str(one) for name, one in made_of.to_arrays().items()}
         told |= {"kind": "network", "architecture": inner}
-        told["says"] = "the network takes (value - mean) / scale, and 0 where a value is missing"
+        told["says"] = "the network takes (value - centre) / scale; a missing value is its mean"
     if hasattr(model, "classes_") and (not hasattr(model, "labels") or model.labels.classes):
         told["classes"] = model.classes_.tolist()
     plain = {name: np.ascontiguousarray(one) for name, one in arrays.items()}

@@ -34,7 +34,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import aligned
 from intarsia.inference import new_table
 from intarsia.inference.predict import Predictions, from_scores
-from intarsia.models.feature_mapping import encode_known, known_columns_of
+from intarsia.models.feature_mapping import check_names, encode_known, known_columns_of
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
 from intarsia.protocols import inference
@@ -235,8 +235,8 @@ def _make_parties(
         gaps = block.rows_that_lack()
         if gaps:
             notes.append(
-                f"{gaps} rows of {name!r} lack values; where no other client has one, its mean "
-                "stands for it, or 0 where training did not centre it."
+                f"{gaps} rows of {name!r} lack values; where no other client has one, its mean in "
+                "training stands for it, or 0 where the model has none."
             )
     with new_table.advice_for_new_tables():
         schema = Schema.of(blocks, Labels("regression"))
@@ -261,6 +261,8 @@ def _known(
 def _block(table: Table, every: LinearModel | ClientNetwork) -> Block:
     """Return a client's table as the model's features; a level that it does not know is missing."""
     known, levels = _known(every, table.columns)
+    features = [str(name) for name in every.feature_names_in_]
+    check_names(f"The table of {table.client!r}", table.columns, features, every.levels_)
     if not known:
         raise TableError(
             f"The table of {table.client!r} has the columns {listed(table.columns)}, of which the "

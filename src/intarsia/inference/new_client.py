@@ -103,6 +103,7 @@ def join(
     result = outcomes.result_of(
         *(experiment, options, replace(outcome, notes=(*found.notes, *outcome.notes))),
         outcomes.Cost(started, clock.seconds, **traffic),
+        networks.labels,
         trained=networks,
         folder=out,
     )

@@ -72,7 +72,8 @@ def join_blocks(
     client = hyfem_client.Client(options, own, first, classes)
     _, alone = _train_alone(client, name, parts, model.labels, rounds, seed)
     kept = [server.features.index(feature) for feature in block.features]
-    scaling = {name: Preparation(server.means[kept], server.scales[kept])}
+    centres, means = server.centres[kept], server.means[kept]
+    scaling = {name: Preparation(centres, server.scales[kept], average=means)}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
     left = [one for one in found.train[name].features if one not in block.features]
     if left:
@@ -111,7 +112,7 @@ def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     scales = server.scales[known]
     inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
     return Block(
-        *(block.samples, features, np.nan_to_num((x - server.means[known]) * inverse), block.y),
+        *(block.samples, features, np.nan_to_num((x - server.centres[known]) * inverse), block.y),
         levels=held_levels(features, block.levels),
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from intarsia.errors import (
 )
 
 _READING = ("decimal", "encoding", "thousands")
+WRITTEN_BY = ("decimal", "thousands", "missing", "label_map")  # of values, beside the encoding
 # what is read here of how a table was read
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
@@ -141,10 +143,10 @@ def check_client(folder: Path, client: ClientId) -> None:
         raise ExperimentError(f"The run has no client {client!r}; {nearest(client, known)}.")
 
 
-def reading_differs(folder: Path) -> bool:
-    """Return whether the clients' tables differ in how their texts were read."""
+def reading_differs(folder: Path, keys: Sequence[str]) -> bool:
+    """Return whether the clients' tables differ in some keys that say how texts are read."""
     tables = _experiment(folder).get("client", ())
-    return len({tuple(str(table.get(key)) for key in _READING) for table in tables}) > 1
+    return len({tuple(str(table.get(key)) for key in keys) for table in tables}) > 1
 
 
 def owner_of(folder: Path, table: Path) -> ClientId | None:
@@ -154,6 +156,33 @@ def owner_of(folder: Path, table: Path) -> ClientId | None:
             if one.get("path") and table.samefile(one["path"]):
                 return str(one.get("name"))
     return None
+
+
+def like_of(folder: Path, table: Path) -> ClientId | None:
+    """Return the one client whose table in a run has a file's name, or whose own name it has."""
+    bare = table.name.removesuffix(".gz")
+    found = [
+        str(one.get("name"))
+        for one in _experiment(folder).get("client", ())
+        if Path(one.get("path") or "").name == table.name or one.get("name") == Path(bare).stem
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def read_as_utf8(path: Path, settings: TableSettings, kind: Format) -> TableSettings:
+    """Return the settings without an encoding where a file is UTF-8, which few others look like."""
+    if kind != "csv" or "encoding" not in settings.reading:
+        return settings
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            while piece := file.read(2**20):
+                decoder.decode(piece)
+            decoder.decode(b"", final=True)
+    except (OSError, EOFError, UnicodeDecodeError):
+        return settings
+    kept = {key: one for key, one in settings.reading.items() if key != "encoding"}
+    return replace(settings, reading=kept)
 
 
 def trained_on(table: Path, owner: ClientId | None) -> tuple[str, ...]:

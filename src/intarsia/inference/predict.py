@@ -4,8 +4,9 @@ A linear model is one for all clients. Where each client has a network of its ow
 of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
-feature's mean over the training samples, or as 0 where training did not centre it (sparse tables,
-and `standardise = false`). A libsvm file has the columns up to its largest index.
+feature's mean over the training samples, or as 0 where the model has no mean (`standardise =
+false`, and of sparse columns in models of earlier versions). In a libsvm file what is not written
+is 0.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.text_tables import without_formula
-from intarsia.data.labels import OTHER, LabelColumn, encode_labels
+from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
@@ -32,7 +34,13 @@ from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
 from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear.losses import loss_code, mean_of, shape_of
-from intarsia.models.feature_mapping import Levels, RawColumns, encode_known, known_columns_of
+from intarsia.models.feature_mapping import (
+    Levels,
+    RawColumns,
+    check_names,
+    encode_known,
+    known_columns_of,
+)
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import grade_scores
@@ -59,6 +67,7 @@ class Predictions:
     # client's name
     basis: Sequence[str] | None = None
     score: Score | None = None  # of the rows that have a label, where the table has one
+    positive: str | None = None  # the second of two classes
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -112,7 +121,8 @@ def predict(
         or "server", where this has one; None:
         that of the client whose columns the table has, the server's for those of all. With one
         linear model for all: whose table the file is written like (decimal, label_map, ...); None:
-        that of the client whose table it is, if the run was trained with this file.
+        that of the client whose table it is, if the run was trained with this file, or whose file
+        has this name.
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
@@ -131,21 +141,29 @@ def predict(
     folder, table = Path(folder), Path(table)
     if not any((folder / "model" / name).is_file() for name in (NAME, NETWORKS, CLIENTS)):
         load(folder)  # says what is wrong with a folder that holds no finished run
-    trained = new_table.owner_of(folder, table)
-    reader = trained if client is None else client  # as whose table it is read
-    header = new_table.table_settings(folder, reader)
-    kind = new_table.check_table(table, header)
     found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
         return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
+    if client is not None:
+        _check_client(folder, found_model, client, later)
+    trained = new_table.owner_of(folder, table)
+    alike = new_table.like_of(folder, table) if client is None and trained is None else None
+    reader = trained if client is None else client  # as whose table it is read
+    differ = new_table.reading_differs(folder, ("encoding", *new_table.WRITTEN_BY))
+    guessed = alike if reader is None and differ else None
+    header = new_table.table_settings(folder, reader or guessed)
+    kind = new_table.check_table(table, header)
+    header = new_table.read_as_utf8(table, header, kind)
     with _advice_to_name_a_client(folder, reader):
         names = new_table.column_names(table, header, kind)
-    model, owner, taken = _estimator(found_model, table, names, client, later)
-    if isinstance(found_model, LinearClassifier | LinearRegressor) and reader is not None:
-        new_table.check_client(folder, reader)
-        owner = reader  # whose table it is like
+    model, owner, taken = _estimator(found_model, table, names, client, later, trained or alike)
+    if isinstance(found_model, LinearClassifier | LinearRegressor):
+        owner = reader or guessed  # whose table it is like
+        if guessed is not None:
+            taken = (_note_guessed(guessed, "its file's name"),)
     settings = new_table.table_settings(folder, owner)
+    settings = new_table.read_as_utf8(table, settings, kind)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
     if not known:
@@ -153,6 +171,8 @@ def predict(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
+    if kind in NAMED:
+        check_names(str(table), [name for name in names if name != id], features, model.levels_)
     if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
     id = new_table.id_of(
@@ -173,16 +193,19 @@ def predict(
         missing=(*settings.missing, *missing),
         **settings.reading,
     )
-    with _advice_to_name_a_client(folder, owner):
+    with _advice_to_name_a_client(folder, None if guessed == owner else owner):
         found = new_table.read_table(source)
     truth = None if label is None else found.labels
     advice = ""
     if owner is None and new_table.labels_mapped(folder):
         advice = "; name the client whose label_map says what they mean (--client)"
     block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
+    if kind == "libsvm":
+        block = _with_zeros(block, features, _centres(model))
     ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
+    known = [*known, *block.features[len(known) :]] if kind == "libsvm" else known
     notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
     notes = (*taken, *new_table.trained_on(table, trained), *notes)
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
@@ -196,13 +219,52 @@ def predict(
     return _scored(made, truth, settings, model, block, scores, advice)
 
 
+def _check_client(
+    folder: Path, model: Model, client: ClientId, later: Collection[ClientId]
+) -> None:
+    """Raise ExperimentError if a run has no such client."""
+    if not isinstance(model, Mapping):
+        new_table.check_client(folder, client)
+    elif client not in model and not (client == _SERVER and getattr(model, "server", None)):
+        raise ExperimentError(
+            f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
+            "that joined with --out has its own folder, DIR of predict."
+        )
+
+
+def _note_guessed(client: ClientId, by: str) -> str:
+    return f"The table is taken for one of {client!r} by {by}; name another client if it is not."
+
+
+def _centres(model: LinearModel | ClientNetwork) -> Array:
+    """Return what training took off each feature, (features,)."""
+    if isinstance(model, LinearClassifier | LinearRegressor):
+        own: Array = model.means_ if model.centres_ is None else model.centres_
+        return own
+    return model.centres
+
+
+def _with_zeros(block: Block, features: Sequence[str], centres: Array) -> Block:
+    """Return a libsvm file's block with the columns beyond its largest index, which are 0.
+
+    Those that were centred were no column of such a file in training, and are lacking.
+    """
+    last = max(int(name) for name in block.features)
+    sparse = (name for name, centre in zip(features, centres, strict=True) if centre == 0)
+    beyond = [name for name in sparse if name.isdecimal() and int(name) > last]
+    zeros = csr_array((block.shape[0], len(beyond)))
+    x = hstack([csr_array(block.x), zeros], format="csr")
+    return Block(block.samples, (*block.features, *beyond), csr_array(x))
+
+
 @contextmanager
 def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[None]:
     """Let errors of reading a table advise so, where clients' tables are written differently."""
     try:
         yield
     except TableError as problem:
-        if owner is not None or not new_table.reading_differs(folder):
+        keys = ("encoding",) if "UTF-8" in problem.problem else new_table.WRITTEN_BY
+        if owner is not None or not new_table.reading_differs(folder, keys):
             raise
         advice = "name the client whose tables are written like this one (--client), or "
         raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
@@ -259,6 +321,7 @@ def _scored(
     except TableError as odd:
         note = f"The rows are not scored by the column {column.name!r}: {odd}"
         return replace(made, notes=(*made.notes, note))
+    made = replace(made, positive=positive_class(labels))
     return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 
@@ -268,11 +331,13 @@ def _estimator(
     names: Sequence[str],
     client: ClientId | None,
     later: Collection[ClientId],
+    alike: ClientId | None,
 ) -> tuple[LinearModel | ClientNetwork, ClientId | None, tuple[str, ...]]:
     """Return what predicts the rows of a table with these columns, whose it is, and notes.
 
     It is nobody's where it is for all; where it was found there is a note. The client is the one
-    whose columns the table has, all of them and more of them than it has of any other's.
+    whose columns the table has, all of them and more of them than it has of any other's; of several
+    the one whose table in the run was this file, or has its name (`alike`).
     """
     if not isinstance(model, Mapping):
         return model, None, ()
@@ -280,11 +345,6 @@ def _estimator(
     if client is not None:
         if client == _SERVER and client not in model and server is not None:
             return server, None, ()
-        if client not in model:
-            raise ExperimentError(
-                f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
-                "that joined with --out has its own folder, DIR of predict."
-            )
         return model[client], client, ()
     if len(model) == 1:
         [(only, network)] = model.items()
@@ -312,13 +372,14 @@ def _estimator(
         )
     most = max(len(columns[name]) for name in whole)
     best = [name for name in whole if len(columns[name]) == most]
+    if len(best) > 1 and alike is not None and alike in best:
+        return model[alike], alike, (_note_guessed(alike, "its file's name"),)
     if len(best) > 1:
         raise ExperimentError(
             f"{table} has the columns of {len(best)} clients ({listed(best)}), and each has a "
             "model of its own; name the client that the table is of (--client)."
         )
-    note = f"The table is taken for one of {best[0]!r}, whose columns it has; name another client "
-    return model[best[0]], best[0], (f"{note}if it is not.",)
+    return model[best[0]], best[0], (_note_guessed(best[0], "its columns"),)
 
 
 def from_scores(
@@ -395,7 +456,8 @@ def _by_what_they_count(
     """Return the features whose missing values count as a mean, and those where it is 0."""
     centred = [name for name in features if means[name] != 0]
     others = [name for name in features if means[name] == 0]
-    return [(what, some) for what, some in (("{} mean", centred), ("0", others)) if some]
+    kinds = (("{} mean", centred), ("0, as the model has no mean for it", others))
+    return [(what, some) for what, some in kinds if some]
 
 
 def _list_names(names: Sequence[str]) -> str:

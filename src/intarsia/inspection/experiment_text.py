@@ -89,8 +89,10 @@ def _labels(proposal: Proposal) -> list[str]:
     """Return the table [labels], as a comment where nothing needs to be set."""
     classes = proposal.classes
     if proposal.positive is not None:
-        why = "the rarer class: scores and coefficients speak for it"
-        return ["", "[labels]", f"positive = {toml(proposal.positive)}  # {why}"]
+        why = "scores and coefficients speak for it"
+        if proposal.rarer is not None:
+            why += f"; {proposal.rarer} has fewer rows"
+        return ["", "[labels]", *_set("positive", proposal.positive, why)]
     if classes is None or len(classes) < 3:
         return []
     whole = all(one.lstrip("-").isdecimal() for one in classes)

@@ -22,30 +22,15 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of, ids_of
-from intarsia.data.labels import MOST_NUMBER_CLASSES
+from intarsia.data.labels import MOST_NUMBER_CLASSES, positive_last
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.inspection.column_names import LABELS, is_amount, is_id, label_rank, words
 from intarsia.inspection.tails import has_long_tail
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
-# names of columns to predict, the most usual first
-_LABELS = (
-    *("label", "target", "default", "defaulted", "outcome", "y", "class", "response", "churn"),
-    *("churned", "diagnosis", "fraud", "survived", "died", "readmitted", "event"),
-)
-_AS_A_WORD = set(_LABELS) - {"y", "class", "event", "label"}  # a label's name may contain them
-# words in the names of columns that tell rows apart, and of amounts that look like codes
-_IDS = {
-    *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
-    *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
-    *("pid", "uid", "cid", "sid", "mrn", "ssn"),
-}
-_AMOUNTS = {
-    *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
-    *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
-}
 _MARKS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".")  # for missing values
 _TRUTHS = {
     **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
@@ -173,13 +158,17 @@ class Proposal:
 
     @property
     def positive(self) -> str | None:
-        """Return the rarer of two classes where it would not be +1 by itself, else None."""
+        """Return that of two classes which a run takes for +1; None: there are not two."""
         classes = self.classes
-        if self._rows_of_classes is None or classes is None or len(classes) != 2:
+        return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+
+    @property
+    def rarer(self) -> str | None:
+        """Return the class other than the positive one, if fewer rows have it."""
+        rows, positive = self._rows_of_classes, self.positive
+        if rows is None or positive is None:
             return None
-        first, last = classes  # the last is +1 where nothing is said
-        rarer = self._rows_of_classes[first] < self._rows_of_classes[last]
-        return first if rarer and not _TRUTHS.get(last.casefold()) else None
+        return next((one for one in rows if rows[one] < rows[positive]), None)
 
     @cached_property
     def _rows_of_classes(self) -> Counter[str] | None:
@@ -297,6 +286,8 @@ def _read(source: Source) -> tuple[Source, pa.Table | None]:
             first = first or problem
             if "which are not UTF-8" not in str(first) and "which is UTF-16" not in str(first):
                 break
+            if encoding == "cp1252" and "values (" in str(problem):  # it is, and has another fault
+                raise
     assert first is not None
     raise first
 
@@ -388,17 +379,6 @@ def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal
             )
 
 
-def _words(name: str) -> list[str]:
-    """Return the words of a column's name, in small letters."""
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return [one for one in re.split(r"[^a-z0-9]+", parted.lower()) if one]
-
-
-def _is_id(name: str) -> bool:
-    words = _words(name)
-    return bool(_IDS & set(words)) or any(one.endswith("id") and len(one) > 4 for one in words)
-
-
 # -- ids
 
 
@@ -460,20 +440,20 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         if one.source.name in chosen or not one.columns:
             continue
         # without a row in common, ids still keep the rows' own numbers out of the features
-        own = [name for name in candidates[one.source.name] if _is_id(name)]
+        own = [name for name in candidates[one.source.name] if is_id(name)]
         known = [name for name in own if name in chosen.values()]
         if own:
             chosen[one.source.name] = (known or own)[0]
     for one in tables:
         if one.source.name not in chosen:
-            _refuse_repeats(one, tables, chosen)
+            _refuse_repeats(one, tables, chosen, candidates)
     return chosen
 
 
 def _likeness(first: Column, second: Column) -> float:
     """Return how likely two columns tell the same rows apart; 0: not at all."""
     same = first.name.casefold() == second.name.casefold()
-    named = same or (_is_id(first.name) and _is_id(second.name))
+    named = same or (is_id(first.name) and is_id(second.name))
     most = min(first.rows, second.rows)
     shared = len(first.values_there & second.values_there)
     if named and 2 * shared < most:
@@ -483,7 +463,7 @@ def _likeness(first: Column, second: Column) -> float:
         return 0.0
     if not named and first.numbered and second.numbered:  # the rows' numbers, by chance
         return 0.0
-    return share + same + (_is_id(first.name) and _is_id(second.name))
+    return share + same + (is_id(first.name) and is_id(second.name))
 
 
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
@@ -503,28 +483,61 @@ def _tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
 
 
 def _refuse_repeats(
-    one: TableProposal, tables: Sequence[TableProposal], chosen: Mapping[str, str]
+    one: TableProposal,
+    tables: Sequence[TableProposal],
+    chosen: Mapping[str, str],
+    candidates: Mapping[str, Mapping[str, Column]],
 ) -> None:
     """Raise if a table has the ids of another in rows that repeat."""
     for other in tables:
-        name = chosen.get(other.source.name)
-        if name is None or other is one:
+        if other is one or not other.columns:
             continue
-        ids = other.columns[name]
-        for own in one.columns.values():
-            if own.distinct or own.missing:
+        known = chosen.get(other.source.name)
+        for name, ids in candidates[other.source.name].items():
+            if known not in (None, name):
                 continue
-            telling = own.figures is None or _is_id(own.name)
-            if own.name != name and not (telling and 2 * len(own.texts) >= own.rows):
-                continue  # few values, or plain numbers, may be the same by chance
-            shared = len(own.values_there & ids.values_there)
-            if 2 * shared > len(own.texts):
-                raise one.source.error(
-                    f"the column {own.name!r} has the ids of {other.source.name!r}, but {own.rows} "
-                    f"rows have {len(own.texts)} different ones",
-                    "every sample needs one row: drop rows that repeat, or write one row for each "
-                    "id, such as sums or means",
-                )
+            for own in one.columns.values():
+                if own.distinct or own.missing > 0.5:
+                    continue
+                telling = own.figures is None or own.coded or is_id(own.name)
+                mostly = telling and 2 * len(own.texts) >= own.rows
+                if own.name != name and not mostly:
+                    continue  # few values, or plain numbers, may be the same by chance
+                if known is None and not (telling and own.name == name):
+                    continue  # of another table's columns with a value for each row it may be any
+                shared = len(own.values_there & ids.values_there)
+                if 2 * shared > len(own.texts):
+                    raise _repeated(one, own, other.source.name)
+
+
+def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
+    """Return the error that a table has the ids of another in rows that repeat."""
+    if own.missing and len(own.texts) == int((own.codes >= 0).sum()):
+        empty = np.flatnonzero(own.codes < 0)
+        return one.source.error(
+            f"the column {own.name!r} has the ids of {other!r}, but none in {len(empty):,} rows "
+            f"(first: row {empty[0] + 1})",
+            "fill them in, drop these rows, or name another column that tells the rows apart: --id "
+            "COLUMN",
+        )
+    rows = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+    most = int(rows.argmax())
+    where = (np.flatnonzero(own.codes == most) + 1).tolist()
+    copies = all(
+        len(np.unique(column.codes[own.codes == most])) == 1 for column in one.columns.values()
+    )
+    count = int((rows > 1).sum())
+    many = f"{own.texts[most]!r} is"
+    if count > 1:
+        many = f"{count:,} ids repeat, most often {own.texts[most]!r}"
+    told = " and ".join(map(str, where)) if len(where) < 3 else f"{where[0]}, {where[1]}, …"
+    alike = ", which are copies of each other" if copies else ""
+    advice = "drop the rows that repeat" if copies else "write one row for each, of sums or means"
+    return one.source.error(
+        f"the column {own.name!r} has the ids of {other!r}, but {many} in {len(where)} rows "
+        f"({told}{alike}), and every id needs one row",
+        f"{advice}, or name another column that tells the rows apart: --id COLUMN",
+    )
 
 
 def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
@@ -703,19 +716,31 @@ def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
 
 
 def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
-    """Return the columns to predict, and why; ExperimentError if none can be told."""
+    """Return the columns to predict, and why; ExperimentError if none can be told.
+
+    A name that is a label's goes first, then the only column of two values, then the one of them
+    that stands last in its table, then numbers called y.
+    """
     ranked: list[tuple[int, int, int, str]] = []
     twos: list[str] = []
+    last: dict[str, None] = {}
+    weak: list[str] = []
     for one in tables:
-        for place, own in enumerate(one.columns.values()):
-            if own.name in (one.source.id, *one.left_out) or not own.kinds:
-                continue
-            kind = ("two", "few", "numbers").index(own.kinds)
-            if kind == 0:
-                twos.append(own.name)
-            rank = _label_rank(own)
-            if rank is not None:
-                ranked.append((rank, kind, -place, own.name))
+        own = [
+            column
+            for name, column in one.columns.items()
+            if name not in (one.source.id, *one.left_out) and column.kinds
+        ]
+        for place, column in enumerate(own):
+            kind = ("two", "few", "numbers").index(column.kinds)
+            twos += [column.name] * (kind == 0)
+            rank = _label_rank(column)
+            if rank is not None and kind == 2 and words(column.name) == ["y"]:
+                weak.append(column.name)  # as coordinates are too
+            elif rank is not None:
+                ranked.append((rank, kind, -place, column.name))
+        if own and own[-1].kinds == "two" and own[-1].name == list(one.columns)[-1]:
+            last[own[-1].name] = None
     if ranked:
         return [min(ranked)[-1]], "by its name"
     if any(not one.columns for one in tables):  # files with labels of their own
@@ -723,28 +748,31 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
     found = list(dict.fromkeys(twos))
     if len(found) == 1:
         return found, "the only column of two values"
+    if len(last) == 1:
+        return list(last), "the last column, of two values"
+    if weak:
+        return [weak[0]], "by its name"
     every = list(dict.fromkeys(name for one in tables for name in one.columns))
     shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
     raise ExperimentError(
-        f"No column is named like a label ({listed(_LABELS[:5])}, …), and {shown}; say which "
+        f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
         "column is to be predicted: --label COLUMN."
     )
 
 
 def _label_rank(column: Column) -> int | None:
     """Return how much a column's name is that of a label, 0 the most; None: not at all."""
-    name, words = column.name.strip().casefold(), _words(column.name)
-    if name in _LABELS:
-        return _LABELS.index(name)
-    said = [one for one in words if one in _AS_A_WORD]
-    return 100 + _LABELS.index(said[0]) if said and column.kinds == "two" else None
+    rank = label_rank(column.name, two=column.kinds == "two")
+    # what has classes and is called y is a label as much as an outcome is
+    y = column.kinds in ("two", "few") and words(column.name) == ["y"]
+    return LABELS.index("outcome") if y else rank
 
 
 def _other_labels(one: TableProposal) -> Iterator[str]:
     """Yield the columns beside the label that are named like one and have few values."""
     for own in one.columns.values():
         named = _label_rank(own)
-        weak = own.name.casefold() in ("class", "event", "response")
+        weak = own.name.casefold() in ("class", "event", "response", "klasse", "classe", "clase")
         if own.name != one.source.label and named is not None and own.kinds == "two" and not weak:
             yield own.name
 
@@ -846,7 +874,7 @@ def _unfit(own: Column, source: Source) -> str:
     if own.distinct and own.rows >= _LEAST_SHARED:
         if own.figures is None:
             return "another text in every row"
-        if own.numbered or (own.whole and _is_id(own.name)):
+        if own.numbered or (own.whole and is_id(own.name)):
             return "another whole number in every row, as an id has"
     if own.coded and len(own.texts) > _MOST_LEVELS:
         return f"codes with zeros in front, {len(own.texts):,} different ones"
@@ -912,7 +940,7 @@ def _codes(name: str, some: Sequence[Column], levels: set[str]) -> bool:
     """Return whether a column's whole numbers are few enough to be codes, and no amounts."""
     rows = sum(own.rows for own in some)
     few = 3 <= len(levels) <= _MOST_CODES and rows >= 5 * len(levels)
-    if not few or not all(own.whole for own in some) or _AMOUNTS & set(_words(name)):
+    if not few or not all(own.whole for own in some) or is_amount(name):
         return False
     return not _counted(some)
 

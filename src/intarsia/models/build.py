@@ -33,7 +33,7 @@ def linear_model(
     if conclusion.weights is None:
         return None
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
-    means, scales = _by_name(schema, scaling)
+    centres, scales, means = _by_name(schema, scaling)
     weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
     own_scales = [scales[name] for name in weights]
     scales = {name: scale or 1.0 for name, scale in scales.items()}
@@ -42,7 +42,8 @@ def linear_model(
         intercept = conclusion.weights[:, place[INTERCEPT]]
     numbers = schema.labels.task == "regression"
     shaped = numbers and options.loss in SHAPES
-    coef, constant, mean = restore(weights, means, scales, intercept)
+    coef, constant, centre = restore(weights, centres, scales, intercept)
+    mean = np.array([means[name] for name in weights], np.float64)
     gap = conclusion.info.gap_relative
     return LinearParameters(
         loss=options.loss,
@@ -56,6 +57,7 @@ def linear_model(
         shape={SHAPES[options.loss]: shape_of(options)} if shaped else {},
         levels=_levels(schema, scaling, list(weights)),
         errors=_errors(conclusion, place, list(weights), own_scales),
+        centres=_unless_alike(centre, mean),
     )
 
 
@@ -92,16 +94,19 @@ def client_models(
     found: dict[ClientId, LinearRegressor] = {}
     for client, (own, intercept) in weights.items():
         weight = dict(zip(_names(schema, client), own.tolist(), strict=True))
-        means, scales = _by_name(schema, {client: scaling[client]})
+        centres, scales, means = _by_name(schema, {client: scaling[client]})
         found[client] = LinearRegressor.from_weights(
             {name: weight[name] for name in _in_tables(schema, [client], sort=False)},
-            means=means,
+            means=centres,
             # a feature that is constant has no direction in which samples vary, and no weight
             scales={name: scale or 1.0 for name, scale in scales.items()},
             intercept=intercept + weight.get(INTERCEPT, 0.0),
             regularisation=0.0,
         )
-        found[client].levels_ = _levels(schema, [client], list(weight))
+        own_model = found[client]
+        own_model.levels_ = _levels(schema, [client], list(weight))
+        mean = np.array([means[str(name)] for name in own_model.feature_names_in_], np.float64)
+        own_model.centres_, own_model.means_ = _unless_alike(own_model.means_, mean), mean
     return LinearModels(algorithm, found)
 
 
@@ -134,11 +139,12 @@ def client_networks(
         found[client] = ClientNetwork(
             labels=schema.labels,
             features=features,
-            means=scaling[client].mean[order],
+            means=_average(scaling[client])[order],
             scales=scaling[client].scale[order],
             architecture=made_of.grown(own),
             parameters=own,
             levels_=_levels(schema, [client], features),
+            centres_=_unless_alike(scaling[client].mean[order], _average(scaling[client])[order]),
         )
     if server is None:
         return Networks(algorithm, found)
@@ -152,15 +158,18 @@ def server_network(
     from intarsia.models.networks import ClientNetwork  # here: it imports torch
 
     names = _in_tables(schema, scaling)
-    means, scales = _by_name(schema, scaling)
+    centres, scales, means = (
+        np.array([own[name] for name in names]) for own in _by_name(schema, scaling)
+    )
     return ClientNetwork(
         labels=schema.labels,
         features=names,
-        means=np.array([means[name] for name in names]),
-        scales=np.array([scales[name] for name in names]),
+        means=means,
+        scales=scales,
         architecture=architecture.grown(parameters),
         parameters=parameters,
         levels_=_levels(schema, scaling, names),
+        centres_=_unless_alike(centres, means),
     )
 
 
@@ -187,14 +196,24 @@ def _levels(
 
 def _by_name(
     schema: Schema, scaling: Mapping[ClientId, Preparation]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the means and the scales of some clients' features by name."""
-    means: dict[str, float] = {}
-    scales: dict[str, float] = {}
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return by name what is taken off some clients' features, their scales and their means."""
+    found: tuple[dict[str, float], ...] = ({}, {}, {})
     for client, own in scaling.items():
-        means.update(zip(_names(schema, client), own.mean.tolist(), strict=True))
-        scales.update(zip(_names(schema, client), own.scale.tolist(), strict=True))
-    return means, scales
+        for one, values in zip(found, (own.mean, own.scale, _average(own)), strict=True):
+            one.update(zip(_names(schema, client), values.tolist(), strict=True))
+    centres, scales, means = found
+    return centres, scales, means
+
+
+def _average(scaling: Preparation) -> Array:
+    """Return what missing values of a client's features count as, (features,)."""
+    return scaling.mean if scaling.average is None else scaling.average
+
+
+def _unless_alike(centres: Array, means: Array) -> Array | None:
+    """Return what training took off, None where it is the means."""
+    return None if np.array_equal(centres, means) else centres
 
 
 def _in_tables(

@@ -220,7 +220,8 @@ class _Table:
     ) -> None:
         self.coef = np.atleast_2d(model.coef_)
         self.intercept = np.atleast_1d(model.intercept_)
-        self.means = getattr(model, "means_", None)
+        taken = getattr(model, "centres_", None)  # the intercept's errors are where these are 0
+        self.means = getattr(model, "means_", None) if taken is None else taken
         names = getattr(model, "feature_names_in_", None)
         width = self.coef.shape[1]
         self.names = [f"x{j}" for j in range(width)] if names is None else list(map(str, names))

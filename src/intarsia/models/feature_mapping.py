@@ -17,6 +17,7 @@ from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
 from intarsia.data.table import Table as DataTable
 from intarsia.errors import TableError, listed
+from intarsia.privacy.entity_matching.normalisation import look
 
 Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 # categorical column -> its levels, of which the features are "column=level"; None where a model
@@ -24,10 +25,14 @@ Table = Any  # array, sparse array, DataFrame (anything with .columns) or Block
 Levels = Mapping[str, tuple[str, ...]] | None
 
 
+# of a category of many levels its columns, and the rows that have none of them
+Gaps = list[tuple[NDArray[np.intp], NDArray[np.bool_]]]
+
+
 def known_columns(
     table: Table, features: list[str], recorded: Levels = None
-) -> tuple[NDArray[np.intp], Any]:
-    """Return which features a table has, and their values (samples, those features).
+) -> tuple[NDArray[np.intp], Any, Gaps]:
+    """Return which features a table has, their values (samples, those features), and its gaps.
 
     A DataFrame is read as `intarsia predict` reads a file: a column of categories has the features
     of its levels ("city=oslo"), a level that the model does not know is NaN in all of them, and "?"
@@ -41,11 +46,12 @@ def known_columns(
         If it has none of them, or one twice, an array without names has another shape, or a value
         is infinite or no number.
     """
+    gaps: Gaps = []
     if isinstance(table, Block):
-        names, values = list(table.features), table.x
+        names, values, gaps = list(table.features), table.x, table.without_level()
     elif hasattr(type(table), "columns"):
         block = _read(table, features, recorded)
-        names, values = list(block.features), block.x
+        names, values, gaps = list(block.features), block.x, block.without_level()
     else:
         names, values = features, table if issparse(table) else np.asarray(table)
         if values.ndim != 2 or values.shape[1] != len(features):
@@ -87,7 +93,8 @@ def known_columns(
             "The table has an infinite value, or NaN in a sparse array; replace it by a number, or "
             "leave it out (NaN in a dense table counts as the mean)."
         )
-    return known, x
+    kept = ((np.flatnonzero(np.isin(chosen, columns)), rows) for columns, rows in gaps)
+    return known, x, [(columns, rows) for columns, rows in kept if len(columns) and rows.any()]
 
 
 def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
@@ -99,6 +106,7 @@ def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
         )
     names = [str(name) for name in frame.columns]
     known, levels = known_columns_of(features, names, recorded)
+    check_names("The table", names, features, recorded)
     twice = next((name for name, count in Counter(known).items() if count > 1), None)
     if twice is not None:
         raise TableError(f"The column {twice!r} appears more than once; leave one of them out.")
@@ -160,6 +168,34 @@ def known_columns_of(
     }
     known = [name for name in names if name in numeric or name in levels]
     return known, {name: tuple(levels[name]) for name in known if name not in numeric}
+
+
+def check_names(
+    where: str, names: Sequence[str], features: Sequence[str], recorded: Levels = None
+) -> None:
+    """Refuse columns whose names look like those of the model's that a table lacks, and are not.
+
+    They would be left aside, as in training they would have been other features.
+
+    Raises
+    ------
+    TableError
+        If there is one; `where` begins the sentence.
+    """
+    raw = RawColumns.of(features, recorded)
+    known, _ = known_columns_of(features, names, recorded)
+    covered = {*known, *(name.partition("=")[0] for name in known)}
+    lacking = {look(name): name for name in (*raw.numbers, *raw.categories) if name not in covered}
+    others = (own for own in names if own not in known)
+    pairs = [(own, lacking[look(own)]) for own in others if look(own) in lacking]
+    if pairs:
+        told = ", ".join(f"{own!r} for {name!r}" for own, name in pairs[:6])
+        more = f" and {len(pairs) - 6} more" if len(pairs) > 6 else ""
+        raise TableError(
+            f"{where} has columns whose names look like the model's and are not ({told}{more}: "
+            "case, blanks or letters of another alphabet); write them as in training, or leave "
+            "them out of the table."
+        )
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    centres_ : (features,), what training took off, 0 where it did not centre; None: means_
     levels_ : of categorical columns, by name; None: the names of features say which are levels
     errors_ : (outputs, features), standard errors of coef_; only where training stored them
     intercept_errors_ : (outputs,), of the intercept at the features' means
@@ -237,6 +238,7 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
     gap_ : relative duality gap reached, an upper bound of the objective's relative error
     n_iter_ : passes over the samples
     means_ : (features,), the value of a missing entry; only after `from_weights`
+    centres_ : (features,), what training took off, 0 where it did not centre; None: means_
     levels_ : of categorical columns, by name; None: the names of features say which are levels
     errors_, intercept_errors_, zero_errors_, degrees_of_freedom_ : as of LinearClassifier, of one
         output
@@ -380,7 +382,7 @@ def _train(
             stacklevel=3,
         )
     model.gap_, model.n_iter_ = found.gap, found.epochs
-    for name in ("means_", "levels_", *(f"{one}_" for one in ERRORS)):
+    for name in ("means_", "centres_", "levels_", *(f"{one}_" for one in ERRORS)):
         if hasattr(model, name):
             delattr(model, name)  # trained anew: no longer a federation's model
     if model.fit_intercept:
@@ -399,7 +401,7 @@ def _restore(
     """Return coefficients and intercepts for values as they are in a table; set the names."""
     coef, constant, model.means_ = restore(weights, means, scales, intercept)
     model.feature_names_in_ = np.array(list(weights), object)
-    model.n_features_in_, model.levels_ = len(weights), None
+    model.n_features_in_, model.levels_, model.centres_ = len(weights), None, None
     model.gap_ = np.nan if gap is None else gap
     return coef, constant
 
@@ -409,7 +411,7 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
     check_is_fitted(model)
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if hasattr(model, "means_"):
-        known, x = known_columns(
+        known, x, gaps = known_columns(
             table, [str(name) for name in model.feature_names_in_], getattr(model, "levels_", None)
         )
         missing = np.setdiff1d(np.arange(len(model.means_)), known)
@@ -419,6 +421,9 @@ def _scores(model: LinearClassifier | LinearRegressor, table: Table) -> Array:
             x.data = np.where(np.isnan(x.data), model.means_[known][x.indices], x.data)
         else:
             x = np.where(np.isnan(x), model.means_[known], x)
-    else:
-        x = validate_data(model, table, accept_sparse="csr", dtype=np.float64, reset=False)
+        scores = x @ coef.T + intercept
+        for columns, rows in gaps:
+            scores[rows] += coef[:, columns] @ model.means_[known][columns]
+        return np.ascontiguousarray(scores.T)
+    x = validate_data(model, table, accept_sparse="csr", dtype=np.float64, reset=False)
     return np.ascontiguousarray((x @ coef.T + intercept).T)

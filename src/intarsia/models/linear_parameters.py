@@ -35,6 +35,7 @@ _KINDS: Mapping[str, Any] = {
     "coef": list[list[float]],
     "intercept": list[float],
     "means": list[float],
+    "centres": list[float],
 }
 # what a model may know of its errors, as a file names it; a model's attribute ends in _
 ERRORS = ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom")
@@ -56,6 +57,8 @@ class LinearParameters:
     levels: Levels = None
     # by name of `ERRORS`: (outputs, features), and thrice (outputs,)
     errors: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    # (features,), what training took off: 0 of what is not centred; None: the means
+    centres: Array | None = None
 
     @classmethod
     def of(cls, model: LinearClassifier | LinearRegressor) -> LinearParameters:
@@ -73,6 +76,7 @@ class LinearParameters:
             shape={SHAPES[model.loss]: shape_of(model)} if model.loss in SHAPES else {},
             levels=getattr(model, "levels_", None),
             errors={name: values for name, values in known.items() if values is not None},
+            centres=getattr(model, "centres_", None),
         )
 
     @classmethod
@@ -93,10 +97,11 @@ class LinearParameters:
         names = content["features"]
         classes = content["classes"] if content["kind"] == "classifier" else ()
         outputs = len(classes) if len(classes) > 2 else 1
+        centres = np.array(content.get("centres", content["means"]), np.float64)
         if (
             coef.shape != (outputs, len(names))
             or intercept.shape != (outputs,)
-            or means.shape != (len(names),)
+            or not means.shape == centres.shape == (len(names),)
         ):
             raise ValueError(
                 f"coef has the shape {coef.shape}, intercept {intercept.shape}, means "
@@ -126,6 +131,7 @@ class LinearParameters:
             shape={name: content[name] for name in SHAPES.values() if name in content},
             levels=levels_of(content.get("levels"), names),
             errors=errors,
+            centres=centres if "centres" in content else None,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,6 +153,7 @@ class LinearParameters:
             "intercept": self.intercept.tolist(),
             "features": list(self.features),
             "means": self.means.tolist(),
+            **({} if self.centres is None else {"centres": self.centres.tolist()}),
             "coef": self.coef.tolist(),
             **({} if self.levels is None else {"levels": as_lists(self.levels)}),
             **errors,
@@ -168,6 +175,7 @@ class LinearParameters:
         model.feature_names_in_ = np.array(self.features, object)
         model.n_features_in_ = len(self.features)
         model.means_, model.levels_, model.gap_ = self.means, self.levels, self.gap
+        model.centres_ = self.centres
         for name, values in self.errors.items():
             setattr(model, f"{name}_", values)
         return model

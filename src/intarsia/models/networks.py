@@ -38,11 +38,18 @@ class ClientNetwork:
     architecture: TrainedArchitecture
     parameters: Arrays  # by their dotted names; what all clients share is among them
     levels_: Levels = None  # of categorical columns; None: an older version did not record them
+    # (features,) what training took off: 0 of what is not centred; None: the means
+    centres_: Array | None = None
 
     @property
     def classes_(self) -> NDArray[Any]:
         """Return the class labels; with two, positive scores mean the second."""
         return np.asarray(as_in_tables(self.labels.classes))
+
+    @property
+    def centres(self) -> Array:
+        """Return what is taken off each feature, (features,)."""
+        return self.means if self.centres_ is None else self.centres_
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
@@ -124,14 +131,15 @@ class ClientNetwork:
         return self.architecture.predict(self.parameters, self._standardised(table), self.labels)
 
     def _standardised(self, table: Table) -> Block:
-        known, values = known_columns(table, list(self.features), self.levels_)
+        known, values, gaps = known_columns(table, list(self.features), self.levels_)
         x = values.toarray() if issparse(values) else values
-        scales = self.scales[known]
-        inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
-        x = (x - self.means[known]) * inverse
-        whole = np.zeros((len(x), len(self.features)))
-        whole[:, known] = np.nan_to_num(x)
-        return Block(np.arange(len(x)), self.features, whole)
+        whole = np.tile(self.means, (len(x), 1))
+        whole[:, known] = np.where(np.isnan(x), self.means[known], x)
+        for columns, rows in gaps:
+            whole[np.ix_(rows, known[columns])] = self.means[known[columns]]
+        positive = self.scales > 0
+        inverse = np.divide(1.0, self.scales, out=np.zeros(len(self.scales)), where=positive)
+        return Block(np.arange(len(x)), self.features, (whole - self.centres) * inverse)
 
 
 class Networks(ClientModels[ClientNetwork]):

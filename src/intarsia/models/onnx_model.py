@@ -78,10 +78,10 @@ def network_onnx(network: ClientNetwork) -> bytes:
     graph = _Graph()
     raw = RawColumns.of(network.features, network.levels_)
     order = raw.order(network.features)
-    means, scales = network.means[order], network.scales[order]
+    means, scales, taken = (one[order] for one in (network.means, network.scales, network.centres))
     inverse = np.divide(1.0, scales, out=np.zeros(len(scales)), where=scales > 0)
     x = graph.columns(raw, means)
-    x = graph.add("Mul", graph.add("Sub", x, graph.keep(means)), graph.keep(inverse))
+    x = graph.add("Mul", graph.add("Sub", x, graph.keep(taken)), graph.keep(inverse))
     # back to the order of the network
     x = graph.add("Gather", x, graph.keep(np.argsort(order), np.int64), axis=1)
     scores = graph.module(x, network)

@@ -49,7 +49,7 @@ _UNREADABLE = (
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
-_OWN = ("features", "means", "scales", "levels", "module", "composition")
+_OWN = ("features", "means", "scales", "centres", "levels", "module", "composition")
 
 
 class ClientModels(Mapping[ClientId, M]):
@@ -277,10 +277,11 @@ def _network(
     if made_of is None:
         raise ValueError("a network has no architecture")
     outputs = 1 if labels.task == "regression" else max(2, len(labels.classes))
-    numbers = (*parameters.values(), own["means"], own["scales"])
+    taken = [own["centres"]] if "centres" in own else []
+    numbers = (*parameters.values(), own["means"], own["scales"], *taken)
     if any(one.dtype.kind not in "fiub" or not np.isfinite(one).all() for one in numbers):
         raise ValueError("a parameter of a network is no number")
-    for one in (own["means"], own["scales"]):
+    for one in (own["means"], own["scales"], *taken):
         if one.shape != (len(features),) or one.dtype.kind != "f":
             raise ValueError(f"means and scales are not of {len(features)} features")
     if made_of is architecture and architecture is not None:
@@ -292,6 +293,7 @@ def _network(
     return ClientNetwork(
         *(labels, features, own["means"], own["scales"], made_of, parameters),
         levels_=levels_of(stored, features),
+        centres_=own.get("centres"),
     )
 
 
@@ -322,6 +324,8 @@ def _own(network: ClientNetwork, shared: Mapping[str, NDArray[Any]]) -> bytes:
     own = {key: values for key, values in network.parameters.items() if key not in shared}
     features = np.array(network.features, np.str_)
     extra = {"features": features, "means": network.means, "scales": network.scales}
+    if network.centres_ is not None:
+        extra["centres"] = network.centres_
     if network.levels_ is not None:
         text = json.dumps(as_lists(network.levels_), ensure_ascii=False)
         extra["levels"] = np.array(text, np.str_)

@@ -20,10 +20,10 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.memory import slices
 from intarsia.core.schema import Schema
 from intarsia.protocols.evaluation import holders_of
 
@@ -167,7 +167,10 @@ def count_values(
     held = message.columns >= 0
     values = np.zeros((len(held), block.shape[0]))
     own = block.x[:, message.columns[held]]  # what a sparse table does not write out is 0
-    values[held] = ~np.isnan(own.toarray() if block.sparse else own).T
+    observed = ~np.isnan(own.toarray() if block.sparse else own)
+    for levels, rows in block.without_level():
+        observed[np.ix_(rows, np.isin(message.columns[held], levels))] = False
+    values[held] = observed.T
     return state, Counted(values)
 
 
@@ -188,15 +191,17 @@ def add_part(state: Party, block: Block, message: Holders, rng: fl.RandomKey) ->
         # whole numbers, up to the rounding of encrypted sums
         observed = np.rint(message.values[held]).T
         copies = replace(copies, observed=observed, places=places)
-    # as features are that were sparse in training; all others are stored in every row
-    if block.sparse and not means[block.scaled_only].any():
-        data = np.nan_to_num(block.x.data - means[block.x.indices])
-        own = csr_array((data, block.x.indices, block.x.indptr), shape=block.shape)
-        own = own if copies is None else copies.divide(own)
-        return state, Part(np.ascontiguousarray((own @ weights.T).T))
-    values = block.x.toarray() if block.sparse else block.x
-    x = np.where(np.isnan(values), 0.0, values - means)
-    return state, Part(weights @ (x if copies is None else copies.divide(x)).T)
+    gaps = block.without_level()
+    total = np.zeros((len(weights), block.shape[0]))
+    for some in slices(block.shape[0], block.shape[0] * block.shape[1]):  # some rows are dense
+        values = block.x[some].toarray() if block.sparse else block.x[some]
+        x = np.where(np.isnan(values), 0.0, values - means)
+        for levels, rows in gaps:
+            x[np.ix_(rows[some], levels)] = 0.0
+        if copies is not None:
+            x = copies.take(some, None).divide(x)
+        total[:, some] = weights @ x.T
+    return state, Part(total)
 
 
 @_function

@@ -10,6 +10,8 @@
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
+   A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
+   new tables that lack it.
 
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
    open the sum of the weights of each class over the federation. They multiply by the classes'
@@ -181,6 +183,8 @@ class Preparation:
     clip: float | None = None  # to which norm; None: no bound was told
     client: ClientId = ""  # whose it is
     weights: Array | None = None  # (training samples,) with mean 1 over the federation
+    # (features,) the mean also of those that are not centred; None: it was not measured
+    average: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -527,11 +531,14 @@ def centre(
     """Take the mean over the federation; add up the squared deviations from it."""
     block = _with_observed(state, "train", block)
     mean = message.total[0] / np.maximum(message.count[0], 1.0)
+    average = mean.copy()
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
     finer = np.minimum(squares * _FINER[1:, None], _MOST_SQUARES)
-    return replace(state, mean=mean), Squares(np.concatenate([squares[None, :], finer]))
+    return replace(state, mean=mean, average=average), Squares(
+        np.concatenate([squares[None, :], finer])
+    )
 
 
 @_function

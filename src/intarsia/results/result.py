@@ -250,6 +250,9 @@ class Result:
     structure: Structures = field(default_factory=Structures)
     yardsticks_left: tuple[Yardstick, ...] = ()  # reference models that are still to be trained
     best_round: int | None = None  # whose model it is, by early stopping; None: the last one's
+    # of two classes that for which scores and coefficients speak; None: there are not two, or an
+    # earlier version did not say
+    positive_class: str | None = None
 
     @cached_property
     def model(self) -> Any:
@@ -311,7 +314,7 @@ def load(folder: Path | str) -> Result:
     folder = Path(folder)
     path = folder / "result.json"
     others = {"certificate", "metrics", "notes", "trained", "folder", "privacy", "structure"}
-    added = {"yardsticks_left", "best_round"}  # since the first version
+    added = {"yardsticks_left", "best_round", "positive_class"}  # since the first version
     plain = [one.name for one in fields(Result) if one.name not in {*others, *added}]
     if not path.is_file():
         raise CheckpointError(_missing(folder))
@@ -336,6 +339,7 @@ def load(folder: Path | str) -> Result:
             structure=_known_structures(found.get("structure")),
             yardsticks_left=tuple(found.get("yardsticks_left", ())),
             best_round=found.get("best_round"),
+            positive_class=found.get("positive_class"),
             folder=folder,
         )
         _check(result)

@@ -107,10 +107,14 @@ def score_tables(result: Result, most: int | None = None) -> list[Table]:
         if len(shown) < len(rows):
             found[0].caption = f"{len(rows) - len(shown):,} more clients are not listed"
     told = figures.figure_rows(result)
-    return [*found, *([_figures_of(told)] if told else [])]
+    return [*found, *([_figures_of(told, result.positive_class)] if told else [])]
 
 
-def _figures_of(rows: Sequence[FigureRow]) -> Table:
+def _of_class(positive: str | None) -> str:
+    return "" if positive is None else f"of the class {positive!r} "
+
+
+def _figures_of(rows: Sequence[FigureRow], positive: str | None) -> Table:
     """Return the figures of the models; a column without any is left out."""
     columns = {
         "stand-alone\nmean of clients": [_number(row.alone) for row in rows],
@@ -120,15 +124,17 @@ def _figures_of(rows: Sequence[FigureRow]) -> Table:
         "centralised\nall samples": [_number(row.centralised) for row in rows],
     }
     columns = {name: some for name, some in columns.items() if any(some)}
-    table = new_table("figures (docs/reference/figures.md)", "", *columns)
+    title = f"figures {_of_class(positive)}(docs/reference/figures.md)"
+    table = new_table(title, "", *columns)
     for place, row in enumerate(rows):
         table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
     return table
 
 
-def score_parts(score: Score) -> list[Part]:
+def score_parts(score: Score, positive: str | None = None) -> list[Part]:
     """Return how good a model is on the rows of a table that have a label."""
-    table = new_table(f"figures on {score.samples:,} rows with a label", "", "", "95 % interval")
+    title = f"figures {_of_class(positive)}on {score.samples:,} rows with a label"
+    table = new_table(title, "", "", "95 % interval")
     known = {"accuracy": "accuracy", "r2": "R²", **figures.FIGURES}
     for key, name in known.items():
         value = figures.figure_of(score, key)

@@ -18,8 +18,9 @@ from threadpoolctl import threadpool_info
 from intarsia import __version__
 from intarsia.core import algorithm as fl
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import ClientId
+from intarsia.core.block import ClientId, Labels
 from intarsia.core.plugins import package_of
+from intarsia.data.labels import positive_class
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
@@ -65,6 +66,7 @@ def result_of(
     options: Any,
     outcome: Outcome,
     cost: Cost,
+    labels: Labels,
     *,
     trained: Trained | None = None,
     privacy: results.Guarantee | None = None,
@@ -107,6 +109,7 @@ def result_of(
         folder=folder,
         privacy=privacy or results.Guarantee(),
         structure=structure or Structures(),
+        positive_class=positive_class(labels),
     )
 
 

@@ -304,6 +304,7 @@ def run_at(
         made = outcomes.result_of(
             *(description, options, replace(outcome, notes=(*notes, *lacking))),
             outcomes.Cost(started, clock.seconds, **traffic),
+            schema.labels,
             trained=model,
             privacy=plan.promise,
             structure=Structures(

@@ -1,0 +1,81 @@
+"""Tell by a column's name whether it is a label, an id or an amount, in several languages."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# names of columns to predict, the most usual first; without accents, as `words` gives them
+LABELS = (
+    *("label", "target", "default", "defaulted", "outcome", "churn", "churned", "diagnosis"),
+    *("fraud", "survived", "died", "readmitted", "response", "class", "event"),
+    # German, French, Spanish, Italian, Portuguese, Dutch, Polish, Scandinavian
+    *("ziel", "zielvariable", "zielgrosse", "ausfall", "diagnose", "klasse", "ergebnis", "befund"),
+    *("kundigung", "kuendigung", "betrug", "abwanderung", "gestorben", "verstorben", "uberlebt"),
+    *("cible", "classe", "resultat", "diagnostic", "defaut", "etiquette", "fraude", "deces"),
+    *("objetivo", "clase", "resultado", "diagnostico", "etiqueta", "impago", "fallecido"),
+    *("bersaglio", "obiettivo", "esito", "diagnosi", "etichetta", "frode", "insolvenza", "decesso"),
+    *("alvo", "rotulo", "inadimplencia", "inadimplente", "desfecho", "obito", "cancelamento"),
+    *("doel", "uitkomst", "klass", "utfall", "malvariabel", "klasa", "wynik", "diagnoza", "cel"),
+    # Russian, Chinese, Japanese
+    *("цель", "метка", "класс", "диагноз", "дефолт", "исход"),
+    *("标签", "目标", "类别", "诊断", "违约", "目的変数", "診断", "結果"),
+    "y",
+)
+# a label's name may hold these beside other words
+_AS_A_WORD = set(LABELS) - {"y", "class", "event", "label", "klass", "klasse", "classe", "clase"}
+_AS_A_WORD -= {"klasa", "cel", "ziel", "doel", "ergebnis", "resultat", "resultado", "wynik"}
+# and these within a word, such as kreditausfall and hauptdiagnose
+_WITHIN = ("ausfall", "diagnos", "kundigung", "kuendigung", "betrug", "zielvariable", "zielgrosse")
+# words in the names of columns that tell rows apart, and of amounts that look like codes
+_IDS = {
+    *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
+    *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
+    *("pid", "uid", "cid", "sid", "mrn", "ssn"),
+    *("kunde", "kunden", "nummer", "kennung", "fall", "konto", "mitglied", "versicherte"),
+    *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
+    *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
+}
+_ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
+_AMOUNTS = {
+    *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
+    *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
+    *("alter", "anzahl", "jahr", "jahre", "monate", "tage", "kinder", "note", "stufe", "zimmer"),
+    *("nombre", "annee", "annees", "mois", "jours", "enfants", "edad", "anos", "hijos", "meses"),
+    *("eta", "anni", "mesi", "figli", "idade", "filhos", "leeftijd", "aantal", "jaren", "wiek"),
+}
+
+
+def words(name: str) -> list[str]:
+    """Return the words of a column's name, in small letters without accents."""
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    plain = "".join(
+        one for one in unicodedata.normalize("NFKD", parted) if not unicodedata.combining(one)
+    )
+    return [one for one in re.split(r"[\W_]+", plain.casefold()) if one]
+
+
+def is_id(name: str) -> bool:
+    """Return whether a name is that of an id."""
+    own = words(name)
+    return bool(_IDS & set(own)) or any(one.endswith(_ID_ENDS) and len(one) > 4 for one in own)
+
+
+def is_amount(name: str) -> bool:
+    """Return whether a name is that of an amount."""
+    return bool(_AMOUNTS & set(words(name)))
+
+
+def label_rank(name: str, *, two: bool) -> int | None:
+    """Return how much a name is that of a label, 0 the most; None: not at all.
+
+    A name that holds the word among others is one for a column of two values only.
+    """
+    own = words(name)
+    if len(own) == 1 and own[0] in LABELS:
+        return LABELS.index(own[0])
+    said = [one for one in own if one in _AS_A_WORD]
+    if said and two:
+        return len(LABELS) + LABELS.index(said[0])
+    within = any(part in one for one in own for part in _WITHIN)
+    return 2 * len(LABELS) if within and two else None

@@ -1,0 +1,113 @@
+"""Which column of a newcomer's tables `init` takes for the label, and for the ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intarsia.errors import ExperimentError, TableError
+from intarsia.inspection.proposal import propose
+
+ROWS = 60
+RNG = np.random.default_rng(8)
+AMOUNT = np.round(RNG.normal(size=ROWS), 3)
+OTHER = np.round(RNG.normal(size=ROWS), 3)
+AGE = RNG.integers(18, 90, ROWS)
+GRADE = RNG.integers(1, 5, ROWS)
+
+
+def drawn(*levels):
+    """Return texts of which the first are the most."""
+    shares = np.arange(len(levels), 0, -1) ** 2.0
+    return RNG.choice(levels, ROWS, p=shares / shares.sum())
+
+
+# what each is, its columns in their order, and which of them is the label
+TABLES = [
+    (
+        "coordinates beside a diagnosis",
+        {"x": AMOUNT, "y": OTHER, "diagnose": drawn("gut", "krank")},
+        2,
+    ),
+    ("y with classes", {"a": AMOUNT, "y": drawn("0", "1"), "sex": drawn("m", "w")}, 1),
+    ("y as a number", {"x1": AMOUNT, "x2": AGE, "y": OTHER}, 2),
+    ("French, first", {"défaut": drawn("non", "oui"), "âge": AGE, "sexe": drawn("f", "h")}, 0),
+    ("Spanish, several classes", {"edad": AGE, "diagnóstico": drawn("a", "b", "c"), "x": OTHER}, 1),
+    (
+        "a German compound",
+        {"alter": AGE, "Kreditausfall": drawn("nein", "ja"), "raucher": drawn("n", "j")},
+        1,
+    ),
+    ("Portuguese", {"idade": AGE, "inadimplência": drawn("0", "1"), "sexo": drawn("m", "f")}, 1),
+    ("Russian", {"возраст": AGE, "диагноз": drawn("да", "нет"), "пол": drawn("м", "ж")}, 1),
+    (
+        "no name: of two values, the last",
+        {"smoker": drawn("no", "yes"), "age": AGE, "hd": drawn("0", "1")},
+        2,
+    ),
+    (
+        "no name: the only one of two values",
+        {"sick": drawn("no", "yes"), "age": AGE, "grade": GRADE},
+        0,
+    ),
+    ("a target among numbers", {"price": AMOUNT, "target": OTHER, "gender": drawn("f", "m")}, 1),
+    (
+        "English in a longer name",
+        {"age": AGE, "loan_default_flag": drawn("0", "1"), "own": drawn("n", "y")},
+        1,
+    ),
+]
+
+
+def written(path, columns):
+    rows = zip(*(own.tolist() for own in columns.values()), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "label"), [one[1:] for one in TABLES], ids=[one[0] for one in TABLES]
+)
+def test_the_label_is_told_by_names_values_and_place(columns, label, tmp_path):
+    found = propose([written(tmp_path / "t.csv", columns)])
+    assert found.tables[0].source.label == list(columns)[label]
+
+
+def test_a_label_that_nothing_tells_is_asked_for(tmp_path):
+    columns = {"smoker": drawn("no", "yes"), "sex": drawn("f", "m"), "age": AGE}
+    with pytest.raises(ExperimentError, match="those of two values: 'smoker', 'sex'; say which"):
+        propose([written(tmp_path / "t.csv", columns)])
+
+
+IDS = np.array([f"{at:05d}" for at in range(ROWS)])
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (
+            np.append(IDS[:-1], "00007"),
+            "the column 'Kunde' has the ids of 'bank', but '00007' is in 2 rows (8 and 60), and "
+            "every id needs one row; write one row for each, of sums or means, or name another "
+            "column that tells the rows apart: --id COLUMN",
+        ),
+        (np.append(IDS[:-3], ["00007", "00007", "00009"]), "2 ids repeat, most often '00007' in 3"),
+        (np.append(IDS[:-1], ""), "'bank', but none in 1 rows (first: row 60); fill them in,"),
+    ],
+)
+def test_ids_that_repeat_are_named(ids, said, tmp_path):
+    bank = written(tmp_path / "bank.csv", {"Kunde": IDS, "a": AMOUNT, "label": drawn("no", "yes")})
+    shop = written(tmp_path / "shop.csv", {"Kunde": ids, "b": OTHER})
+    for order in ([bank, shop], [shop, bank]):
+        with pytest.raises(TableError) as problem:
+            propose(order)
+        assert said in str(problem.value)
+
+
+def test_rows_that_are_copies_are_to_be_dropped(tmp_path):
+    bank = written(tmp_path / "bank.csv", {"Kunde": IDS, "a": AMOUNT, "label": drawn("no", "yes")})
+    shop = written(tmp_path / "shop.csv", {"Kunde": IDS, "b": OTHER})
+    shop.write_text(shop.read_text() + shop.read_text().splitlines()[1] + "\n")
+    with pytest.raises(TableError, match=r"copies of each other.*drop the rows that repeat, or"):
+        propose([bank, shop])
