@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Disclosure as Disclosure
     from intarsia.core.algorithm import FinalResult as FinalResult
     from intarsia.core.algorithm import Layout as Layout
+    from intarsia.core.algorithm import LocalBaseline as LocalBaseline
     from intarsia.core.algorithm import Model as Model
     from intarsia.core.algorithm import NoiseKey as NoiseKey
     from intarsia.core.algorithm import PerBlock as PerBlock

@@ -14,7 +14,7 @@ import math
 import secrets
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
@@ -656,6 +656,24 @@ class Disclosure:
         return " and ".join(dict.fromkeys(filter(None, (one.tells(options) for one in self.sends))))
 
 
+@dataclass(frozen=True)
+class LocalBaseline:
+    """How each client learns the same alone, for the comparison with what it has of the others.
+
+    By another algorithm, or by the same one without an exchange. It has the hyperparameters of the
+    run that both know, but for those that are changed.
+    """
+
+    algorithm: str
+    changed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def options(self, hyperparameters: type, of_run: Any) -> Any:
+        """Return the hyperparameters of the algorithm that learns alone."""
+        names = [one.name for one in dataclasses.fields(hyperparameters) if one.init]
+        known = {name: getattr(of_run, name) for name in names if hasattr(of_run, name)}
+        return hyperparameters(**{**known, **self.changed})
+
+
 def _architecture(options: Any, schema: Schema, client: ClientId | None) -> Any:
     return options.architecture
 
@@ -686,9 +704,7 @@ class Model:
     # state -> which classes the client has in training, (classes,): its scores are told apart by
     # them; None: they are not
     trained_classes: Callable[[Any], NDArray[np.bool_]] | None = None
-    # options -> those with which each client learns the same alone, to compare with; None: the
-    # comparison is with linear models
-    local_baseline: Callable[[Any], Any] | None = None
+    local_baseline: LocalBaseline | None = None  # None: the comparison is with linear models
     # (clients, options, what all share) -> None: new clients learn from it; None: by other means
     join: Callable[[Clients, Any, Array], None] | None = None
 
