@@ -40,7 +40,7 @@ _KINDS: Mapping[str, Any] = {
 ERRORS = ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearParameters:
     """The parameters of a linear model on tables as their owners have them."""
 
@@ -56,6 +56,10 @@ class LinearParameters:
     levels: Levels = None
     # by name of `ERRORS`: (outputs, features), and thrice (outputs,)
     errors: Mapping[str, Array] = field(default_factory=dict[str, Array])
+
+    def __repr__(self) -> str:
+        aim = "numbers" if self.classes is None else f"{len(self.classes):,} classes"
+        return f"<LinearParameters: {len(self.features):,} columns, {aim}, loss {self.loss!r}>"
 
     @classmethod
     def of(cls, model: LinearClassifier | LinearRegressor) -> LinearParameters:
