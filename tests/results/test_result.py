@@ -259,7 +259,11 @@ SAYS_ONE, SAYS_BOTH = ((90.0, 0.0), (10.0, 0.0)), ((85.0, 5.0), (8.0, 2.0))
 def test_where_the_accuracy_says_nothing_models_are_compared_by_auc_then_loss(alone, joined, told):
     def score(accuracy, auc, loss, counts):
         majority = None if counts is None else 0.9
-        known = {"confusion": counts, "majority": majority, "intervals": {"auc": (auc - 0.1, auc + 0.1)}}
+        known = {
+            "confusion": counts,
+            "majority": majority,
+            "intervals": {"auc": (auc - 0.1, auc + 0.1)},
+        }
         return {"north": Score(loss, accuracy, samples=4000, figures=Figures(auc=auc, **known))}
 
     scores = [score(*one) for one in (joined, alone)]

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Sends as Sends
     from intarsia.core.algorithm import ServerModel as ServerModel
     from intarsia.core.algorithm import asks as asks
+    from intarsia.core.algorithm import check_everyone as check_everyone
+    from intarsia.core.algorithm import check_tasks as check_tasks
     from intarsia.core.algorithm import client_function as client_function
     from intarsia.core.algorithm import describe as describe
     from intarsia.core.algorithm import each as each

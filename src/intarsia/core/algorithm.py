@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import KeyMaterialError
+from intarsia.errors import FederationError, KeyMaterialError
 
 T = TypeVar("T")
 Part = Literal["train", "validation", "test"]  # of a client's rows
@@ -334,6 +334,38 @@ class Clients(Protocol):
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server. Comment what it discloses where you call it."""
         ...
+
+
+def check_everyone(clients: Clients, known: Collection[ClientId], name: str) -> None:
+    """Refuse a round that not all known clients take part in, of an algorithm of that name.
+
+    Raises
+    ------
+    FederationError
+        If one is away.
+    """
+    if len(clients.ids) < len(known):
+        raise FederationError(
+            f"{len(clients.ids)} of {len(known)} clients take part in a round, and {name} needs "
+            "all; set experiment.participation = 1."
+        )
+
+
+def check_tasks(schema: Schema, name: str, *tasks: str) -> None:
+    """Refuse labels that an algorithm of that name does not learn.
+
+    Raises
+    ------
+    FederationError
+        If the task of the labels is none of these: "binary", "multiclass", "regression".
+    """
+    labels = schema.labels
+    if labels.task not in tasks:
+        of = f", {len(labels.classes)} classes" if labels.classes else ""
+        raise FederationError(
+            f"The task of the labels is {labels.task!r}{of}, and {name} learns "
+            f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
+        )
 
 
 class ClientsInPart:
@@ -709,6 +741,21 @@ class Model:
     join: Callable[[Clients, Any, Array], None] | None = None
 
 
+def _as_it_is(server: Any, clients: Clients, rng: RandomKey) -> Any:
+    """Return the server's state as it is."""
+    return server
+
+
+def _uncertified(server: Any, clients: Clients, rng: RandomKey) -> tuple[Any, RoundMetrics]:
+    """Return the server's state, of which nothing is known."""
+    return server, RoundMetrics()
+
+
+def _concluded(server: Any, clients: Clients, rng: RandomKey) -> FinalResult:
+    """Return what a run ends with whose models are the clients' own."""
+    return FinalResult(RoundMetrics())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
@@ -718,18 +765,29 @@ class Algorithm:
 
     `private` gives the same algorithm with noise in what it releases, which hides the data of one
     of the disclosure's units; where these are samples, rows are clipped before training.
+
+    What is left out: `setup` changes nothing, `certify` and `conclude` know nothing. `states` are
+    then the hyperparameters, and what `init_server` and `init_client` are annotated to return.
     """
 
     name: str
     hyperparameters: type
     init_server: Callable[[Any, Schema, RandomKey], Any]
     init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
-    setup: Callable[[Any, Clients, RandomKey], Any]
     round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
-    conclude: Callable[[Any, Clients, RandomKey], FinalResult]
-    states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
     model: Model
     disclosure: Disclosure
+    setup: Callable[[Any, Clients, RandomKey], Any] = _as_it_is
+    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]] = _uncertified
+    conclude: Callable[[Any, Clients, RandomKey], FinalResult] = _concluded
+    # the dataclasses that a checkpoint of this algorithm may hold
+    states: tuple[type, ...] = ()
     private: Callable[[Release], Algorithm] | None = None
     federated: ClassVar[Literal[True]] = True  # a baseline has the data in one place
+
+    def __post_init__(self) -> None:
+        if not self.states:
+            steps = (self.init_server, self.init_client)
+            made = (_annotations(getattr(one, "func", one), 0)[1] for one in steps)  # of a partial
+            found = dict.fromkeys(one for one in (*made, self.hyperparameters) if one is not None)
+            object.__setattr__(self, "states", tuple(found))

@@ -141,10 +141,11 @@ def difference(alone: Score, joined: Score) -> Difference:
     ranked = _difference("AUC", "auc", scores, [_auc(one) for one in scores])
     squares = _difference("R²", "r2", scores, [one.r2 for one in scores])
     order = [ranked] if ranked is not None and any(map(_skewed, scores)) else [right, ranked]
-    found = [one for one in (*order, squares) if one is not None]
-    for one in (*(one for one in found if one.certain), *found):
-        return one
-    return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+    found: list[Difference] = [one for one in (*order, squares) if one is not None]
+    if not found:
+        return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+    sure = [one for one in found if one.certain]
+    return (sure or found)[0]
 
 
 def _difference(

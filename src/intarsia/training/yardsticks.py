@@ -161,15 +161,12 @@ def _kept(
     return ended
 
 
-def _remedies(
-    algorithm: Algorithm | Baseline, options: Any, engine: Simulation
-) -> tuple[str, ...]:
+def _remedies(algorithm: Algorithm | Baseline, options: Any, engine: Simulation) -> tuple[str, ...]:
     """Return what may serve the clients that the federation makes worse, in sentences."""
     found: list[str] = []
     if getattr(options, "weights", "samples") in ("clients", "equal"):
         found.append(
-            "Clients with few rows count as much as those with many here: try weights = "
-            '"samples".'
+            'Clients with few rows count as much as those with many here: try weights = "samples".'
         )
     if not getattr(options, "keep_own", True):
         found.append(

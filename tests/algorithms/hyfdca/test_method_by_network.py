@@ -27,7 +27,7 @@ MOST = 60  # rounds: what is not done by then costs more than the others already
 
 
 def cost(blocks, options, network, mode="plain"):
-    """Return seconds for exchanges and bytes to a gap of 1e-6, the exchanges, the phase and notes."""
+    """Return seconds for exchanges and bytes to a gap of 1e-6, exchanges, the phase and notes."""
     schema, sealing = Schema.of(blocks, BINARY), None
     if mode != "plain":
         settings = Privacy(mode=mode, trust="clients")

@@ -23,8 +23,8 @@ hetfedrep
     is FLIC with λ1 = λ2 = 0 and no pretraining. `weight_decay`, `shared_from` and `shared_epochs`
     are theirs.
 local
-    Nothing, and there is no α without `layer`: a client trains in the rounds that it is there for, as the others
-    do, and no client sends anything.
+    Nothing, and there is no α without `layer`: a client trains in the rounds that it is there for,
+    as the others do, and no client sends anything.
 fedavg-ft
     All of the network. There is no step 1, and at the end all clients train all of it once more,
     each for itself: the fine-tuning. With `final_epochs` = 0 it is federated averaging (McMahan,
