@@ -4,7 +4,7 @@
 
 One round is one step of conjugate gradients (Hestenes and Stiefel, 1952), of which A p is all that
 clients compute. They send their parts of X p, which the server adds up without reading them: owners
-of a row open its entry of the total. They send their parts of Xᵀ(X p)/N, of which it reads the sum.
+of a row open its entry of the total. They send their parts of Xᵀ(X p), of which it reads the sum.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import intarsia.core as fl
-from intarsia import FederationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +22,6 @@ class Ridge:
     loss: str = "squared"  # by which models are graded
     regularisation: fl.Positive = 1e-3  # λ
 
-    def __post_init__(self) -> None:
-        fl.check_ranges(self)
-
 
 @dataclass(frozen=True)
 class Server:
@@ -33,11 +29,10 @@ class Server:
 
     options: Ridge
     own: dict[fl.ClientId, NDArray[np.intp]]  # the places of each client's features
+    samples: int  # N
     w: fl.Array
     p: fl.Array  # the direction of the next step
     r: fl.Array  # b - A w
-    b: fl.Array
-    start: float = 0.0  # P(0)
 
 
 @dataclass(frozen=True)
@@ -45,9 +40,7 @@ class Client:
     """A client's state, in the order of its block."""
 
     w: fl.Array  # (features,) what it was told last: in the end the model
-    samples: int  # N
-    row_share: fl.Array  # (samples,) 1 / holders of the row
-    label_share: fl.Array  # (samples,) 1 / holders of its label, 0 without one
+    y: fl.Array  # (samples,) its part of the labels
 
 
 @dataclass(frozen=True)
@@ -66,107 +59,74 @@ class Scores:
     z: fl.PerSample
 
 
-@fl.describe("sums over all rows, for each feature or in one number")
+@fl.describe("sums over all rows, for each feature")
 @dataclass(frozen=True)
 class Slope:
-    """A client's part of Xᵀz/N and of ‖z‖²/2N."""
+    """A client's part of Xᵀz."""
 
     g: fl.PerFeature
-    square: fl.Array  # (1,)
 
 
 @fl.client_function
-def score(
-    client: Client, block: fl.Block, message: Vector, rng: fl.RandomKey
-) -> tuple[Client, Scores]:
+def score(own: Client, block: fl.Block, told: Vector, rng: fl.RandomKey) -> tuple[Client, Scores]:
     """Keep the vector; send this client's part of X v, or of the labels."""
-    y = 0.0 if block.y is None else np.nan_to_num(block.y)
-    z = block.x @ message.v + message.labels * client.label_share * y
-    return replace(client, w=message.v), Scores(z)
+    return replace(own, w=told.v), Scores(block.x @ told.v + told.labels * own.y)
 
 
 @fl.client_function
-def slope(
-    client: Client, block: fl.Block, message: Scores, rng: fl.RandomKey
-) -> tuple[Client, Slope]:
-    """Send this client's part of Xᵀz/N and ‖z‖²/2N."""
-    square = np.array([client.row_share @ message.z**2 / (2 * client.samples)])
-    return client, Slope(block.x.T @ message.z / client.samples, square)
+def slope(own: Client, block: fl.Block, told: Scores, rng: fl.RandomKey) -> tuple[Client, Slope]:
+    """Send this client's part of Xᵀz."""
+    return own, Slope(block.x.T @ told.z)
 
 
 def init_server(options: Ridge, schema: fl.Schema, rng: fl.RandomKey) -> Server:
     """Return the server's state before the set-up."""
-    if schema.labels.outputs > 1:
-        raise FederationError(
-            f"The labels are {schema.labels.outputs} classes, and ridge predicts one number; use "
-            '"hyfdca".'
-        )
+    fl.check_tasks(schema, "ridge", "binary", "regression")
     own = {name: schema.features.own(name) for name in schema.clients}
-    zero = np.zeros(len(schema.features.ids))
-    return Server(options, own, zero, zero, zero, zero)
+    zero = np.zeros(len(schema.features))
+    return Server(options, own, len(schema.samples), zero, zero, zero)
 
 
 def init_client(
     options: Ridge, schema: fl.Schema, client: fl.ClientId, block: fl.Block, rng: fl.RandomKey
 ) -> Client:
-    """Return a client's state, from what is public and from which labels it has."""
-    rows = schema.samples.own(client)
-    known = np.zeros(len(rows)) if block.y is None else 1.0 - np.isnan(block.y)
-    label_share = known / np.maximum(schema.label_holders[rows], 1)
-    row_share = 1 / schema.samples.holders[rows]
-    return Client(np.zeros(block.shape[1]), len(schema.samples), row_share, label_share)
+    """Return a client's state."""
+    return Client(np.zeros(block.shape[1]), schema.part_of_labels(client, block))
 
 
 def scores(server: Server, clients: fl.Clients, v: fl.Array, labels: float = 0.0) -> Scores:
     """Return the sealed scores of all rows by a vector."""
-    if len(clients.ids) < len(server.own):
-        raise FederationError(
-            f"{len(clients.ids)} of {len(server.own)} clients take part in a round, and ridge "
-            "needs all; set experiment.participation = 1."
-        )
-    told = {name: Vector(v[at], labels) for name, at in server.own.items()}
-    sealed: Scores = clients.sum(score, told)
-    return sealed
+    fl.check_everyone(clients, server.own, "ridge")
+    return clients.sum(score, {name: Vector(v[at], labels) for name, at in server.own.items()})
 
 
-def slopes(clients: fl.Clients, sealed: Scores) -> Slope:
-    """Return Xᵀz/N and ‖z‖²/2N of sealed scores z."""
-    # discloses both, which are of all rows together and never of one
-    found: Slope = clients.reveal(clients.sum(slope, dict.fromkeys(clients.ids, Scores(sealed.z))))
-    return found
+def slopes(server: Server, clients: fl.Clients, sealed: Scores) -> fl.Array:
+    """Return Xᵀz/N of sealed scores z."""
+    total = clients.sum(slope, dict.fromkeys(clients.ids, Scores(sealed.z)))
+    # discloses a sum over all rows for each feature, and never one of a row
+    return clients.reveal(total).g / server.samples
 
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Begin at w = 0, where b is the direction of steepest descent."""
-    found = slopes(clients, scores(server, clients, server.w, labels=1.0))
-    return replace(server, p=found.g, r=found.g, b=found.g, start=float(found.square[0]))
+    b = slopes(server, clients, scores(server, clients, server.w, labels=1.0))
+    return replace(server, p=b, r=b)
 
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Take a step of conjugate gradients."""
-    p = server.p
-    q = slopes(clients, scores(server, clients, p)).g + server.options.regularisation * p  # A p
+    p, λ = server.p, server.options.regularisation
+    q = slopes(server, clients, scores(server, clients, p)) + λ * p  # A p
     step = server.r @ p / (p @ q)
-    r = server.r - step * q
-    server = replace(server, w=server.w + step * p, r=r, p=r - (r @ q) / (p @ q) * p)
-    return certify(server, clients, rng)
-
-
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
-    """Return P(w), and a bound below its optimum: P is λ-strongly convex and has the slope -r."""
-    primal = float(server.start - server.w @ (server.b + server.r) / 2)
-    dual = primal - float(server.r @ server.r) / (2 * server.options.regularisation)
-    done = bool(server.r @ server.r <= 1e-24 * (server.b @ server.b))
-    info = fl.RoundMetrics.certified(primal, dual, "conjugate gradients")
-    return server, replace(info, finished=done)
+    w, r = server.w + step * p, server.r - step * q
+    done = bool(np.linalg.norm(step * p) <= 1e-12 * np.linalg.norm(w))
+    return replace(server, w=w, r=r, p=r - (r @ q) / (p @ q) * p), fl.RoundMetrics(finished=done)
 
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let the clients have the model, and return it."""
     scores(server, clients, server.w)
-    return fl.FinalResult(certify(server, clients, rng)[1], server.w[None])
+    return fl.FinalResult(fl.RoundMetrics(), server.w[None])
 
 
 def predict(client: Client, block: fl.Block) -> fl.Array:
@@ -174,13 +134,6 @@ def predict(client: Client, block: fl.Block) -> fl.Array:
     return np.atleast_2d(block.x @ client.w)
 
 
-DISCLOSURE = fl.Disclosure(
-    sends=fl.opening(
-        # the server has vectors in the clear; scores it forwards as they are
-        {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
-        fl.sums(score) + fl.sums(slope, reveals=("g", "square")),
-    )
-)
 RIDGE = fl.Algorithm(
     name="ridge",
     hyperparameters=Ridge,
@@ -188,9 +141,13 @@ RIDGE = fl.Algorithm(
     init_client=init_client,
     setup=setup,
     round=round,
-    certify=certify,
     conclude=conclude,
-    states=(Server, Client, Ridge),
     model=fl.Model(predict=predict, additive=True, kind="linear"),
-    disclosure=DISCLOSURE,
+    disclosure=fl.Disclosure(
+        sends=fl.opening(
+            # the server has vectors in the clear; scores it forwards as they are
+            {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
+            fl.sums(score) + fl.sums(slope, reveals=["g"]),
+        )
+    ),
 )

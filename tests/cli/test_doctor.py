@@ -199,13 +199,13 @@ def test_a_folder_that_is_no_kit_is_refused(tmp_path, capfd):
 
 
 def test_status_says_which_certificates_end_soon(kit, capfd):
-    assert main(["federation", "status", str(kit)]) == 0
+    assert main(["federation", "status", str(kit)]) == 3  # not running
     assert "certificate" not in said(capfd)[0]
     certificate(kit / "startup/client.crt", NOW - datetime.timedelta(days=300), 310)
-    assert main(["federation", "status", str(kit)]) == 0
+    assert main(["federation", "status", str(kit)]) == 3  # not running
     words = r"certificates: client\.crt ends on \d{4}-\d\d-\d\d, in 9 days"
     assert re.search(words, said(capfd)[1])
-    assert main(["federation", "status", str(kit), "--json"]) == 0
+    assert main(["federation", "status", str(kit), "--json"]) == 3
     (told,) = json.loads(said(capfd)[0])["certificates"]
     assert told.startswith("client.crt ends on")
 

@@ -393,13 +393,13 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     )
     assert main(["federation", "submit", "server", "e.toml"]) == 0
     said(capfd)
-    assert main(["federation", "status", "server", "--json"]) == 0
+    assert main(["federation", "status", "server", "--json"]) == 3
     found = json.loads(said(capfd)[0])
     assert not found["running"]
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
     assert main(["federation", "submit", "bank", "e.toml"]) == 2
     assert "no kit of a server" in one_error(said(capfd)[1])
-    assert main(["federation", "status", "bank"]) == 0
+    assert main(["federation", "status", "bank"]) == 3
     assert "bank is not running" in said(capfd)[1]
 
 

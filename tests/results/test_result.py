@@ -196,20 +196,24 @@ def test_a_damaged_result_is_named(tmp_path, text):
 
 
 def test_clients_that_the_federation_makes_worse_are_named():
-    def metrics(federated, alone):
+    def metrics(federated, alone, rows=4000):
         names = ("north", "south", "west")
         return Metrics(
-            clients={n: Score(0.4, a) for n, a in zip(names, federated, strict=True)},
-            standalone={n: Score(0.4, a) for n, a in zip(names, alone, strict=True)},
+            clients={n: Score(0.4, a, samples=rows) for n, a in zip(names, federated, strict=True)},
+            standalone={n: Score(0.4, a, samples=rows) for n, a in zip(names, alone, strict=True)},
         )
 
     (note,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)))
     assert "worse than the own model of 2 of 3 clients on their rows" in note
     assert "north (accuracy 0.75 alone, 0.7 federated), west (accuracy 0.625 alone, 0.5" in note
     assert "intarsia contribution" in note
-    assert "weights" not in note
-    (alike,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)), "clients")
-    assert 'try weights = "samples". See' in alike
+    assert "femam" not in note
+    # of few rows both differences may be chance, and of some the smaller one
+    assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625), 40)) == ()
+    (some,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625), 400))
+    assert "of 1 of 3 clients on their rows, by more than chance: west (" in some
+    (alike,) = worse_by_joining(metrics((0.7, 0.9, 0.5), (0.75, 0.8, 0.625)), ["Try this."])
+    assert "0.5 federated). Try this. See" in alike
     assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
     assert worse_by_joining(Metrics()) == ()
 
@@ -228,7 +232,7 @@ def test_a_client_that_is_worse_by_accuracy_and_better_by_auc_is_told_both(feder
     scores = {"clients": (0.7, federated), "standalone": (0.75, 0.65)}
     metrics = Metrics(
         **{
-            name: {"north": Score(0.4, a, figures=Figures(auc=b))}
+            name: {"north": Score(0.4, a, samples=4000, figures=Figures(auc=b))}
             for name, (a, b) in scores.items()
         }
     )
@@ -244,18 +248,25 @@ SAYS_ONE, SAYS_BOTH = ((90.0, 0.0), (10.0, 0.0)), ((85.0, 5.0), (8.0, 2.0))
     ("alone", "joined", "told"),
     [  # accuracy, AUC, loss, confusion
         ((0.9, 0.75, 0.25, None), (0.9, 0.5, 0.25, None), "north (AUC 0.75 alone, 0.5 federated)"),
-        ((0.9, 0.5, 0.25, None), (0.9, 0.5, 0.5, None), "north (loss 0.25 alone, 0.5 federated)"),
         ((0.9, 0.5, 0.25, None), (0.9, 0.75, 0.5, None), ""),
         # the accuracy of a model of one class says nothing of it
         ((0.9, 0.5, 0.25, SAYS_ONE), (0.87, 0.75, 0.25, SAYS_BOTH), ""),
         ((0.87, 0.75, 0.25, SAYS_BOTH), (0.9, 0.5, 0.25, SAYS_ONE), "north (AUC 0.75 alone, 0.5"),
+        # nor where nine of ten rows are of one class
+        ((0.93, 0.5, 0.25, SAYS_BOTH), (0.87, 0.75, 0.25, SAYS_BOTH), ""),
     ],
 )
 def test_where_the_accuracy_says_nothing_models_are_compared_by_auc_then_loss(alone, joined, told):
-    scores = [
-        {"north": Score(loss, accuracy, figures=Figures(auc=auc, confusion=counts))}
-        for accuracy, auc, loss, counts in (joined, alone)
-    ]
+    def score(accuracy, auc, loss, counts):
+        majority = None if counts is None else 0.9
+        known = {
+            "confusion": counts,
+            "majority": majority,
+            "intervals": {"auc": (auc - 0.1, auc + 0.1)},
+        }
+        return {"north": Score(loss, accuracy, samples=4000, figures=Figures(auc=auc, **known))}
+
+    scores = [score(*one) for one in (joined, alone)]
     metrics = Metrics(clients=scores[0], standalone=scores[1])
     assert told in "".join(worse_by_joining(metrics))
     assert bool(worse_by_joining(metrics)) is bool(told)

@@ -35,7 +35,7 @@ def declared(monkeypatch, **functions):
     for name, function in functions.items():
         monkeypatch.setattr(ridge, name, function)
     takes = {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"}
-    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=("g", "square")))
+    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=["g"]))
     return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=fl.opening(takes, sends)))
 
 
@@ -57,11 +57,11 @@ def server_reads_a_block(monkeypatch):
         held[client] = block
         return ridge.init_client(options, schema, client, block, rng)
 
-    def certify(server, clients, rng):
-        server, info = ridge.certify(server, clients, rng)
+    def round(server, clients, rng):
+        server, info = ridge.round(server, clients, rng)
         return server, replace(info, loss=float(np.mean([one.y.mean() for one in held.values()])))
 
-    return replace(ridge.RIDGE, init_client=init_client, certify=certify, round=_round(certify))
+    return replace(ridge.RIDGE, init_client=init_client, round=round)
 
 
 def server_reads_what_a_client_computed(monkeypatch):
@@ -73,19 +73,11 @@ def server_reads_what_a_client_computed(monkeypatch):
 
     found = with_score(monkeypatch, more)
 
-    def certify(server, clients, rng):
-        server, info = ridge.certify(server, clients, rng)
+    def round(server, clients, rng):
+        server, info = ridge.round(server, clients, rng)
         return server, replace(info, loss=sum(held.values()))
 
-    return replace(found, certify=certify, round=_round(certify))
-
-
-def _round(certify):
-    def round(server, clients, rng):
-        server, _ = ridge.round(server, clients, rng)
-        return certify(server, clients, rng)
-
-    return round
+    return replace(found, round=round)
 
 
 def message_with_numbers_in_the_clear(monkeypatch):
@@ -124,7 +116,7 @@ def secret_from_a_seed(monkeypatch):
 
 def changed_state(monkeypatch):
     def more(client, block):
-        client.row_share[:] *= 1.0 + 1e-9
+        client.y[:] *= 1.0 + 1e-9
         return 0.0
 
     return with_score(monkeypatch, more)
@@ -149,7 +141,7 @@ def count_of_calls(monkeypatch):
 
 
 def field_that_is_revealed_undeclared(monkeypatch):
-    sends = [replace(one, reveals=("g",) * bool(one.reveals)) for one in _sends()]
+    sends = [replace(one, reveals=()) for one in _sends()]
     return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
 
 
@@ -192,7 +184,8 @@ def first_client_that_counts_more(monkeypatch):
         told = ridge.Vector(server.w[server.own[first]], 1.0)
         some = clients.sum(ridge.score, {first: told})
         found = clients.reveal(clients.sum(ridge.slope, {first: ridge.Scores(some.z)}))
-        return replace(server, p=found.g, r=found.g, b=found.g, start=float(found.square[0]))
+        b = found.g / server.samples
+        return replace(server, p=b, r=b)
 
     return replace(ridge.RIDGE, setup=setup)
 
@@ -251,9 +244,9 @@ def function_that_comes_again(monkeypatch):
 
 
 def total_that_is_read_sealed(monkeypatch):
-    def slopes(clients, z):
+    def slopes(server, clients, z):
         total = clients.sum(ridge.slope, dict.fromkeys(clients.ids, ridge.Scores(z.z)))
-        return ridge.Slope(np.asarray(total.g), np.zeros(1))
+        return np.asarray(total.g)
 
     monkeypatch.setattr(ridge, "slopes", slopes)
     return ridge.RIDGE
@@ -295,7 +288,7 @@ FAULTS = [
         number_of_the_process,
         "processes come to the same: with two processes .* another: ",
     ),
-    (field_that_is_revealed_undeclared, r"'reveal Slope\.square' crosses and is not declared"),
+    (field_that_is_revealed_undeclared, r"'reveal Slope\.g' crosses and is not declared"),
     (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
     (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),
     (message_that_cannot_be_written, "CodecError: A value of type list cannot be written"),
@@ -311,7 +304,7 @@ FAULTS = [
     (function_that_comes_again, "score comes again in a round"),
     (total_that_is_read_sealed, "SealedError: A sealed total was read .* in slopes"),
     (hyperparameters_that_change, "Ridge is no frozen dataclass"),
-    (reply_that_is_not_described, "Slope does not say what 'g', 'square' hold"),
+    (reply_that_is_not_described, "Slope does not say what 'g' hold"),
     (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
 ]
 

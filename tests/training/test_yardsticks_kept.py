@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import four_sites
@@ -22,7 +23,8 @@ from intarsia.training import run as running
 from intarsia.training import yardsticks
 
 LINEAR = ("hyfdca", "plain"), ("hyfdca", "masked"), ("hyfdca", "ckks"), ("centralised", "plain")
-EVERY = (*LINEAR, ("standalone", "plain"), ("hyfem", "masked"))
+NETWORKS = {"femam": "plain", "flic": "masked", "hyfem": "masked"}
+EVERY = (*LINEAR, ("standalone", "plain"), *NETWORKS.items())
 
 
 class StoppedError(Exception):
@@ -31,7 +33,7 @@ class StoppedError(Exception):
 
 def described(folder, algorithm="hyfdca", mode="plain", **settings):
     """Return an experiment over four tables."""
-    kind = "hyfem" if algorithm == "hyfem" else "hyfdca"
+    kind = algorithm if algorithm in NETWORKS else "hyfdca"
     given = {"rounds": 3, "yardsticks": True, **settings}
     tree = four_sites.tree(kind, four_sites.write_tables(kind, folder), folder, mode=mode, **given)
     if algorithm != kind:
@@ -67,7 +69,8 @@ def test_reference_models_that_were_stopped_go_on_to_the_same_result(tmp_path, a
     told = []
     whole = running.run(experiment, out=tmp_path / "whole", yardstick_progress=told.append)
     names = [one.name for one in told if not one.step]
-    assert names == [one for one in ("centralised", "standalone") if one != algorithm]
+    beside = ("standalone",) if algorithm in ("femam", "flic") else ("centralised", "standalone")
+    assert names == [one for one in beside if one != algorithm]
     assert whole.yardsticks_left == ()
     assert {one.name for one in told if one.step} == set(names)
     out, kept = tmp_path / "out", {}
@@ -108,6 +111,26 @@ def test_both_at_once_come_to_the_same_result(tmp_path, monkeypatch, algorithm):
     for name in ("metrics", "notes", "yardsticks_left"):
         assert getattr(one, name) == getattr(other, name)
     assert made[1].metrics == other.metrics
+
+
+def test_a_client_of_the_opposite_effect_is_told_that_it_loses(tmp_path, capfd):
+    rng, tables = np.random.default_rng(0), {}
+    for name, rows, sign in (("north", 200, 1), ("south", 200, 1), ("odd", 60, -1)):
+        x = rng.normal(size=(rows, 2))
+        tables[name] = x, sign * x[:, 0] > 0
+    given = {"rounds": 8, "hidden": 8, "latent": 4, "engine": "loop", "evaluate_every": 0}
+    given |= {"levels": ["global"], "rate": 1e-2, "test": 0.4}
+    out = tmp_path / "out"
+    made = intarsia.run(tables=tables, algorithm="femam", out=out, **given)
+    alone, joined = (one["odd"] for one in (made.metrics.standalone, made.metrics.clients))
+    assert joined.figures.auc < 0.1 < 0.9 < alone.figures.auc
+    (note,) = (one for one in made.notes if "worse than the own model" in one)
+    assert "1 of 3 clients on their rows, by more than chance: odd (accuracy" in note
+    assert note in results.load(out).notes
+    assert cli.main(["report", str(out), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "loses, by more than chance" in page
+    capfd.readouterr()
 
 
 def test_one_of_two_that_is_killed_loses_nothing_of_the_other(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ JsonLogs = Annotated[
 ]
 
 _WATCHED: Final = 5.0  # seconds between looks
+NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
 
 Which = Annotated[
     str,
@@ -211,7 +212,10 @@ def status(
         bool, typer.Option(help="Show it again whenever it changes, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes."""
+    """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes.
+
+    The exit status is 3 where KIT is not running.
+    """
     from intarsia.deployment.federation_file import check_kit, is_of_server
     from intarsia.deployment.process import is_running
 
@@ -231,9 +235,9 @@ def status(
                 if watch and sys.stderr.isatty():
                     typer.clear()
                 _show(kit, found)
-            if not watch:
-                return
             shown = found
+            if not watch:
+                break
             time.sleep(_WATCHED)
     except KeyboardInterrupt:
         if not watch:
@@ -241,6 +245,8 @@ def status(
     finally:
         if jobs is not None:
             jobs.close()
+    if not (watch or shown["running"]):
+        raise typer.Exit(NOT_RUNNING)
 
 
 def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None) -> dict[str, Any]:

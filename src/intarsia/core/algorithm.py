@@ -14,7 +14,7 @@ import math
 import secrets
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import KeyMaterialError
+from intarsia.errors import FederationError, KeyMaterialError
 
 T = TypeVar("T")
 Part = Literal["train", "validation", "test"]  # of a client's rows
@@ -334,6 +334,38 @@ class Clients(Protocol):
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server. Comment what it discloses where you call it."""
         ...
+
+
+def check_everyone(clients: Clients, known: Collection[ClientId], name: str) -> None:
+    """Refuse a round that not all known clients take part in, of an algorithm of that name.
+
+    Raises
+    ------
+    FederationError
+        If one is away.
+    """
+    if len(clients.ids) < len(known):
+        raise FederationError(
+            f"{len(clients.ids)} of {len(known)} clients take part in a round, and {name} needs "
+            "all; set experiment.participation = 1."
+        )
+
+
+def check_tasks(schema: Schema, name: str, *tasks: str) -> None:
+    """Refuse labels that an algorithm of that name does not learn.
+
+    Raises
+    ------
+    FederationError
+        If the task of the labels is none of these: "binary", "multiclass", "regression".
+    """
+    labels = schema.labels
+    if labels.task not in tasks:
+        of = f", {len(labels.classes)} classes" if labels.classes else ""
+        raise FederationError(
+            f"The task of the labels is {labels.task!r}{of}, and {name} learns "
+            f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
+        )
 
 
 class ClientsInPart:
@@ -656,6 +688,24 @@ class Disclosure:
         return " and ".join(dict.fromkeys(filter(None, (one.tells(options) for one in self.sends))))
 
 
+@dataclass(frozen=True)
+class LocalBaseline:
+    """How each client learns the same alone, for the comparison with what it has of the others.
+
+    By another algorithm, or by the same one without an exchange. It has the hyperparameters of the
+    run that both know, but for those that are changed.
+    """
+
+    algorithm: str
+    changed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def options(self, hyperparameters: type, of_run: Any) -> Any:
+        """Return the hyperparameters of the algorithm that learns alone."""
+        names = [one.name for one in dataclasses.fields(hyperparameters) if one.init]
+        known = {name: getattr(of_run, name) for name in names if hasattr(of_run, name)}
+        return hyperparameters(**{**known, **self.changed})
+
+
 def _architecture(options: Any, schema: Schema, client: ClientId | None) -> Any:
     return options.architecture
 
@@ -686,11 +736,24 @@ class Model:
     # state -> which classes the client has in training, (classes,): its scores are told apart by
     # them; None: they are not
     trained_classes: Callable[[Any], NDArray[np.bool_]] | None = None
-    # options -> those with which each client learns the same alone, to compare with; None: the
-    # comparison is with linear models
-    local_baseline: Callable[[Any], Any] | None = None
+    local_baseline: LocalBaseline | None = None  # None: the comparison is with linear models
     # (clients, options, what all share) -> None: new clients learn from it; None: by other means
     join: Callable[[Clients, Any, Array], None] | None = None
+
+
+def _as_it_is(server: Any, clients: Clients, rng: RandomKey) -> Any:
+    """Return the server's state as it is."""
+    return server
+
+
+def _uncertified(server: Any, clients: Clients, rng: RandomKey) -> tuple[Any, RoundMetrics]:
+    """Return the server's state, of which nothing is known."""
+    return server, RoundMetrics()
+
+
+def _concluded(server: Any, clients: Clients, rng: RandomKey) -> FinalResult:
+    """Return what a run ends with whose models are the clients' own."""
+    return FinalResult(RoundMetrics())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -702,18 +765,29 @@ class Algorithm:
 
     `private` gives the same algorithm with noise in what it releases, which hides the data of one
     of the disclosure's units; where these are samples, rows are clipped before training.
+
+    What is left out: `setup` changes nothing, `certify` and `conclude` know nothing. `states` are
+    then the hyperparameters, and what `init_server` and `init_client` are annotated to return.
     """
 
     name: str
     hyperparameters: type
     init_server: Callable[[Any, Schema, RandomKey], Any]
     init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
-    setup: Callable[[Any, Clients, RandomKey], Any]
     round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
-    conclude: Callable[[Any, Clients, RandomKey], FinalResult]
-    states: tuple[type, ...]  # the dataclasses that a checkpoint of this algorithm may hold
     model: Model
     disclosure: Disclosure
+    setup: Callable[[Any, Clients, RandomKey], Any] = _as_it_is
+    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]] = _uncertified
+    conclude: Callable[[Any, Clients, RandomKey], FinalResult] = _concluded
+    # the dataclasses that a checkpoint of this algorithm may hold
+    states: tuple[type, ...] = ()
     private: Callable[[Release], Algorithm] | None = None
     federated: ClassVar[Literal[True]] = True  # a baseline has the data in one place
+
+    def __post_init__(self) -> None:
+        if not self.states:
+            steps = (self.init_server, self.init_client)
+            made = (_annotations(getattr(one, "func", one), 0)[1] for one in steps)  # of a partial
+            found = dict.fromkeys(one for one in (*made, self.hyperparameters) if one is not None)
+            object.__setattr__(self, "states", tuple(found))

@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import INTERCEPT, Block, ClientId, Copies, Labels, distinct_of, places_of
+from intarsia.core.block import (
+    INTERCEPT,
+    Array,
+    Block,
+    ClientId,
+    Copies,
+    Labels,
+    distinct_of,
+    places_of,
+)
 from intarsia.errors import FederationError
 
 
@@ -345,6 +354,15 @@ class Schema:
         counts = {client: float(held.labelled.sum()) for client, held in self.holdings.items()}
         most = max(counts.values())
         return {client: count / most for client, count in counts.items()}
+
+    def part_of_labels(self, client: ClientId, block: Block) -> Array:
+        """Return a client's part of the labels, (samples,): they add up to those of all samples.
+
+        A label that several clients have is shared out evenly; 0 stands where there is none.
+        """
+        own = np.zeros(block.shape[0]) if block.y is None else np.nan_to_num(block.y)
+        found: Array = own / np.maximum(self.label_holders[self.samples.own(client)], 1)
+        return found
 
     def labelled_at(self, client: ClientId) -> NDArray[np.bool_]:
         """Return which samples of an aligned block have a label at the client, (samples,)."""

@@ -12,13 +12,19 @@ blocks (`new_client_hyfem`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics, evolve
+from intarsia.core.algorithm import (
+    Algorithm,
+    FinalResult,
+    LocalBaseline,
+    RoundMetrics,
+    evolve,
+)
 from intarsia.core.block import Array, ClientId
 from intarsia.core.plugins import check_allowed
 from intarsia.core.settings import hyperparameters
@@ -240,8 +246,7 @@ def _join_layers(
             grades = grade_clients(engine, algorithm, options, part)
     state, books = engine.get_states()[name], engine.books
     traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
-    known = [one.name for one in fields(fedrep.Local) if hasattr(options, one.name)]
-    local = fedrep.Local(**{name: getattr(options, name) for name in known})
+    local = LocalBaseline("local").options(fedrep.Local, options)
     with clock.part("yardsticks"), books.unmetered():
         _start(engine, fedrep.LOCAL, local, model)
         engine.ask(fedrep.personalise, {name: Shared(shared=None, round=0)})

@@ -136,7 +136,7 @@ def _train_alone(
     from intarsia.algorithms.hyfem.client import Whole
 
     assert HYFEM.model.local_baseline is not None
-    options = HYFEM.model.local_baseline(client.options)
+    options = HYFEM.model.local_baseline.options(HYFEM.hyperparameters, client.options)
     server = Server(options, client.made_of, {}, {name: 1.0}, Whole(), Whole())
     alone = replace(
         HYFEM,

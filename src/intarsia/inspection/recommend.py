@@ -36,6 +36,17 @@ def advise(
     )
 
 
+def personal(schema: Schema) -> str:
+    """Return which algorithm trains a network for each client of such a federation; "": none."""
+    labelled = all(held.labelled.any() for held in schema.holdings.values())
+    alone = all(len(cell.owners) == 1 for cell in schema.samples.cells)
+    if len(schema.clients) < 2 or not labelled or not alone:
+        return ""
+    if len(schema.features.cells) == 1:
+        return "femam" if schema.labels.task != "regression" else ""
+    return "flic"
+
+
 def _fitting(schema: Schema) -> Advice:
     by_blocks = _by_blocks(schema)
     clients = schema.clients

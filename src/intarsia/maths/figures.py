@@ -497,6 +497,19 @@ def share_interval(share: float, count: float) -> Range:
     return max(float(middle - reach), 0.0), min(float(middle + reach), 1.0)
 
 
+def difference_interval(one: float, other: float, ranges: tuple[Range, Range]) -> Range:
+    """Return the interval of `one` - `other` by the intervals of both (Zou and Donner 2008).
+
+    Both count as independent. Of two models of the same samples that is too wide, as they err on
+    much of the same.
+    """
+    (low, high), (least, most) = ranges
+    return (
+        one - other - float(np.hypot(one - low, most - other)),
+        one - other + float(np.hypot(high - one, other - least)),
+    )
+
+
 def curve(ranked: Ranked, least: float) -> Curve:
     """Return the counts above thresholds, with `least` samples or more between two of them."""
     held = (ranked.positive + ranked.negative) > 0

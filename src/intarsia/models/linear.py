@@ -57,6 +57,17 @@ def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
     ]
 
 
+def _shown_in_a_line(model: LinearClassifier | LinearRegressor) -> str:
+    if not hasattr(model, "coef_"):
+        return str(BaseEstimator.__repr__(model))
+    known = getattr(model, "classes_", None)
+    aim = "numbers" if known is None else f"{len(known):,} classes"
+    return (
+        f"<{type(model).__name__}: {model.n_features_in_:,} columns, {aim}, loss {model.loss!r}, "
+        f"regularisation {model.regularisation:g}>"
+    )
+
+
 def _shown_as_text(model: LinearClassifier | LinearRegressor) -> str:
     return as_text(_parts(model))
 
@@ -210,6 +221,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.input_tags.sparse = True
         return tags
 
+    __repr__ = _shown_in_a_line
     __str__ = _shown_as_text
     _repr_html_ = _shown_as_html
     _repr_mimebundle_ = _shown_as_either
@@ -344,6 +356,7 @@ class LinearRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # u
         tags.input_tags.sparse = True
         return tags
 
+    __repr__ = _shown_in_a_line
     __str__ = _shown_as_text
     _repr_html_ = _shown_as_html
     _repr_mimebundle_ = _shown_as_either

@@ -41,7 +41,7 @@ _KINDS: Mapping[str, Any] = {
 ERRORS = ("errors", "intercept_errors", "zero_errors", "degrees_of_freedom")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LinearParameters:
     """The parameters of a linear model on tables as their owners have them."""
 
@@ -59,6 +59,10 @@ class LinearParameters:
     errors: Mapping[str, Array] = field(default_factory=dict[str, Array])
     # (features,), what training took off: 0 of what is not centred; None: the means
     centres: Array | None = None
+
+    def __repr__(self) -> str:
+        aim = "numbers" if self.classes is None else f"{len(self.classes):,} classes"
+        return f"<LinearParameters: {len(self.features):,} columns, {aim}, loss {self.loss!r}>"
 
     @classmethod
     def of(cls, model: LinearClassifier | LinearRegressor) -> LinearParameters:

@@ -23,8 +23,10 @@ from intarsia.errors import ExperimentError
 from intarsia.models.feature_mapping import Levels, Table, known_columns
 from intarsia.models.serialization import ClientModels
 
+_MOST_CLASSES = 6  # that the one line of a network names
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ClientNetwork:
     """One client's network, with the methods and attributes of scikit-learn's estimators.
 
@@ -40,6 +42,14 @@ class ClientNetwork:
     levels_: Levels = None  # of categorical columns; None: an older version did not record them
     # (features,) what training took off: 0 of what is not centred; None: the means
     centres_: Array | None = None
+
+    def __repr__(self) -> str:
+        columns = f"{self.n_features_in_:,} columns"
+        names = ", ".join(map(repr, self.labels.classes[:_MOST_CLASSES]))
+        more = ", …" if len(self.labels.classes) > _MOST_CLASSES else ""
+        aim = "numbers" if self.labels.task == "regression" else f"classes {names}{more}"
+        count = sum(int(np.size(one)) for one in self.parameters.values())
+        return f"<ClientNetwork: {columns}, {aim}, {count:,} parameters>"
 
     @property
     def classes_(self) -> NDArray[Any]:

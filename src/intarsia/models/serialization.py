@@ -46,6 +46,7 @@ _UNREADABLE = (
     *(OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError),
     zipfile.BadZipFile,
 )
+_NAMED = 6  # clients in the one line that stands for their models
 _SHARED = "shared.npz"
 _SERVER = "server.npz"
 # beside the parameters in a client's file
@@ -82,6 +83,12 @@ class ClientModels(Mapping[ClientId, M]):
             table.add_row(Text(str(name)), f"{getattr(one, 'n_features_in_', 0):,}")
         add_more(table, len(self))
         return [table]
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(repr, list(self)[:_NAMED]))
+        more = f" and {len(self) - _NAMED:,} more" if len(self) > _NAMED else ""
+        of = f" of {names}{more}" if names else ""
+        return f"<{type(self).__name__}: {len(self):,} {self.kind}s by {self.algorithm}{of}>"
 
     def __str__(self) -> str:
         return as_text(self.parts())

@@ -206,16 +206,22 @@ def points_chart(
     return drawing(bottom + 42, said, parts, _HALF)
 
 
-def figure_charts(figures: Figures, classes: Sequence[str]) -> list[tuple[str, str]]:
-    """Return headings and charts of what the figures of a score have to draw."""
+def figure_charts(
+    figures: Figures, classes: Sequence[str], positive: str = ""
+) -> list[tuple[str, str]]:
+    """Return headings and charts of what the figures of a score have to draw.
+
+    `positive` is the class that two classes' curves are of; "": it is not known.
+    """
     found = []
+    of = f" of “{positive}”" if positive else ""
     if figures.curves:
         names = classes if len(classes) == len(figures.curves) else ()
         lines = [
             Line(names[number] if names else f"class {number + 1}", _roc(curve))
             for number, curve in enumerate(figures.curves[:_MOST_CURVES])
         ]
-        heading = f"ROC{_value(figures, 'auc', 'AUC')}"
+        heading = f"ROC{of}{_value(figures, 'auc', 'AUC')}"
         more = len(figures.curves) - len(lines)
         heading += f"; the first {len(lines)} of {len(figures.curves)} classes" if more else ""
         axes = {"across": "false positive rate", "up": "true positive rate", "unit": True}
@@ -224,11 +230,11 @@ def figure_charts(figures: Figures, classes: Sequence[str]) -> list[tuple[str, s
         bins = figures.calibration
         ends = [share_interval(one.share, one.samples) for one in bins]
         points = [(one.probability, one.share) for one in bins]
-        heading = f"Calibration{_value(figures, 'calibration_error', 'mean error')}"
+        heading = f"Calibration{of}{_value(figures, 'calibration_error', 'mean error')}"
         chart = lines_chart(
             [Line("calibration", points, ends, marked=True)],
             across="what the model says (mean probability)",
-            up="share that comes true",
+            up=f"share that is “{short(positive, 20)}”" if positive else "share that comes true",
             said=heading,
             unit=True,
             diagonal=True,

@@ -92,6 +92,14 @@ class Contents:
         )
 
     @property
+    def positive(self) -> str:
+        """Return the class of two that scores are of; "": there is none, or it is not known."""
+        known: Any = getattr(self.result, "positive_class", None)
+        if known is None and len(self.classes) == 2:
+            known = self.classes[1]
+        return "" if known is None else str(known)
+
+    @property
     def by_holders(self) -> list[tuple[str, Summary]]:
         """Return the coefficients by who holds their columns; the first of very many."""
         if self.coefficients is None:

@@ -103,6 +103,8 @@ def _evaluation(contents: Contents) -> Iterator[str]:
         yield f"| {_safe(row.name)} | {alone} | {joined} | {reach} | {pooled} |"
     if score is not None:
         yield ""
+        if contents.positive:
+            yield f"- Positive class: “{_safe(contents.positive)}”; its figures are these"
         for key, name in FIGURES.items():
             value = figure_of(score, key)
             if value is not None:

@@ -119,7 +119,7 @@ def _parts(contents: Contents) -> dict[str, Any]:
     measure, gains = said.headline(result)[0], said.gains(result)
     score = result.metrics.server
     figures = [] if score is None or score.figures is None else figure_charts(
-        score.figures, contents.classes
+        score.figures, contents.classes, contents.positive
     )  # fmt: skip
     drawn = "" if held is None else holdings_drawing(held)
     return {

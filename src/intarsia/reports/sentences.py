@@ -158,10 +158,8 @@ def gains(result: Result) -> list[Gain]:
             continue
         by = difference(alone, joined)
         verdict = "gains" if by.gain > 0 else "loses" if by.gain < 0 else "neither"
-        ends = interval_of(alone, by.figure), interval_of(joined, by.figure)
-        if by.gain and ends[0] is not None and ends[1] is not None:
-            apart = ends[0][1] < ends[1][0] or ends[1][1] < ends[0][0]
-            verdict += ", and the intervals are apart" if apart else "; the intervals overlap"
+        if by.gain:
+            verdict += ", by more than chance" if by.certain else "; it may be chance"
         found.append(Gain(name, joined.samples, by, verdict))
     return sorted(found, key=lambda one: -one.by.gain)
 
@@ -184,12 +182,12 @@ def gain_sentence(found: Sequence[Gain]) -> str:
                 "neither gain nor lose": "neither gains nor loses",
             }
             parts.append(f"{named(names)} {single[verb] if len(names) == 1 else verb}")
-    overlap = sum("overlap" in one.verdict for one in found)
+    open_ones = [one.client for one in found if one.by.gain and not one.by.certain]
     chance = ""
-    if overlap:
+    if open_ones:
         chance = (
-            f" Where the intervals overlap ({overlap} of {len(found)}), the difference may be "
-            "chance."
+            f" The difference may be chance, by the 95 % intervals, of {len(open_ones)} of "
+            f"{len(found)}: {named(open_ones)}."
         )
     return f"By federating {in_words(parts)}.{chance}"
 

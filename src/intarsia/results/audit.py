@@ -30,6 +30,17 @@ _OF = {
     "blocks": "a client's feature blocks",
     "entry": "entry by entry",
 }
+# what the values of a layout are, where the version of a run kept no words for its fields
+_UNDESCRIBED = {
+    "samples": "numbers of single rows",
+    "selected": "numbers of single rows",
+    "scores": "scores of single rows",
+    "selected scores": "scores of single rows",
+    "features": "numbers of single columns",
+    "counts": "counts of rows",
+    "blocks": "parameters of feature blocks",
+    "entry": "other numbers, such as sums over rows and parameters of models",
+}
 _PROTECTION = {
     "plain": "none: the mode is plain",
     "masked": "additive masks modulo 2^64",
@@ -63,7 +74,7 @@ class AuditLine:
     # how often each client was in it: as the one that sent, or the one that opened; none for what
     # was revealed or refreshed, which any owner of the entries opens
     clients: Mapping[ClientId, int] = field(default_factory=dict[ClientId, int])
-    contents: str = ""  # the field in plain words; "": it is described nowhere
+    contents: str = ""  # the field in plain words; "": of a message that the server wrote
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class Audit:
     trust: str = ""  # privacy.trust: whom masks protect from whom; "": it is not known
     ids: str = ""  # alignment.ids: how rows are named; "": it is not known
     epsilon: float | None = None  # of differential privacy, 0: no noise; None: it is not known
+    described: bool = True  # whether the run kept words for what its fields hold
 
     @property
     def read_by_server(self) -> tuple[AuditLine, ...]:
@@ -138,8 +150,10 @@ def sentences(audit: Audit) -> tuple[str, ...]:
     beyond = "Nothing crossed"
     if audit.undeclared:
         beyond = f"{several(len(audit.undeclared), 'thing')} crossed, listed below,"
+    older = "; the run kept no words for some of what crossed, which is told by kind of number"
     return (
-        f"The run{until} had {several(len(audit.clients), 'client')}: {named(audit.clients)}.",
+        f"The run{until} had {several(len(audit.clients), 'client')}: {named(audit.clients)}"
+        f"{'' if audit.described else older}.",
         f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
         "sent anything to another.",
         f"The server wrote {several(len(messages), 'kind')} of messages without totals, which hold "
@@ -203,7 +217,7 @@ def list_contents(found: Iterable[tuple[str, str, int]], most: int = 4) -> str:
     """
     by_message: dict[tuple[str, str], int] = {}
     for words, message, times in found:
-        key = words or "values that are described nowhere", message
+        key = words or "values that its version kept no words for", message
         by_message[key] = max(times, by_message.get(key, 0))
     counts: Counter[str] = Counter()
     for (words, _), times in by_message.items():
@@ -320,10 +334,15 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
     lines: list[AuditLine] = []
     answers = dict.fromkeys(clients, 0)
     words = {
-        f"{one['reply']}.{name}": said
+        f"{one['reply']}.{name}": one.get("contents", {}).get(name) or _UNDESCRIBED[layout]
         for one in crossings["exchanges"].values()
-        for name, said in one.get("contents", {}).items()
+        for name, layout in one["fields"].items()
     }
+    described = all(
+        name in one.get("contents", {})
+        for one in crossings["exchanges"].values()
+        for name in one["fields"]
+    )
     for one in crossings["exchanges"].values():
         counts = {name: one["with_all"] + one["with"].get(name, 0) for name in clients}
         took_part = {name: count for name, count in counts.items() if count}
@@ -339,7 +358,7 @@ def _audit(mode: str, crossings: Mapping[str, Any]) -> Audit:
         values = "an owner's entries of it, which that client seals anew"
         of = ("client", "refresh", "", what, values, True, _OWN_ENTRIES, times)
         lines.append(AuditLine(*of, contents=words_of(what, words)))
-    return Audit(mode, clients, tuple(_merge(lines)), answers=answers)
+    return Audit(mode, clients, tuple(_merge(lines)), answers=answers, described=described)
 
 
 def _exchange(
@@ -361,7 +380,7 @@ def _exchange(
         if layout == "counts" and not asked:
             protection = "none: the server needs them to add"
         of = ("server", "reply" if asked else "contribution", function, f"{one['reply']}.{name}")
-        said = one.get("contents", {}).get(name, "")
+        said = words[f"{one['reply']}.{name}"]
         yield AuditLine(*of, _OF[layout], open_, protection, times, clients, said)
     partly: Mapping[str, Mapping[ClientId, int]] = one.get("partly", {})
     rest = {

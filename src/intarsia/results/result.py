@@ -22,8 +22,10 @@ from intarsia.maths.figures import (
     CalibrationBin,
     Figures,
     PredictionBin,
+    difference_interval,
     figures_from,
     reduced,
+    share_interval,
 )
 from intarsia.partition.client_clusters import Structure, Structures
 
@@ -124,24 +126,61 @@ class Difference:
     alone: float
     joined: float
     gain: float  # by joining; below 0 the own model is better
+    certain: bool = False  # whether it is more than chance, by the 95 % intervals of both
 
 
 def difference(alone: Score, joined: Score) -> Difference:
     """Return how two models of the same rows differ.
 
-    By accuracy or R², and where that is the same by the AUC, then by the loss. The accuracy of a
-    model that says one class of all rows is that class's share: there the AUC comes first.
+    By accuracy or R²; where that is within chance by the AUC, and where nothing else differs by the
+    loss. Where three of four rows are of one class, or a model says one class of all, the accuracy
+    is little but that class's share: there the AUC counts alone, if there is one.
     """
-    ranked = ("AUC", *(_auc(one) for one in (alone, joined)))
-    right = ("accuracy", alone.accuracy, joined.accuracy)
-    single = any(
-        one.figures is not None and one.figures.only_class is not None for one in (alone, joined)
-    )
-    first = (ranked, right) if single else (right, ranked)
-    for figure, own, other in (*first, ("R²", alone.r2, joined.r2)):
-        if own is not None and other is not None and own != other:
-            return Difference(figure, own, other, other - own)
-    return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+    scores = alone, joined
+    right = _difference("accuracy", "accuracy", scores, [one.accuracy for one in scores])
+    ranked = _difference("AUC", "auc", scores, [_auc(one) for one in scores])
+    squares = _difference("R²", "r2", scores, [one.r2 for one in scores])
+    order = [ranked] if ranked is not None and any(map(_skewed, scores)) else [right, ranked]
+    found: list[Difference] = [one for one in (*order, squares) if one is not None]
+    if not found:
+        return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+    sure = [one for one in found if one.certain]
+    return (sure or found)[0]
+
+
+def _difference(
+    figure: str, key: str, scores: tuple[Score, Score], values: Sequence[float | None]
+) -> Difference | None:
+    """Return the difference by one figure; None: it is the same, or one of them lacks it."""
+    own, other = values
+    if own is None or other is None or own == other:
+        return None
+    before, after = (score_interval(one, key) for one in scores)
+    certain = False
+    if before is not None and after is not None:
+        low, high = difference_interval(other, own, (after, before))
+        certain = not low <= 0 <= high
+    return Difference(figure, own, other, other - own, certain)
+
+
+def score_interval(score: Score, key: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a figure of a score; None: it has none."""
+    if score.figures is not None and key in score.figures.intervals:
+        return score.figures.intervals[key]
+    if key == "accuracy" and score.accuracy is not None and score.samples:
+        return share_interval(score.accuracy, score.samples)
+    return None
+
+
+_SKEWED = 0.75  # share of one class from which on the accuracy tells little else
+
+
+def _skewed(score: Score) -> bool:
+    """Return whether the accuracy of a score is mostly the share of one class."""
+    found = score.figures
+    if found is None:
+        return False
+    return found.only_class is not None or (found.majority or 0.0) >= _SKEWED
 
 
 def _auc(score: Score) -> float | None:
@@ -149,9 +188,10 @@ def _auc(score: Score) -> float | None:
 
 
 def _losing(metrics: Metrics) -> list[tuple[ClientId, Difference]]:
+    """Return the clients whose federated model is worse than their own by more than chance."""
     both = [name for name in metrics.standalone if name in metrics.clients]
     found = [(name, difference(metrics.standalone[name], metrics.clients[name])) for name in both]
-    return [(name, one) for name, one in found if one.gain < 0]
+    return [(name, one) for name, one in found if one.gain < 0 and one.certain]
 
 
 def better_alone(metrics: Metrics) -> tuple[str, ...]:
@@ -163,10 +203,11 @@ def better_alone(metrics: Metrics) -> tuple[str, ...]:
     )
 
 
-def worse_by_joining(metrics: Metrics, weights: object = "samples") -> tuple[str, ...]:
+def worse_by_joining(metrics: Metrics, remedies: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a note that names each client whose federated model is worse than its own alone.
 
-    `weights` is what clients count for in the run's averages, if it has some.
+    Worse by more than chance: the 95 % interval of the difference, of both models' intervals as if
+    they were independent, is below 0. `remedies` are sentences of what may serve them.
     """
     found = _losing(metrics)
     if not found:
@@ -180,17 +221,12 @@ def worse_by_joining(metrics: Metrics, weights: object = "samples") -> tuple[str
             f"{name} ({one.figure} {one.alone:.4g} alone, {one.joined:.4g} federated{ranked})"
         )
     count = len([one for one in metrics.standalone if one in metrics.clients])
-    alike = (
-        'Clients with few rows count as much as those with many here: try weights = "samples". '
-        if weights in ("clients", "equal")
-        else ""
-    )
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
-        f"their rows: {', '.join(named)}. The interval of each figure says how much of it may be "
-        f"chance. {alike}See what each party adds with intarsia contribution, and look for better "
-        "hyperparameters with intarsia tune. Where the clients' rows follow different rules, one "
-        "model for all fits none: then femam or flic may serve, which train one for each client.",
+        f"their rows, by more than chance: {', '.join(named)}. "
+        + "".join(f"{one} " for one in remedies)
+        + "See what each party adds with intarsia contribution, and look for better "
+        "hyperparameters with intarsia tune.",
     )
 
 

@@ -35,7 +35,7 @@ from intarsia.core.algorithm import (
 )
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.core.settings import hyperparameters
+from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -143,6 +143,7 @@ def find_faults(
     given = small_federations() if federations is None else federations
     given = [given] if isinstance(given, ToyFederation) else list(given)
     made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")
+    check_ranges(made)
     modes.keys(Privacy(mode="masked"), tuple(given[0].blocks), None, "test")  # needs the library
     found = [
         *(Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm)),

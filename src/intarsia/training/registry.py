@@ -17,7 +17,7 @@ from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core import plugins
 from intarsia.core.algorithm import Algorithm, Release
-from intarsia.core.settings import hyperparameters
+from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
 from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.experiment.config import Experiment
@@ -143,6 +143,7 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
     algorithm = kind_of(description)
     given = description.hyperparameters
     options: Any = hyperparameters(algorithm.hyperparameters, given, "[algorithm]")
+    check_ranges(options)
     if not description.early_stopping:
         return algorithm, options
     if not algorithm.federated or algorithm.model.kind == "linear":

@@ -6,7 +6,7 @@ where somebody stops them: `Result.yardsticks_left` names those that are missing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from intarsia.engines import codec
 from intarsia.engines.forks import Errand
 from intarsia.engines.simulation import Simulation
 from intarsia.experiment.config import Experiment
+from intarsia.inspection import recommend
 from intarsia.maths.linear import losses
 from intarsia.protocols import evaluation
 from intarsia.results import result as results
@@ -24,6 +25,7 @@ from intarsia.results.result import Result, Score, Yardstick
 from intarsia.training import baselines, checks
 from intarsia.training.baselines import Baseline
 from intarsia.training.loop import Part
+from intarsia.training.registry import algorithm_named
 from intarsia.training.timing import Clock
 
 _OF: Final[dict[Yardstick, str]] = {
@@ -55,12 +57,15 @@ def left_of(
 ) -> tuple[Yardstick, ...]:
     """Return those that an experiment asks for and a result lacks.
 
-    A reference model that is what was trained is there already.
+    A reference model that is what was trained is there already. Beside a network of each client's
+    own there is none of all tables, unless the server has one, too.
     """
     if not description.yardsticks or checks.unmeasured(description, algorithm):
         return ()
     missing: list[Yardstick] = []
-    if found.metrics.centralised is None:
+    model = algorithm.model
+    whole = model.kind == "linear" or model.server_model is not None
+    if whole and found.metrics.centralised is None:
         missing.append("centralised")
     if not found.metrics.standalone:
         missing.append("standalone")
@@ -96,6 +101,7 @@ def complete(
     names, done = found.yardsticks_left, dict[Yardstick, Scored]()
     make = partial(_score, found, engine, algorithm, options, part)
     said = partial(_say, watch)
+    remedies = _remedies(algorithm, options, engine)
     errand = None
     if len(names) > 1 and engine.spreads and clock.seconds["training"] > _LONG:
         first = names[0]
@@ -108,11 +114,11 @@ def complete(
             said(name, "", 0, 0)
             with clock.part("yardsticks"):
                 done[name] = make(name, partial(said, name))
-            ended = _kept(found, done, clock)
+            ended = _kept(found, done, clock, remedies)
         if errand is not None:
             with clock.part("yardsticks"):
                 done[first] = errand.result(partial(said, first))
-            ended = _kept(found, done, clock)
+            ended = _kept(found, done, clock, remedies)
     finally:
         if errand is not None:
             errand.close()
@@ -131,7 +137,9 @@ class Scored:
     standalone: Mapping[ClientId, Score] | None = None
 
 
-def _kept(found: Result, done: Mapping[Yardstick, Scored], clock: Clock) -> Result:
+def _kept(
+    found: Result, done: Mapping[Yardstick, Scored], clock: Clock, remedies: Sequence[str]
+) -> Result:
     """Return a result with the reference models that are done, kept in its folder."""
     left = found.yardsticks_left
     ended = found
@@ -144,14 +152,34 @@ def _kept(found: Result, done: Mapping[Yardstick, Scored], clock: Clock) -> Resu
             metrics = replace(metrics, centralised=scored.centralised)
         else:
             metrics = metrics.beside(scored.standalone or {})
-            weights = found.hyperparameters.get("weights")
-            notes = (*notes, *results.worse_by_joining(metrics, weights))
+            notes = (*notes, *results.worse_by_joining(metrics, remedies))
         ended = replace(ended, metrics=metrics, notes=(*ended.notes, *notes))
     left = tuple(one for one in left if one not in done)
     ended = replace(ended, yardsticks_left=left, seconds=results.with_total(clock.seconds))
     if ended.folder is not None:
         ended.write(ended.folder)
     return ended
+
+
+def _remedies(algorithm: Algorithm | Baseline, options: Any, engine: Simulation) -> tuple[str, ...]:
+    """Return what may serve the clients that the federation makes worse, in sentences."""
+    found: list[str] = []
+    if getattr(options, "weights", "samples") in ("clients", "equal"):
+        found.append(
+            'Clients with few rows count as much as those with many here: try weights = "samples".'
+        )
+    if not getattr(options, "keep_own", True):
+        found.append(
+            "With keep_own = true a client keeps a network of its own where that errs less on its "
+            "rows for validation."
+        )
+    personal = recommend.personal(engine.schema("train"))
+    if personal and algorithm.model.kind == "linear":
+        found.append(
+            "Where the clients' rows follow different rules, one model for all fits none: then "
+            f"{personal} may serve, which trains one for each client."
+        )
+    return tuple(found)
 
 
 def _say(watch: Watcher | None, name: Yardstick, step: str, done: int, most: int) -> None:
@@ -203,7 +231,10 @@ def _networks(
     assert algorithm.federated
     assert algorithm.model.local_baseline is not None
     given: dict[str, Any] = {"rounds": found.rounds, "seed": found.seed, "told": told}
-    trained = engine, algorithm, algorithm.model.local_baseline(options), part
+    baseline = algorithm.model.local_baseline
+    learner = algorithm_named(baseline.algorithm)
+    assert isinstance(learner, Algorithm)
+    trained = engine, learner, baseline.options(learner.hyperparameters, options), part
     if name == "centralised":
         blocks = evaluation.server_blocks(algorithm.model, options, engine.schema("train")) or ()
         every = baselines.network_of_all(*trained, blocks=blocks, **given)

@@ -49,7 +49,9 @@ def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
     settings = {**FLIC, "yardsticks": True}
     found = intarsia.run(tables=tables(), out=tmp_path, final_epochs=80, **settings)
     assert found.metrics.centralised is None
-    assert any('"local"' in note for note in found.notes)
+    assert set(found.metrics.standalone) == {"a", "b", "c"}
+    assert found.metrics.standalone != found.metrics.clients
+    assert not any("baselines" in note for note in found.notes)
     assert found.rounds == 2
     assert list(found.model) == ["a", "b", "c"]
     assert set(found.metrics.clients) == {"a", "b", "c"}

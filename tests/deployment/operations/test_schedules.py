@@ -127,10 +127,10 @@ def test_the_commands_write_show_and_end_a_schedule(kit, tmp_path, capfd):
     words = ["federation", "schedule", str(kit), str(file)]
     assert main([*words, "--at", "03:30", "--keep", "7"]) == 0
     assert "runs calm every day at 03:30, from 20" in capfd.readouterr().err
-    assert main(["federation", "status", str(kit), "--json"]) == 0
+    assert main(["federation", "status", str(kit), "--json"]) == 3
     (one,) = json.loads(capfd.readouterr().out)["schedules"]
     assert (one["name"], one["at"], one["keep"]) == ("calm", "03:30", 7)
-    assert main(["federation", "status", str(kit)]) == 0
+    assert main(["federation", "status", str(kit)]) == 3
     assert "  every day at 03:30: calm, from 20" in capfd.readouterr().err
     for wrong in ("3:30", "25:00", "night"):
         assert main([*words, "--at", wrong]) == 2

@@ -523,7 +523,11 @@ FEMAM = fl.Algorithm(
     certify=certify,
     conclude=conclude,
     states=(Server, at_client.Client, FeMAM, Level, state.Offset, state.Prior),
-    model=fl.Model(predict=at_client.predict, network=at_client.network),
+    model=fl.Model(
+        predict=at_client.predict,
+        network=at_client.network,
+        local_baseline=fl.LocalBaseline("local"),
+    ),
     disclosure=fl.Disclosure(
         sends=opening_models(
             (

@@ -297,6 +297,7 @@ FLIC = sharing.network_algorithm(
     sends=(*barycentre.SENDS, *fl.asks(pretrain, personalise), *own_network.SENDS),
     round=round,
     own_feature_space=True,
+    local_baseline=fl.LocalBaseline("local"),
     join=join,
     dp_unit="client",
     states=(fl.Release,),

@@ -83,11 +83,16 @@ class Flic(NetworkOptions):
         """Return what a client's network is made of."""
         return replace(
             super().architecture,
-            layer=self.variant == "hl",
+            layer=self.layer,
             anchors=True,
             covariances=self.anchor_covariance == "learned",
             mixing=self.mixing if self.scheme == "l2gd" else 0.0,
         )
+
+    @property
+    def layer(self) -> bool:
+        """Return whether there is a hidden layer α."""
+        return self.variant == "hl"
 
     @property
     def shared_parts(self) -> tuple[str, ...]:

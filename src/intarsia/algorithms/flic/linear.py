@@ -233,11 +233,7 @@ def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Serve
     FederationError
         If labels are classes, or a client has no labels or fewer features than the latent space.
     """
-    if schema.labels.task != "regression":
-        raise FederationError(
-            f"The labels are classes ({schema.labels.task}), and flic-linear learns numbers; use "
-            '"flic", or set labels.task = "regression".'
-        )
+    fl.check_tasks(schema, "flic-linear", "regression")
     for name, held in schema.holdings.items():
         if len(held.features) < options.latent or not held.labelled.any():
             raise FederationError(

@@ -276,10 +276,10 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     """Certify the final model and reveal it, with standard errors where they are asked for."""
     why = _lacks_errors(server) if server.options.errors else None
     final = _conclude(server, clients, rng, errors=server.options.errors and why is None)
-    if why is None:
-        return final
-    note = f"No standard errors (algorithm.errors): {why}."
-    return replace(final, notes=(*final.notes, note))
+    notes = [server.choice] if server.choice else []
+    if why is not None:
+        notes.append(f"No standard errors (algorithm.errors): {why}.")
+    return replace(final, notes=(*final.notes, *notes))
 
 
 def _lacks_errors(server: Server) -> str | None:

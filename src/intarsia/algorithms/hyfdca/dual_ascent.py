@@ -339,9 +339,10 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     sparse = clients.reveal(zeros.sparse) > 0
     wide = sparse and server.features > server.samples and not server.options.l1_ratio
     if server.options.network_told and not wide:
-        options = choose_by_network(server, square, sealed=clients.sealed)
+        options, why = choose_by_network(server, square, sealed=clients.sealed)
         exact = options.method == "newton" and options.frame
-        server = replace(server, options=options, dealer=server.dealer if exact else None)
+        dealer = server.dealer if exact else None
+        server = replace(server, options=options, dealer=dealer, choice=why)
     untold = shared and not wide and _needs_no_norms(server)
     if untold:
         clients.ask(settle_sizes, dict.fromkeys(clients.ids, Sizes(norms.sizes)))

@@ -202,6 +202,7 @@ class Server:
     dealer: newton_shares.Dealer | None = None
     readers: bool = False  # whether one client alone reads each score: False in an earlier version
     weighted: bool = False  # whether rows have weights
+    choice: str = ""  # which method the network chose and why, in a sentence; "": it chose none
 
     retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
 
@@ -282,8 +283,8 @@ class Cost:
     seconds: float  # of computing
 
 
-def choose_by_network(server: Server, square: float, *, sealed: bool) -> HyFDCA:
-    """Return the options with the method that is fastest over the network that they tell.
+def choose_by_network(server: Server, square: float, *, sealed: bool) -> tuple[HyFDCA, str]:
+    """Return the options with the method that is fastest over the network that they tell, and why.
 
     `square` is the mean ‖x_i‖².
     """
@@ -295,14 +296,30 @@ def choose_by_network(server: Server, square: float, *, sealed: bool) -> HyFDCA:
         line = cost.bytes / rate if rate else 0.0
         return cost.seconds + cost.exchanges * options.latency_seconds + line
 
-    chosen = min(found, key=seconds)
-    return replace(
+    chosen, *others = sorted(found, key=seconds)
+    told = [f"{options.latency_seconds:g} s for an exchange"] if options.latency_seconds else []
+    if options.megabytes_per_second:
+        told.append(f"{options.megabytes_per_second:g} megabytes a second")
+    beside = " and ".join(f"{seconds(one):.2g} s by {_METHODS[one]}" for one in others)
+    why = (
+        f"Over a network with {' and '.join(told)} the run takes {_METHODS[chosen]}: an estimated "
+        f"{seconds(chosen):.2g} s, against {beside}."
+    )
+    kept = replace(
         options,
         method="ascent" if chosen == "ascent" else "newton",
         frame=chosen != "gradients",
         latency_seconds=0.0,
         megabytes_per_second=0.0,
     )
+    return kept, why
+
+
+_METHODS = {
+    "exact": "Newton's method with its whole system",
+    "gradients": "Newton's method by gradients (frame = false)",
+    "ascent": "dual ascent",
+}
 
 
 def estimate_costs(server: Server, square: float, *, sealed: bool) -> Mapping[str, Cost]:

@@ -36,7 +36,7 @@ With one block that all hold this is FedProx, or FedAvg ("avg"), as with `blocks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -311,18 +311,15 @@ def _blocks_of_several(options: HyFEM, schema: Schema) -> dict[str, tuple[Client
     }
 
 
-def _alone(options: HyFEM) -> HyFEM:
-    """Return how each client learns alone: nothing is shared, and nothing matched."""
-    return replace(
-        options,
-        shares="nothing",
-        blocks="all",
-        start="common",
-        matching="none",
-        growth="none",
-        most_hidden=(),
-    )
-
+# nothing is shared, and nothing matched
+_ALONE = {
+    "shares": "nothing",
+    "blocks": "all",
+    "start": "common",
+    "matching": "none",
+    "growth": "none",
+    "most_hidden": (),
+}
 
 HYFEM = fl.Algorithm(
     name="hyfem",
@@ -340,7 +337,7 @@ HYFEM = fl.Algorithm(
         architecture=_architecture,
         server_model=at_client.SERVER_MODEL,
         trained_classes=lambda client: client.classes,
-        local_baseline=_alone,
+        local_baseline=fl.LocalBaseline("hyfem", _ALONE),
     ),
     disclosure=fl.Disclosure(
         sends=fl.opening(

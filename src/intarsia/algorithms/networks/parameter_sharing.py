@@ -457,6 +457,7 @@ def network_algorithm(
     part_of_loss: fl.ClientFunction = part_of_loss,
     own_feature_space: bool = False,
     join: Callable[[fl.Clients, Any, Array], None] | None = None,
+    local_baseline: fl.LocalBaseline | None = None,
     dp_unit: Literal["sample", "client"] = "sample",
     states: Sequence[type] = (),
     **steps: Any,
@@ -496,7 +497,11 @@ def network_algorithm(
         hyperparameters=options,
         states=(Server, Client, options, Start, *states),
         model=fl.Model(
-            predict=predict, network=network, own_feature_space=own_feature_space, join=join
+            predict=predict,
+            network=network,
+            own_feature_space=own_feature_space,
+            local_baseline=local_baseline,
+            join=join,
         ),
         disclosure=fl.Disclosure(
             sends=(*opening_shared((*sends, *loss)), *label_scaling.SENDS),

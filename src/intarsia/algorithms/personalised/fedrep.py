@@ -23,8 +23,8 @@ hetfedrep
     is FLIC with λ1 = λ2 = 0 and no pretraining. `weight_decay`, `shared_from` and `shared_epochs`
     are theirs.
 local
-    Nothing, and there is no α: a client trains in the rounds that it is there for, as the others
-    do, and no client sends anything.
+    Nothing, and there is no α without `layer`: a client trains in the rounds that it is there for,
+    as the others do, and no client sends anything.
 fedavg-ft
     All of the network. There is no step 1, and at the end all clients train all of it once more,
     each for itself: the fine-tuning. With `final_epochs` = 0 it is federated averaging (McMahan,
@@ -123,12 +123,21 @@ class HetFedRep(NetworkOptions):
 class Local(NetworkOptions):
     """Hyperparameters, with the defaults of FLIC's paper for real data."""
 
-    own_parts: ClassVar[tuple[str, ...]] = ("embedding.*", "classifier.*")
-
     local_epochs: Count = 10
     final_epochs: CountOrZero = 10  # at all clients after the last round
     optimiser: Literal["adam", "sgd"] = "adam"  # fresh in each round
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
+    layer: bool = False  # a hidden layer between embedding and classifier
+
+    @property
+    def architecture(self) -> Architecture:
+        """Return what a client's network is made of."""
+        return replace(super().architecture, layer=self.layer)
+
+    @property
+    def own_parts(self) -> tuple[str, ...]:
+        """Return which parameters each client has for itself: all."""
+        return ("*",)
 
     @property
     def shared_parts(self) -> tuple[str, ...]:
