@@ -67,7 +67,7 @@ _RESNET = (
 _WRITERS = ("partition.clients=100",)
 _AS_PUBLISHED = (
     *('algorithm.variant="class"', "algorithm.pretraining_epochs=100"),
-    *("algorithm.anchor_scale=1", "algorithm.weight_decay=0"),
+    *("algorithm.anchor_scale=1", "algorithm.weight_decay=0", "algorithm.embedding_decay=0"),
 )
 CELLS = {
     "hyfem-resnet18": Cell("hyfem-cifar10-blocks", _RESNET, 128, 3.0, 16),

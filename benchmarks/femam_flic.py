@@ -113,7 +113,7 @@ def choices() -> dict[str, dict[str, Mapping[str, Any]]]:
     found["flic"], found["femam-flic"] = {}, {}
     for weight, grouped, rounds in FLICS:
         first = {"alignment_weight": weight, "pretraining_epochs": 50, **NETWORK, **TRAIN}
-        first |= {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0}
+        first |= {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0, "embedding_decay": 0.0}
         if grouped:
             first["meta_classes"] = groups()
         name = f"λ1 = {weight:g}, {'groups' if grouped else 'classes'}, {rounds} rounds"

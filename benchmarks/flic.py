@@ -85,7 +85,12 @@ def _digits(file: str, clients: int, classes: int) -> Problem:
 
 
 # the paper's settings where the defaults differ
-PAPER = {"pretraining_epochs": 100, "anchor_scale": 1.0, "weight_decay": 0.0}
+PAPER = {
+    "pretraining_epochs": 100,
+    "anchor_scale": 1.0,
+    "weight_decay": 0.0,
+    "embedding_decay": 0.0,
+}
 PROBLEMS: Mapping[str, Problem] = {
     "bci": Problem("flic-bci"),
     "femnist-50": Problem("flic-femnist"),

@@ -55,6 +55,7 @@ def accuracies(seed: int) -> dict[int, tuple[list[float], list[float]]]:
             variant="hl",
             anchor_scale=1.0,
             weight_decay=0.0,
+            embedding_decay=0.0,
             local_epochs=5,
             rounds=4,
             evaluate_every=0,

@@ -17,7 +17,13 @@ import intarsia
 
 CLIENTS, HIDDEN, TEST = 20, 3, 0.5
 ROWS = (25, 50, 100)  # of a client, training and test
-PAPER = {"variant": "hl", "pretraining_epochs": 100, "anchor_scale": 1.0, "weight_decay": 0.0}
+PAPER = {
+    "variant": "hl",
+    "pretraining_epochs": 100,
+    "anchor_scale": 1.0,
+    "weight_decay": 0.0,
+    "embedding_decay": 0.0,
+}
 METHODS = {
     "local": {},
     "hetfedrep": {},

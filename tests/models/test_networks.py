@@ -35,6 +35,7 @@ SETTINGS = {
     "variant": "hl",
     "anchor_scale": 1.0,
     "weight_decay": 0.0,
+    "embedding_decay": 0.0,
     "hidden": 8,
     "latent": 4,
     "rate": 0.02,

@@ -63,6 +63,7 @@ SAID: dict[str, tuple[str, str]] = {
         " the same also linear, residual, residual-batch; or your own, module:name (cohort.md)",
         "convolutional, residual for images",
     ),
+    "embedding_decay": ("decay of the embedding", "3e-3 where clients have few rows"),
     "engine": (
         "how clients of this process train together",
         "loop to debug; compiled for long runs",

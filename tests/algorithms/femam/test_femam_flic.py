@@ -30,7 +30,7 @@ LABELS = Labels("multiclass", ("a", "b", "c"))
 DOUBLE = {"precision": "double", "engine": "loop"}
 SMALL = {
     **{"hidden": 8, "latent": 4, "local_epochs": 2, "batch": 100, "pretraining_epochs": 3},
-    **{"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0},
+    **{"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0, "embedding_decay": 0.0},
 }
 GLOBAL = Flic(scheme="fedavg-ft", final_epochs=0, rate=0.01, **SMALL, **DOUBLE)
 LEVELS = {

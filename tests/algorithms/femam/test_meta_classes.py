@@ -27,6 +27,7 @@ SMALL = {
     "variant": "hl",
     "anchor_scale": 1.0,
     "weight_decay": 0.0,
+    "embedding_decay": 0.0,
     "hidden": 8,
     "latent": 3,
     "local_epochs": 1,

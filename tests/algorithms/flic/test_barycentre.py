@@ -33,6 +33,7 @@ OPTIONS = {
     "variant": "hl",
     "anchor_scale": 1.0,
     "weight_decay": 0.0,
+    "embedding_decay": 0.0,
     "anchor_covariance": "learned",
     "anchor_average": "barycentre",
     "precision": "double",

@@ -35,7 +35,7 @@ from intarsia.maths.matching import distribution_distances  # noqa: E402
 LABELS = Labels("multiclass", ("a", "b", "c"))
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
 # with a layer that all share, and without decay
-PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0}
+PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0, "embedding_decay": 0.0}
 FLIC_SMALL = {
     **{**SMALL, **PLAIN, "pretraining_epochs": 2},
     **{"alignment_weight": 0.1, "calibration_weight": 0.1},
@@ -556,19 +556,23 @@ def test_anchors_of_classes_that_a_client_lacks_move_only_if_asked():
 
 
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)
-def test_weight_decay_spares_the_embedding(algorithm):
+@pytest.mark.parametrize("key", ["weight_decay", "embedding_decay"])
+def test_each_decay_is_of_its_own_layers_alone(algorithm, key):
     off = {"alignment_weight": 0.0, "calibration_weight": 0.0, "pretraining_epochs": 0}
-    norms = {}
+    given = {**SMALL, "local_epochs": 1, "batch": 100, **(off if algorithm is FLIC else {})}
+    given |= {"weight_decay": 0.0, "embedding_decay": 0.0}
+    found = {}
     for decay in (0.0, 1e6):  # Adam then follows the decay alone: every weight falls by the rate
-        given = {**SMALL, "local_epochs": 1, "batch": 100, **(off if algorithm is FLIC else {})}
-        options = algorithm.hyperparameters(**given, weight_decay=decay, **DOUBLE)
+        options = algorithm.hyperparameters(**{**given, key: decay}, **DOUBLE)
         engine, server = started(algorithm, options)
         engine.begin_round(1, ("c0",))
         algorithm.round(server, engine, engine.key())
-        own = parameters(engine)["c0"]
-        norms[decay] = own["embedding.0.weight"], np.abs(own["classifier.weight"]).sum()
-    np.testing.assert_array_equal(norms[0.0][0], norms[1e6][0])
-    assert norms[1e6][1] < norms[0.0][1]
+        found[decay] = parameters(engine)["c0"]
+    of, spared = "classifier.weight", "embedding.0.weight"
+    if key == "embedding_decay":
+        of, spared = spared, of
+    assert np.abs(found[1e6][of]).sum() < np.abs(found[0.0][of]).sum()
+    np.testing.assert_array_equal(found[0.0][spared], found[1e6][spared])
 
 
 @pytest.mark.parametrize("algorithm", [FLIC, HETFEDREP, LOCAL], ids=lambda one: one.name)

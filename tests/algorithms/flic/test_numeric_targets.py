@@ -32,7 +32,7 @@ from intarsia.maths.training.local_training import objective  # noqa: E402
 
 NUMBERS = Labels("regression")
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "final_epochs": 1, "batch": 12}
-PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0}
+PLAIN = {"variant": "hl", "anchor_scale": 1.0, "weight_decay": 0.0, "embedding_decay": 0.0}
 FLIC_SMALL = {
     **{**SMALL, **PLAIN, "pretraining_epochs": 2},
     **{"alignment_weight": 0.1, "calibration_weight": 0.1},

@@ -58,8 +58,9 @@ Departures from the paper
   anchor, exactly; the maximum mean discrepancy ("energy") is that of the kernel -‖x - y‖.
 
 Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text
-but for the two first of these and the variant "class". With `pretraining_epochs` = 10, where both
-have 100, these four were chosen on problems of clients with few rows (`benchmarks/unseen.py`):
+but for `anchor_scale`, `weight_decay` and the variant "class". With `pretraining_epochs` = 10,
+where both have 100, and `embedding_decay` = 3e-3, where both have none, these were chosen on
+problems of clients with few rows (`benchmarks/unseen.py`). The code has:
 - `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
   of the same size, which is larger by what the sample strays; the covariances of both have the
   divisor n - 1, while those of "gaussian" have n

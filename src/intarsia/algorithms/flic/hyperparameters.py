@@ -23,14 +23,15 @@ from intarsia.errors import ExperimentError
 class Flic(NetworkOptions):
     """Hyperparameters, with the paper's meaning.
 
-    Defaults are those of the paper, but for alignment before the first round and for weight decay,
-    which keep clients with few rows from learning them by heart.
+    Defaults are those of the paper, but for alignment before the first round, the anchors' scale
+    and the decays, which keep clients with few rows from learning them by heart.
     """
 
     known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
 
     variant: Literal["class", "hl"] = "class"  # hl: with a hidden layer α that all share
     weight_decay: NotNegative = 1e-2
+    embedding_decay: NotNegative = 3e-3
     scheme: Literal["fedrep", "fedavg-ft", "l2gd"] = "fedrep"  # which of α and β all share
     mixing: PositiveFraction = 0.5  # ω of the scheme l2gd
     alignment_weight: NotNegative = 1e-3  # λ1

@@ -125,6 +125,9 @@ def training_of(
     if getattr(options, "optimiser", "adam") == "sgd":
         optimiser = SGD(rate=options.rate, momentum=options.momentum)
     heads = ["classifier.*", *["shared.*"] * made_of.layer, *["common.*"] * bool(made_of.mixing)]
+    decay = dict.fromkeys(heads, options.weight_decay)
+    if options.embedding_decay and made_of.embedding != "linear":  # which has no parameters
+        decay["embedding.*"] = options.embedding_decay
     return LocalTraining(
         model=architecture.structure(outputs, made_of, features, training=True),
         loss=targets.weighed(loss, options.class_weights),
@@ -135,7 +138,7 @@ def training_of(
         batch_size=options.batch if batch is None else batch,
         bf16=options.precision == "bf16",
         train=parts,
-        decay=dict.fromkeys(heads, options.weight_decay),
+        decay=decay,
         proximal=dict.fromkeys(parts, proximal),
         squared=squared,
         noise=drawn,

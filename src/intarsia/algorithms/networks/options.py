@@ -79,6 +79,7 @@ class NetworkOptions(TrainingOptions):
 
     rate: Positive = 1e-3
     weight_decay: NotNegative = 0.0  # on the layers behind the embedding
+    embedding_decay: NotNegative = 0.0  # on the embedding
     batch: Count = 100
     # what the embedding is; "convolutional" for images, "module:name" for a function of your own
     embedding: str = "perceptron"
