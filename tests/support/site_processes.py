@@ -6,6 +6,7 @@ NVIDIA FLARE around it.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ def serve(folder: Path) -> None:
         write_atomically(folder / PORT, str(server.getsockname()[1]).encode())
         while True:
             line, _ = server.accept()
-            with line:
+            with line, contextlib.suppress(OSError):  # who waits no longer asks again
                 line.sendall(site.handle(read(line)))
 
 
