@@ -440,6 +440,12 @@ MUTATIONS = [
         ("another word for a level", "if type(value) is not int:", "if False:", CLOSED),
         ("models compared in another state", "digest.update(state())", "pass", COMPARED),
         (
+            "the best round gone back to again and again",
+            "{**sums.once, _RESTORED: ()}",
+            "{_RESTORED: ()}",
+            COMPARED,
+        ),
+        (
             "training after the model was read",
             "if sums.ended and not (fn.protocol or one.model):",
             "if False:",
