@@ -453,7 +453,7 @@ MUTATIONS = [
         ),
         (
             "a second message to what is asked for once",
-            "if known != digest and not fewer:",
+            "if known != told and not fewer:",
             "if False:",
             BETWEEN,
         ),
@@ -1458,6 +1458,12 @@ MUTATIONS = [
         "deployment/server.py",
         ("links out of a run's folder", "if led is None:", "if True:", PAGES),
         ("kinds of what a run's folder says", "check_kind(found, RunStatus)", "pass", PAGES),
+        (
+            "damaged requests of runs",
+            "and (own / _REQUEST).is_file():",
+            "and False:",
+            PAGES,
+        ),
         (
             "damaged folders of runs",
             "except DAMAGE as problem:",
