@@ -440,6 +440,12 @@ MUTATIONS = [
         ("another word for a level", "if type(value) is not int:", "if False:", CLOSED),
         ("models compared in another state", "digest.update(state())", "pass", COMPARED),
         (
+            "the best round gone back to again and again",
+            "{**sums.once, _RESTORED: ()}",
+            "{_RESTORED: ()}",
+            COMPARED,
+        ),
+        (
             "training after the model was read",
             "if sums.ended and not (fn.protocol or one.model):",
             "if False:",
@@ -447,7 +453,7 @@ MUTATIONS = [
         ),
         (
             "a second message to what is asked for once",
-            "if known != digest and not fewer:",
+            "if known != told and not fewer:",
             "if False:",
             BETWEEN,
         ),
@@ -1452,6 +1458,12 @@ MUTATIONS = [
         "deployment/server.py",
         ("links out of a run's folder", "if led is None:", "if True:", PAGES),
         ("kinds of what a run's folder says", "check_kind(found, RunStatus)", "pass", PAGES),
+        (
+            "damaged requests of runs",
+            "and (own / _REQUEST).is_file():",
+            "and False:",
+            PAGES,
+        ),
         (
             "damaged folders of runs",
             "except DAMAGE as problem:",

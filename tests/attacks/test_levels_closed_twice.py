@@ -13,15 +13,21 @@ import numpy as np
 import pytest
 from scipy.special import chdtri
 
+import four_sites
 import sites
 from departing_server import NAMES, begin
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.wire import Answer, Call
+from intarsia.experiment import config as experiment
 from intarsia.maths import shrinkage
+from intarsia.results.chained_log import read_chain
+from intarsia.training.run import run
 
 pytest.importorskip("torch")
 
@@ -173,3 +179,29 @@ def test_another_word_for_a_level_is_no_other_level(tmp_path, goes_on, level):
     keeps(close(made, "bank", worth(0.1)))
     level = np.array(level) if isinstance(level, list) else level
     assert close(made, "bank", worth(0.2), level=level).error == "RefusedError"
+
+
+def test_a_run_that_goes_back_to_its_best_round_closes_later_levels_once_more(tmp_path):
+    """Levels that were closed after the best round are closed anew from there: of other models."""
+    described = four_sites.write_tables("femam", tmp_path)
+    for name, text in described.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
+    settings = {"rounds": 14, "early_stopping": 2, "evaluate_every": 1}
+    tree = four_sites.tree("femam", described, tmp_path, **settings)
+    levels = {"levels": ["global", "auto", "global", "personal"], "level_schedule": "adaptive"}
+    tree["algorithm"] |= {**levels, "level_rounds": 2, "validation": 0.3, "warm_up": 1}
+    tree["algorithm"]["patience"] = 1
+    tree["split"] = {"stopping": 0.2}
+    whole = experiment.from_dict(tree, tmp_path)
+    found = {name: site_in(tmp_path / name) for name in described}
+    lines = sites.Lines(found, lambda client, number, data, deliver: deliver(data))
+    where = lines, NAMES, tmp_path / "server"
+    result = remote_running.run_over(whole, *where, patience=sites.HASTY)
+    assert result.best_round < result.rounds
+    asked = read_chain(tmp_path / "bank" / LOG, tmp_path / "bank" / HEAD)
+    closed = [one for one in asked.entries if one.get("function") == "femam.close_level"]
+    assert len(closed) > len(tree["algorithm"]["levels"]) - 1
+    alone = run(whole, out=None)
+    assert alone.best_round == result.best_round
+    assert alone.metrics.clients == result.metrics.clients

@@ -29,6 +29,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.wire import Answer
+from intarsia.protocols.early_stopping import Return
 
 LEVELS = {"levels": ["global", "auto", "personal"], "validation": 0.3}
 LOOKS = {
@@ -41,9 +42,9 @@ GIVEN = {"adaptive": 3, "paper": 2}  # level 2, and the first look of it
 class Server:
     """A server that has clients compare models, once the run has come to where they do."""
 
-    def __init__(self, folder, schedule):
+    def __init__(self, folder, schedule, **tree):
         self.function, settings = LOOKS[schedule]
-        self.made = begin(folder, "femam", self.function, algorithm=settings)
+        self.made = begin(folder, "femam", self.function, algorithm=settings, **tree)
         self.schedule = schedule
         _, self.told, answer = self.made.of("femam.send_model", "bank")[-1]
         self.size = codec.decode(answer.body, state.Model).model.size
@@ -118,6 +119,38 @@ def test_a_level_s_models_are_compared_once(server):
     if server.schedule == "adaptive":  # there are two looks
         assert server.compare(server.models(1, given + 1)) == ""
         assert server.compare(server.models(2, given + 1)) == "RefusedError"
+
+
+def test_a_client_at_the_best_round_compares_once_more(tmp_path, monkeypatch):
+    """It goes back with early stopping, once, and may be trained on from there."""
+    monkeypatch.setattr(
+        sites, "HASTY", dataclasses.replace(sites.HASTY, absent="continue", quorum=3)
+    )
+    stopping = {
+        "experiment": {"early_stopping": 2, "evaluate_every": 1},
+        "split": {"stopping": 0.2},
+    }
+    server = Server(tmp_path / "run", "adaptive", **stopping)
+    begun = server.made.of("femam.begin_level", "bank")[-1][1]
+    begins = dataclasses.replace(server.told, function=begun.function, body=begun.body)
+    back = dataclasses.replace(
+        server.told, function="early_stopping.return_to_best", body=codec.encode(Return())
+    )
+
+    def return_to_best(base):
+        assert server._send(back, base).error == ""
+        server._send(begins, server.made.sequence)  # refused where the best round had begun it
+
+    assert server.compare(server.models(0)) == ""
+    return_to_best(server.made.sequence)
+    assert server.compare(server.models(1)) == ""
+    assert server.compare(server.models(2)) == "RefusedError"
+    assert server._send(back, server.made.last("bank").sequence).error == "RefusedError"
+    # and not where its round begins again, and it goes back to the best one again
+    return_to_best(server.told.anchor)
+    assert server.compare(server.models(2)) == "RefusedError"
+    server.go_back(trained=True)
+    assert server.compare(server.models(2)) == "RefusedError"
 
 
 OPTIONS = FeMAM(

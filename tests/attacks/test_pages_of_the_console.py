@@ -94,6 +94,7 @@ DAMAGED = {
     ("calm", "out/pending.json"): (b"{", b'{"bank": 7}', b"[1]", b"\xff\xfe"),
     ("calm", "out/away.json"): (b"7", b"[7]"),
     ("early", "silent.json"): (b"7",),
+    ("early", "request.json"): (b"{", b"{}", b"[]", b'{"sites": 7, "patience": {}}'),
     ("calm", "out/experiment.json"): (b"\xff", b'{"experiment": [], "client": 3}'),
     ("heart", "out/history.jsonl"): (b"\xff\xfe",),
     ("heart", "out/audit.json"): (b"[1]",),

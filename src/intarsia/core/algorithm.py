@@ -588,6 +588,9 @@ class Sends:
     once: bool = False
     # the field of the message for each of whose values it is asked for with one message alone
     once_for: str = ""
+    # whether clients go back by it to what they kept, once: from there what is asked for once for a
+    # value is asked for once more
+    restores: bool = False
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

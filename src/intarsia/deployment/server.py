@@ -247,6 +247,8 @@ def _status_in(own: Path) -> RunStatus:
         state = "stopped"
     elif (own / _JOB).is_file():
         state = "running"
+    if state in ("waiting", "running") and (own / _REQUEST).is_file():
+        _asked_for(own)  # or the supervisor would end by it, and all runs with it
     pending = _pending(own) if state == "running" else {}
     # one of a job before the newest is over
     told = failure is not None and (state != "running" or _has_said(own))

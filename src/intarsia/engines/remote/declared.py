@@ -46,6 +46,7 @@ from intarsia.privacy.secure_aggregation.protocol import Piece
 NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 MOST: Final = 8.0  # factor of a total in a combination
 _KEPT: Final = 8  # exchanges of a function that are remembered
+_RESTORED: Final = " after the best round"  # of what is asked for once
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class Declared:
         What is asked for once for a value of a field is asked of one `state`, too: a client that
         goes back, and is trained otherwise, would give another answer to the same message. A round
         that begins again without a client may tell the others anew: what sums came to is another
-        one then.
+        one then. So it is, once, where clients went back to the best round of the run.
         """
         fn = one.function
         if sums.ended and not (fn.protocol or one.model):
@@ -287,6 +288,8 @@ class Declared:
                 f"{fn.name} was asked for after the server read the model, which ends the training;"
                 " run the algorithm as it is at the server, or begin another run."
             )
+        if one.restores:
+            return replace(sums, once={**sums.once, _RESTORED: ()})
         if not one.once and not one.once_for:
             return sums
         key, digest = fn.name, hashlib.blake2b(call.body, digest_size=16)
@@ -297,7 +300,7 @@ class Declared:
                     f"{type(message).__name__}.{one.once_for} of {key} is {repr(value)[:80]}, and "
                     "is to be a whole number; run the algorithm as it is at the server."
                 )
-            key = f"{key} {value}"
+            key = f"{key} {value}{_RESTORED if _RESTORED in sums.once else ''}"
             digest.update(state())
         told = digest.hexdigest()
         known, *asked = sums.once.get(key, (told, *call.asked))
