@@ -278,7 +278,7 @@ def test_objects_show_the_tables_of_the_terminal_and_escape_them(folder, capfd):
         assert set(str(one).splitlines()) <= set(told)
     assert "certificate: the optimum lies between" in str(result)
     assert "small" not in str(result)
-    assert str(result.model).startswith("LinearClassifier of 3 columns")
+    assert str(result.model).startswith("LinearClassifier of 3 features")
     assert result.model._repr_mimebundle_()["text/html"] == result.model._repr_html_()
     for one in (result, inspection, compared, result.model):
         html = one._repr_html_()

@@ -28,7 +28,7 @@ from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inspection.column_names import LABELS, is_amount, is_id, label_rank, words
-from intarsia.inspection.tails import has_long_tail
+from intarsia.inspection.tails import Tail, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 _MARKS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".")  # for missing values
@@ -88,10 +88,10 @@ class Column:
         return self.whole and self.distinct and max(span) - min(span) == self.rows - 1
 
     @property
-    def long_tail(self) -> bool:
-        """Return whether a few of the numbers are far above the rest."""
+    def tail(self) -> Tail:
+        """Return where a few of the numbers are far from the rest."""
         known = np.array([*(self.figures or ()), np.nan])
-        return self.figures is not None and has_long_tail(known[self.codes])
+        return "" if self.figures is None else tail_of(known[self.codes])
 
     @cached_property
     def canonical(self) -> NDArray[Any]:
