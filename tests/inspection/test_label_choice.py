@@ -127,3 +127,11 @@ def test_words_among_numbers_and_errors_of_spreadsheets_are_missing(tmp_path):
     assert {"unknown", "#DIV/0!", "k. A."} <= {*found.source.missing}
     assert "A" not in found.source.missing  # of few numbers, which may be codes
     assert [one.name for one in found.features if one.figures is not None] == ["size", "age"]
+
+
+def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):
+    numbers = np.arange(ROWS).astype(object)
+    numbers[-1] = "total"
+    columns = {"id": numbers, "age": AGE, "label": drawn("no", "yes")}
+    (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert found.source.id == "id"

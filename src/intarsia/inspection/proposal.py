@@ -379,7 +379,9 @@ def _spelled(
 def _words_among_numbers(given: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the few words, without a figure, of columns whose other values are all numbers."""
     found: dict[str, None] = {}
-    for own in given.values():
+    for name, own in given.items():
+        if is_id(name):  # such as the word before a total
+            continue
         others = [one for one in own if one not in _MARKS]
         words = [one for one in others if not re.search(r"\d", one) and number(one) is None]
         rest = [one for one in others if one not in words]
