@@ -271,7 +271,7 @@ def test_objects_show_the_tables_of_the_terminal_and_escape_them(folder, capfd):
     assert main(["inspect", str(experiment), "-c", f"experiment.out={folder.parent}"]) == 0
     assert main(["compare", str(folder)]) == 0
     assert main(["coefficients", str(folder)]) == 0
-    told = [line.rstrip() for line in said(capfd)[1].splitlines()]
+    told = [line.rstrip() for line in said(capfd)[0].splitlines()]
     result = intarsia.load(folder)
     inspection, compared = intarsia.inspect(experiment), intarsia.compare([result])
     for one in (inspection, compared, result.model.summary()):
