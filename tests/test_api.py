@@ -85,7 +85,7 @@ def test_the_result_has_a_model_for_a_party_s_own_columns(frames):
     assert result.metrics.server.loss == pytest.approx(result.metrics.centralised.loss, abs=1e-3)
     assert list(result.metrics.standalone) == ["bank"]
     assert isinstance(result.model, intarsia.LinearClassifier)
-    assert list(result.model.classes_) == ["late", "paid"]
+    assert list(result.model.classes_) == ["paid", "late"]
     said = result.model.predict(frames["shop"].drop("town"))
     late = frames["shop"]["basket"].to_numpy() > 0
     assert np.mean((said == "late") == late) > 0.9
@@ -366,7 +366,7 @@ def test_inspect_counts_what_the_parties_hold(frames, tmp_path):
         ("shop", 90, 3, 0),
     ]
     assert found.overlaps.samples.tolist() == [[90, 60], [60, 90]]
-    assert found.schema.labels == Labels("binary", ("late", "paid"), "default")
+    assert found.schema.labels == Labels("binary", ("paid", "late"), "default")
     assert found.advice.algorithm == "hyfdca"
     assert found.picture.read_bytes()[:4] == b"\x89PNG"
 

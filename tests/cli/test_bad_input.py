@@ -250,7 +250,8 @@ REFUSED: dict[str, Case] = {
         bank_file=lambda text: text.replace("age", " income"),
     ),
     "a column without a name": Case(
-        f"{BANK_CSV}the name of column 7 is ''; give every column a name in the header line.",
+        f"{BANK_CSV}the name of column 7 is ''; give every column a name in the header line, "
+        "or, if it is empty, remove the separator at the end of every line.",
         bank_file=lambda text: text.replace("\n", ",\n"),
     ),
     "an id twice": Case(

@@ -268,6 +268,12 @@ def test_amounts_with_a_long_tail_are_named(tmp_path, monkeypatch, capfd):
     proposed(tmp_path, monkeypatch, bank(sales=sales, weight=weight), shop())
     assert "with a few values far above the rest: sales;" in (tmp_path / "mine.toml").read_text()
     assert "'sales' has a few values far above the rest." in " ".join(said(capfd)[1].split())
+    debt, t3 = (np.round(rng.standard_t(df, 80), 3) for df in (1, 30))
+    debt[:3] = [-900.0, 700.0, -300.0]
+    proposed(tmp_path, monkeypatch, bank(debt=debt, t3=t3), shop(), arguments=["--overwrite"])
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "with a few values far from the rest, some negative: debt; cut values, or sign(" in text
+    assert "'debt' has a few values far from the rest, some of them" in said(capfd)[1]
 
 
 def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch):

@@ -213,3 +213,11 @@ def test_a_run_and_its_result_have_one_positive_class_and_a_list_has_its_own(tmp
     path = tmp_path / "run" / "result.json"
     path.write_text(path.read_text().replace('"positive_class": "ja"', '"older": 1'))
     assert intarsia.load(tmp_path / "run").positive_class is None
+
+
+@pytest.mark.parametrize("names", [("y=1", "x"), ("x", "yy")])
+def test_a_column_whose_name_begins_as_the_labels_is_no_label(names):
+    ids = np.arange(4)
+    block = Block(ids, names, np.zeros((4, 2)), np.array([-1.0, 1.0, 1.0, -1.0]))
+    own = Schema.of({"a": block}, Labels("binary", ("no", "yes"), "y"))
+    assert notes_on_labels(own, LabelSettings()) == ()

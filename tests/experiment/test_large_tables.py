@@ -165,8 +165,22 @@ def test_an_error_names_the_row_in_the_file(monkeypatch, tmp_path):
         federation.build(config.load(tmp_path / "run.toml"))
 
 
-@pytest.mark.parametrize("memory", ["4", "lots", "-1GB", "4 gigabytes", "4GB/2"])
-def test_a_size_without_its_unit_is_refused(memory, tmp_path):
-    (tmp_path / "run.toml").write_text(HEAD.format(memory=memory))
-    with pytest.raises(ExperimentError, match=r'memory is ".*"; expected a size with its unit'):
+@pytest.mark.parametrize("memory", ["4", "lots", "-1GB", "4 gigabytes", "4GB/2", "0GB", "0.0 MB"])
+def test_a_size_without_its_unit_or_of_nothing_is_refused(memory, tmp_path):
+    text = HEAD.format(memory=memory)
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(ExperimentError, match=r'memory is ".*"; expected a size above 0 with its'):
         config.load(tmp_path / "run.toml")
+    (tmp_path / "run.toml").write_text(text.replace(f'"{memory}"', "4"))
+    with pytest.raises(ExperimentError, match=r"memory is 4; expected a size above 0"):
+        config.load(tmp_path / "run.toml")
+
+
+def test_less_memory_than_libraries_take_is_noted(tmp_path):
+    (tmp_path / "t.csv").write_text(
+        "id,a,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(30))
+    )
+    text = HEAD.format(memory="1MB") + CLIENT.format(name="t", ending="csv") + 'label = "y"\n'
+    (tmp_path / "run.toml").write_text(text)
+    notes = federation.build(config.load(tmp_path / "run.toml")).notes
+    assert any('memory is "1MB", and libraries alone take about 400 MB' in one for one in notes)

@@ -111,3 +111,27 @@ def test_rows_that_are_copies_are_to_be_dropped(tmp_path):
     shop.write_text(shop.read_text() + shop.read_text().splitlines()[1] + "\n")
     with pytest.raises(TableError, match=r"copies of each other.*drop the rows that repeat, or"):
         propose([bank, shop])
+
+
+def test_a_label_that_is_the_same_in_every_row_is_said(tmp_path):
+    columns = {"age": AGE, "sex": drawn("f", "m"), "label": np.full(ROWS, "yes")}
+    with pytest.raises(ExperimentError, match="'label' is named like a label and has 'yes' in eve"):
+        propose([written(tmp_path / "t.csv", columns)])
+
+
+def test_words_among_numbers_and_errors_of_spreadsheets_are_missing(tmp_path):
+    size, grade = AMOUNT.astype(object), RNG.choice(["1", "2", "A"], ROWS)
+    size[[3, 9, 20]] = "unknown", "#DIV/0!", "k. A."
+    columns = {"size": size, "grade": grade, "age": AGE, "label": drawn("no", "yes")}
+    (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert {"unknown", "#DIV/0!", "k. A."} <= {*found.source.missing}
+    assert "A" not in found.source.missing  # of few numbers, which may be codes
+    assert [one.name for one in found.features if one.figures is not None] == ["size", "age"]
+
+
+def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):
+    numbers = np.arange(ROWS).astype(object)
+    numbers[-1] = "total"
+    columns = {"id": numbers, "age": AGE, "label": drawn("no", "yes")}
+    (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert found.source.id == "id"

@@ -271,14 +271,14 @@ def test_objects_show_the_tables_of_the_terminal_and_escape_them(folder, capfd):
     assert main(["inspect", str(experiment), "-c", f"experiment.out={folder.parent}"]) == 0
     assert main(["compare", str(folder)]) == 0
     assert main(["coefficients", str(folder)]) == 0
-    told = [line.rstrip() for line in said(capfd)[1].splitlines()]
+    told = [line.rstrip() for line in said(capfd)[0].splitlines()]
     result = intarsia.load(folder)
     inspection, compared = intarsia.inspect(experiment), intarsia.compare([result])
     for one in (inspection, compared, result.model.summary()):
         assert set(str(one).splitlines()) <= set(told)
     assert "certificate: the optimum lies between" in str(result)
     assert "small" not in str(result)
-    assert str(result.model).startswith("LinearClassifier of 3 columns")
+    assert str(result.model).startswith("LinearClassifier of 3 features")
     assert result.model._repr_mimebundle_()["text/html"] == result.model._repr_html_()
     for one in (result, inspection, compared, result.model):
         html = one._repr_html_()

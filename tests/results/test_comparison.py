@@ -32,12 +32,12 @@ def schema(**parties: tuple[range, str]) -> Schema:
         (
             {"a": (range(9), "xy"), "b": (range(6, 12), "yz")},
             "hyfdca",
-            "3 of 12 rows and 1 of 3 columns are held by more than one client",
+            "3 of 12 rows and 1 of 3 features are held by more than one client",
         ),
         (
             {"a": (range(9), "xy"), "b": (range(9, 12), "yz")},
             "hyfdca",
-            "0 of 12 rows and 1 of 3 columns are held by more than one client",
+            "0 of 12 rows and 1 of 3 features are held by more than one client",
         ),
         ({"a": (range(9), "xy"), "b": (range(9, 12), "z")}, None, "its own labels, and b has none"),
     ],

@@ -8,6 +8,7 @@ import pytest
 import intarsia
 from intarsia.algorithms.linear.cocoa import CoCoA
 from intarsia.core.algorithm import FinalResult, RoundMetrics
+from intarsia.core.block import Labels
 from intarsia.data.source import Source
 from intarsia.experiment.config import Experiment
 from intarsia.training.outcome import Cost, Outcome, result_of
@@ -38,7 +39,9 @@ def test_a_certificate_above_the_tolerance_is_explained(finished, gap, note):
         CoCoA(),
         Outcome(7, finished, FinalResult(info), None, {}),
         Cost(datetime.now(UTC), seconds={}),
+        Labels("binary", ("no", "yes")),
     )
+    assert found.positive_class == "yes"
     assert (note in found.notes[0]) if note else not found.notes
 
 

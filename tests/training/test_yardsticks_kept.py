@@ -288,9 +288,10 @@ def test_a_noisy_run_says_of_reference_models_that_are_added_what_one_with_them_
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("experiment.rounds=3", "experiment.yardsticks, workers and ray can be set"),
+        ("experiment.rounds=3", "experiment.yardsticks, workers, ray and memory can be set"),
         ("yardsticks=1", "[experiment] yardsticks is 1; expected true or false"),
         ("algorithm.loss=hinge", "'algorithm' is not a table"),
+        ("experiment.memory=4", "memory is 4; expected a size above 0 with its unit, MB, GB or TB"),
     ],
 )
 def test_another_key_of_a_run_that_goes_on_is_refused(tmp_path, capfd, override, expected):

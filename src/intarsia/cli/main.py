@@ -352,7 +352,7 @@ def resume(
         typer.Option(
             "-c",
             metavar="KEY=VALUE",
-            help="Set experiment.yardsticks, workers or ray, the keys that a run may change.",
+            help="Set experiment.yardsticks, workers, ray or memory, which a run may change.",
         ),
     ] = None,
     yardsticks: Yardsticks = None,
@@ -366,13 +366,13 @@ def resume(
     that are missing.
     """
     from intarsia.callbacks import trackers
-    from intarsia.experiment.config import changed_settings
+    from intarsia.experiment.config import WHERE, changed_settings
     from intarsia.training.run import resume as go_on
 
     changed = changed_settings(override or ())
     wanted = changed.get("yardsticks") if yardsticks is None else yardsticks
     how: dict[str, Any] = {"wanted": wanted, "allow_modules": allow_module or ()}
-    how |= {key: changed.get(key) for key in ("workers", "ray")}
+    how |= {key: changed.get(key) for key in WHERE}
     how["callbacks"] = trackers.of_run(folder)
 
     def start(show: Any, beside: Any) -> Result:

@@ -157,10 +157,10 @@ def check_names(names: Sequence[str], source: Source) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names):
         if not name.strip():
-            raise source.error(
-                f"the name of column {position + 1} is {name!r}",
-                "give every column a name in the header line",
-            )
+            advice = "give every column a name in the header line"
+            if position and position == len(names) - 1:
+                advice += ", or, if it is empty, remove the separator at the end of every line"
+            raise source.error(f"the name of column {position + 1} is {name!r}", advice)
         if name in seen:
             raise source.error(f"two columns have the name {name!r}", "rename one of them")
         seen.add(name)

@@ -498,7 +498,7 @@ def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
     holders = [
         client
         for client, holding in schema.holdings.items()
-        if any(one == name or one.startswith(f"{name}=") for one in holding.features)
+        if name in holding.features or name in holding.levels
     ]
     if holders:  # whether the values agree nobody may see
         own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]

@@ -87,8 +87,11 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
     return {**tree, "client": clients}
 
 
+WHERE = ("workers", "ray", "memory")  # keys that say where a run computes, and change no result
+
+
 def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return what a run that goes on changes: `yardsticks`, `workers` and `ray`, no other key.
+    """Return what a run that goes on changes: `yardsticks` and where it computes, no other key.
 
     Raises
     ------
@@ -99,10 +102,11 @@ def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
     for override in overrides:
         text = override if override.partition("=")[0].count(".") else f"experiment.{override}"
         tree = overridden(tree, text, ("experiment",))
-        if not set(tree["experiment"]) <= {"yardsticks", "workers", "ray"}:
+        if not set(tree["experiment"]) <= {"yardsticks", *WHERE}:
             raise ExperimentError(
                 f"-c {override!r} changes what the run was begun with; of a run that goes on "
-                "experiment.yardsticks, workers and ray can be set, everything else in a new run."
+                f"experiment.yardsticks, {', '.join(WHERE[:-1])} and {WHERE[-1]} can be set, "
+                "everything else in a new run."
             )
     found = dict(tree.get("experiment", {}))
     if not isinstance(found.get("yardsticks", True), bool):
@@ -113,7 +117,15 @@ def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise settings.wrong_value("[experiment]", "workers", count, "a whole number of at least 0")
     _check_ray(found.get("ray", ""))
+    _check_memory(found.get("memory", ""))
     return found
+
+
+def _check_memory(size: Any) -> None:
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if size != "" and (found is None or not float(found[1])):
+        what = 'a size above 0 with its unit, MB, GB or TB, such as "4GB", or "" for what is free'
+        raise settings.wrong_value("[experiment]", "memory", size, what)
 
 
 def _check_ray(address: Any) -> None:
@@ -328,9 +340,7 @@ class Experiment:
         settings.check_ranges(self, "[experiment] ")
         if isinstance(self.trackers, str):
             object.__setattr__(self, "trackers", (self.trackers,))
-        if self.memory and not _SIZE.fullmatch(self.memory):
-            expected = 'a size with its unit, MB, GB or TB, such as "4GB"'
-            raise settings.wrong_value("[experiment]", "memory", self.memory, expected)
+        _check_memory(self.memory)
         turns = 1 / self.participation
         if self.participation_pattern == "cyclic" and abs(turns - round(turns)) > 0.05:
             raise ExperimentError(
@@ -468,6 +478,7 @@ def from_dict(
             raise ExperimentError(
                 f"[experiment] has the unknown key {key!r}; {nearest(key, experiment_keys())}."
             )
+    _check_memory(given.get("memory", ""))  # a number has no unit, however it is written
     given.setdefault("name", name)
     own = given["name"]
     if "out" not in given and isinstance(own, str) and (own == ".." or own != Path(own).name):

@@ -136,7 +136,7 @@ def build(
             checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         train, test, labels, names = _own(experiment, tables, secret, only)
-        notes, structure = [], None
+        notes, structure = [*_note_on_memory(experiment)], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
     if end:
@@ -190,6 +190,17 @@ def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
 # times the tables' values that a run takes at its peak, where they are in memory
 _COPIES, _COPIES_COMPARED = 2.5, 4.0  # without, and with reference models
 _LIBRARIES = 400e6  # and what it takes besides, in bytes
+
+
+def _note_on_memory(experiment: Experiment) -> tuple[str, ...]:
+    memory = experiment.memory_bytes
+    if memory is None or memory >= _LIBRARIES:
+        return ()
+    return (
+        f'experiment.memory is "{experiment.memory}", and libraries alone take about '
+        f"{_LIBRARIES / 1e6:.0f} MB: the tables lie on disk, and the process takes more than it "
+        "says.",
+    )
 
 
 def _disk_for(experiment: Experiment) -> Path | None:

@@ -20,6 +20,10 @@ _KEYS = (
     "categorical",
 )
 _NETWORKS = ("flic",)
+_TAILS = {  # what may be better where a few values are far from the rest
+    "above": ("above the rest", "log(1 + value)"),
+    "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
+}
 _MOST_CLASSES = 6  # that a comment names
 
 
@@ -152,10 +156,15 @@ def _learned(table: TableProposal) -> list[str]:
     for own in table.features:
         if own.name not in table.source.categorical:
             kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
-    tails = [own.name for own in table.features if own.name in kinds["numbers"] and own.long_tail]
-    hint = f"with a few values far above the rest: {', '.join(tails)}; log(1 + value) may be better"
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
-    return _comment(*said, *([hint] if tails else []))
+    numbers = [own for own in table.features if own.name in kinds["numbers"]]
+    for tail, (where, better) in _TAILS.items():
+        tails = [own.name for own in numbers if own.tail == tail]
+        if tails:
+            said.append(
+                f"with a few values far {where}: {', '.join(tails)}; {better} may be better"
+            )
+    return _comment(*said)
 
 
 def _values(label: Column) -> str:

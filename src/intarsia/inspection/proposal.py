@@ -28,10 +28,15 @@ from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inspection.column_names import LABELS, is_amount, is_id, label_rank, words
-from intarsia.inspection.tails import has_long_tail
+from intarsia.inspection.tails import Tail, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
-_MARKS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".")  # for missing values
+# for missing values, and what spreadsheets write where a formula failed
+_MARKS = (
+    *("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".", "#NV", "#DIV/0!", "#VALUE!"),
+    *("#WERT!", "#VALEUR!", "#REF!", "#BEZUG!", "#NAME?", "#NUM!", "#ZAHL!", "#NULL!"),
+)
+_MOST_WORDS = 3  # among the numbers of a column, that are taken for such marks
 _TRUTHS = {
     **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
     **dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True),
@@ -88,10 +93,10 @@ class Column:
         return self.whole and self.distinct and max(span) - min(span) == self.rows - 1
 
     @property
-    def long_tail(self) -> bool:
-        """Return whether a few of the numbers are far above the rest."""
+    def tail(self) -> Tail:
+        """Return where a few of the numbers are far from the rest."""
         known = np.array([*(self.figures or ()), np.nan])
-        return self.figures is not None and has_long_tail(known[self.codes])
+        return "" if self.figures is None else tail_of(known[self.codes])
 
     @cached_property
     def canonical(self) -> NDArray[Any]:
@@ -339,6 +344,8 @@ def _spelled(
             for name, own in given.items()
         )
     ]
+    marks += [one for one in _words_among_numbers(given) if one not in marks]
+    bare = {name: [one for one in own if one not in marks] for name, own in bare.items()}
     if marks:
         reasons["missing"] = f"{listed(marks)} stand for missing values too, as it seems"
         source = replace(source, missing=(*source.missing, *marks))
@@ -367,6 +374,20 @@ def _spelled(
     if thousands is not None:
         reasons["thousands"] = f"as in {example!r} of {first!r}"
     return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
+
+
+def _words_among_numbers(given: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the few words, without a figure, of columns whose other values are all numbers."""
+    found: dict[str, None] = {}
+    for name, own in given.items():
+        if is_id(name):  # such as the word before a total
+            continue
+        others = [one for one in own if one not in _MARKS]
+        words = [one for one in others if not re.search(r"\d", one) and number(one) is None]
+        rest = [one for one in others if one not in words]
+        if 0 < len(words) <= _MOST_WORDS and len(rest) >= 10 and spellings_of(rest):
+            found |= dict.fromkeys(words)
+    return list(found)
 
 
 def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:
@@ -725,11 +746,17 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
     twos: list[str] = []
     last: dict[str, None] = {}
     weak: list[str] = []
+    alike: list[tuple[str, str]] = []
     for one in tables:
         own = [
             column
             for name, column in one.columns.items()
             if name not in (one.source.id, *one.left_out) and column.kinds
+        ]
+        alike += [
+            (name, column.texts[0])
+            for name, column in one.columns.items()
+            if len(column.texts) == 1 and label_rank(name, two=True) is not None
         ]
         for place, column in enumerate(own):
             kind = ("two", "few", "numbers").index(column.kinds)
@@ -745,6 +772,12 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
         return [min(ranked)[-1]], "by its name"
     if any(not one.columns for one in tables):  # files with labels of their own
         return [], ""
+    if alike:
+        raise ExperimentError(
+            f"The column {alike[0][0]!r} is named like a label and has {alike[0][1]!r} in every "
+            "row that has one, so that there is nothing to tell apart; give tables with rows of "
+            "both classes, or say which other column is to be predicted: --label COLUMN."
+        )
     found = list(dict.fromkeys(twos))
     if len(found) == 1:
         return found, "the only column of two values"

@@ -91,10 +91,10 @@ def _fitting(schema: Schema) -> Advice:
             "trains on it and counts every entry once."
         )
     else:
-        rows, columns = _count(common_samples), _count(common_features)
+        rows, features = _count(common_samples), _count(common_features)
         why = (
-            f"hybrid: {rows:,} of {len(schema.samples):,} rows and {columns:,} of "
-            f"{len(schema.features):,} columns are held by more than one client; hyfdca trains a "
+            f"hybrid: {rows:,} of {len(schema.samples):,} rows and {features:,} of "
+            f"{len(schema.features):,} features are held by more than one client; hyfdca trains a "
             "linear model to the centralised optimum on such parts and certifies it by the "
             "duality gap."
         )

@@ -23,7 +23,7 @@ def holdings_parts(
 ) -> list[Part]:
     """Return who holds what, what overlaps, and which algorithm fits."""
     table = new_table(
-        "Who holds what", "client", "rows", "columns", "labels", "shared rows", "shared columns"
+        "Who holds what", "client", "rows", "features", "labels", "shared rows", "shared features"
     )
     with_missing = any(row.missing is not None for row in rows)
     if with_missing:
@@ -77,7 +77,7 @@ def blocks_table(held: BlockClasses) -> Table:
 
 
 def _pairs(overlaps: OverlapCounts) -> Table:
-    table = new_table("In common", "clients", "rows", "columns", "entries")
+    table = new_table("In common", "clients", "rows", "features", "entries")
     counts = (overlaps.entries, overlaps.samples, overlaps.features)
     pairs = [
         (*(int(one[a, b]) for one in counts), a, b)
@@ -93,7 +93,7 @@ def _pairs(overlaps: OverlapCounts) -> Table:
 
 def _depths(schema: Schema) -> Table:
     """Return how many samples and features are held by how many clients."""
-    table = new_table("Held by", "clients", "rows", "columns")
+    table = new_table("Held by", "clients", "rows", "features")
     counts: dict[int, list[int]] = {}
     for position, index in enumerate((schema.samples, schema.features)):
         for cell in index.cells:

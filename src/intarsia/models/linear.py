@@ -49,8 +49,8 @@ def _parts(model: LinearClassifier | LinearRegressor) -> list[Part]:
     """Return what shows a model: what it is, and of a fitted one its first coefficients."""
     if not hasattr(model, "coef_"):
         return [repr(model)]
-    of = f"{type(model).__name__} of {model.n_features_in_:,} columns"
-    gap = f", relative duality gap {model.gap_:.1e}" if np.isfinite(model.gap_) else ""
+    of = f"{type(model).__name__} of {model.n_features_in_:,} features"
+    gap = f", relative duality gap {max(model.gap_, 0.0):.1e}" if np.isfinite(model.gap_) else ""
     return [
         f"{of}, regularisation {model.regularisation:g}{gap}",
         *model.summary().parts(MOST_LINES),

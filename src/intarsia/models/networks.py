@@ -167,9 +167,9 @@ class Networks(ClientModels[ClientNetwork]):
         self.server = server
 
     def parts(self) -> list[Part]:
-        """Return what shows the networks: whose they are, and of how many columns."""
+        """Return what shows the networks: whose they are, and of how many features."""
         server = self.server
-        own = [f"the server's, of {server.n_features_in_:,} columns"] if server else []
+        own = [f"the server's, of {server.n_features_in_:,} features"] if server else []
         return [*super().parts(), *own]
 
     @property

@@ -76,9 +76,9 @@ class ClientModels(Mapping[ClientId, M]):
         return len(self._models)
 
     def parts(self) -> list[Part]:
-        """Return what shows the models: whose they are, and of how many columns."""
+        """Return what shows the models: whose they are, and of how many features."""
         title = f"{len(self):,} {self.kind}s of {self.algorithm}"
-        table = new_table(title, "client", "columns")
+        table = new_table(title, "client", "features")
         for name, one in list(self.items())[:MOST_LINES]:
             table.add_row(Text(str(name)), f"{getattr(one, 'n_features_in_', 0):,}")
         add_more(table, len(self))
@@ -145,6 +145,13 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
             f"The run in {folder.parent} is finished and has no model: those of "
             "standalone leave none, as each client's is its own (its scores are in result.json); "
             "where another's was removed, run the experiment again with --overwrite."
+        )
+    parent = folder.parent
+    begun = (parent / "experiment.json").is_file() and not (parent / "result.json").is_file()
+    if not path.is_file() and begun:
+        raise CheckpointError(
+            f"The run in {parent} is not finished and has no model yet; finish it first: intarsia "
+            f"resume {parent}"
         )
     if not path.is_file():
         raise CheckpointError(

@@ -355,8 +355,8 @@ def percent(fraction: float) -> str:
 
 
 def gap(value: float | None) -> str:
-    """Return a relative gap with two digits."""
-    return "–" if value is None else f"{value:.1e}"
+    """Return a relative gap with two digits; rounding may take one below 0, where it is 0."""
+    return "–" if value is None else f"{value:.1e}" if value > 0 else "0"
 
 
 def size(count: float) -> str:

@@ -93,14 +93,15 @@ def resume(
     wanted: bool | None = None,
     workers: int | None = None,
     ray: str | None = None,
+    memory: str | None = None,
     algorithm: Algorithm | None = None,
     allow_modules: Collection[str] = (),
 ) -> Result:
     """Go on with a run that was stopped, to the same bits; a finished one is returned as it is.
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
-    So do `workers` and `ray` of the processes that compute, which change nothing of what comes out;
-    of a Ray cluster that the folder names, whoever goes on says whether it is taken.
+    So do `workers` and `ray` of the processes that compute, and `memory`, which change nothing of
+    what comes out; of a Ray cluster that the folder names, whoever goes on says whether it is taken.
     `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
@@ -128,8 +129,6 @@ def resume(
         description = replace(description, own_algorithm=found)
     if wanted is not None:
         description = replace(description, yardsticks=wanted)
-    if workers is not None:
-        description = replace(description, workers=workers)
     if ray is None:
         experiment.check_own_cluster(
             description.ray,
@@ -137,8 +136,9 @@ def resume(
             "say where the run goes on: -c experiment.ray=HOST:PORT, or -c experiment.ray= for "
             "this machine (from Python ray=)",
         )
-    else:
-        description = replace(description, ray=ray)
+    where = {"workers": workers, "ray": ray, "memory": memory}
+    changed: dict[str, Any] = {key: one for key, one in where.items() if one is not None}
+    description = replace(description, **changed)
     if wanted and run_folder.is_over_sites(folder):
         raise ExperimentError(
             f"The run in {folder} is over sites, whose tables nobody pools: it has no reference "
@@ -153,7 +153,7 @@ def resume(
     with run_folder.alone_in(folder):
         if _is_done(folder, wanted):  # another process came to the end of it
             return load(folder, allow_modules)
-        if (wanted, workers, ray) != (None, None, None):
+        if wanted is not None or changed:
             run_folder.change_description(folder, description)
         trained = load(folder, allow_modules) if (folder / "result.json").is_file() else None
         if trained is not None and not description.yardsticks:

@@ -66,6 +66,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             found = read(as_text | large)
     except pa.ArrowInvalid as error:
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
+        if len(header) == 1:
+            advice = f"if {header[0][:40]!r} is no header, remove this line; else {advice}"
         other = "" if source.separator else f", or set separator if it is not {separator!r}"
         raise source.error(
             _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
