@@ -124,7 +124,8 @@ def written(folder: Path) -> str:
 def test_the_numbers_of_the_page_are_those_of_the_result(folder, written):
     found, result = Page(written), json.loads((folder / "result.json").read_text())
     metrics = result["metrics"]
-    shown = [metrics[name]["accuracy"] for name in ("server", "centralised", "standalone_mean")]
+    heads = ("server", "clients_mean", "centralised", "standalone_mean")
+    shown = [metrics[name]["accuracy"] for name in heads]
     for client in ("bank", "shop"):
         shown += [metrics[which][client]["accuracy"] for which in ("clients", "standalone")]
     shown += [*result["certificate"].values(), *result["seconds"].values(), result["seed"]]

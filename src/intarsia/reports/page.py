@@ -167,9 +167,16 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
         (
             f"{measure}, federated",
             value_of(score, measure),
-            f"95 % interval {reach}" if reach else of_all,
+            f"{of_all}, 95 % interval {reach}" if reach else of_all,
         ),
         (f"{measure}, all data pooled", value_of(metrics.centralised, measure), "all rows"),
+        (
+            f"{measure}, federated",
+            value_of(metrics.clients_mean, measure)
+            if metrics.server is not None and metrics.standalone_mean is not None
+            else None,
+            "mean of the parties",
+        ),
         (
             f"{measure}, each alone",
             value_of(metrics.standalone_mean, measure),

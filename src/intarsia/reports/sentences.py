@@ -173,23 +173,15 @@ def gain_sentence(found: Sequence[Gain]) -> str:
             "networks, report this run beside one with algorithm.name=local)."
         )
     parts = []
-    for wanted, verb in ((1, "gain"), (-1, "lose"), (0, "neither gain nor lose")):
-        names = [one.client for one in found if (one.by.gain > 0) - (one.by.gain < 0) == wanted]
+    for sign, verb in ((1, "gain"), (-1, "lose")):
+        names = [one.client for one in found if one.by.certain and sign * one.by.gain > 0]
         if names:
-            single = {
-                "gain": "gains",
-                "lose": "loses",
-                "neither gain nor lose": "neither gains nor loses",
-            }
-            parts.append(f"{named(names)} {single[verb] if len(names) == 1 else verb}")
-    open_ones = [one.client for one in found if one.by.gain and not one.by.certain]
-    chance = ""
-    if open_ones:
-        chance = (
-            f" The difference may be chance, by the 95 % intervals, of {len(open_ones)} of "
-            f"{len(found)}: {named(open_ones)}."
-        )
-    return f"By federating {in_words(parts)}.{chance}"
+            parts.append(f"{named(names)} {verb}{'s' * (len(names) == 1)}")
+    rest = [one.client for one in found if not one.by.certain]
+    if not parts:
+        return "By federating no party gains or loses by more than chance, by the 95 % intervals."
+    chance = f" What {named(rest)} may gain or lose is within chance." if rest else ""
+    return f"By federating {in_words(parts)}, by more than chance.{chance}"
 
 
 def certificate_sentence(result: Result) -> str:

@@ -173,6 +173,11 @@ def _remedies(algorithm: Algorithm | Baseline, options: Any, engine: Simulation)
             "With keep_own = true a client keeps a network of its own where that errs less on its "
             "rows for validation."
         )
+    if getattr(options, "adaptive", False) and "personal" in options.levels:
+        found.append(
+            "With validation = 0.3 more rows say which levels a client keeps, and with "
+            "personal_pull = 0 a level of its own is not held near the others'."
+        )
     personal = recommend.personal(engine.schema("train"))
     if personal and algorithm.model.kind == "linear":
         found.append(
