@@ -33,7 +33,7 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -248,6 +248,7 @@ def _dealt(
     spread = x.std(0)
     moves = rng.normal(size=(2, groups, x.shape[1])) * problem.strength
     found: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+    drawn_by: list[tuple[Any, ...]] = []  # what a client's rows are drawn by
     for client, name in enumerate(names):
         group = int(of[client])
         shares = np.full(classes, 1 / classes)
@@ -270,12 +271,25 @@ def _dealt(
                 values = values * np.exp(moves[0, group] / 2) + moves[1, group] * spread
             both.append((values, labels))
         found[name] = both
+        held = np.flatnonzero(shares)
+        called = names_of[group] if kind in ("labels", "levels") else names_of[0]
+        columns = group if kind in ("features", "shifted") else 0
+        drawn_by.append((*held.tolist(), *called[held].tolist(), columns))
     if not problem.planted:
         return found, None
-    levels = {"groups": tuple(int(one) for one in of)}
+    # clients whose rows are drawn alike are of one group, though two groups have them: of few
+    # classes the same ones may be drawn twice
+    levels = {"classes" if kind == "levels" else "groups": _numbered(drawn_by)}
     if kind == "levels":
-        levels["classes"] = tuple(int(one) for one in fine)
-    return found, Structure(tuple(names), levels)
+        levels["groups"] = _numbered([names_of[int(group)].tobytes() for group in of])
+    levels = {word: each for word, each in levels.items() if len(set(each)) > 1}
+    return found, Structure(tuple(names), levels) if levels else None
+
+
+def _numbered(each: Sequence[Hashable]) -> tuple[int, ...]:
+    """Return a number for each thing, the same for those that are equal."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(one, len(first)) for one in each)
 
 
 def _renamed(classes: int, pairs: bool, rng: np.random.Generator) -> NDArray[Any]:

@@ -131,6 +131,11 @@ def test_a_network_takes_the_place_of_others_or_joins_them_where_that_pays(alone
     assert decided(alone, joined, 0.02**2, 1.0) == decision
 
 
+def test_a_level_of_clusters_is_taken_where_it_is_worth_as_much():
+    assert decided(0.0, 0.0, 0.02**2, 1.0, clusters=True) == "alone"
+    assert decided(-0.001, 0.0, 0.02**2, 1.0, clusters=True) == "neither"
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

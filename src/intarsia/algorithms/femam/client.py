@@ -530,7 +530,8 @@ def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> 
     if level > 1 and summary is not None:
         both = zip(_falls_of_both(client, latest, y), np.split(summary[:12], 2), strict=True)
         worth = [shrinkage.worth_of(one, shrinkage.pooled(part)) for one, part in both]
-        decision = validation.decided(worth[0][0], *worth[1], client.options.evidence)
+        evidence, clusters = client.options.evidence, client.options.kind(level) == "clusters"
+        decision = validation.decided(worth[0][0], *worth[1], evidence, clusters=clusters)
         if decision != "alone" and _left_out(client, latest, y, summary):
             decision = "alone"
         if worth[0][0] > 0 or decision == "alone":

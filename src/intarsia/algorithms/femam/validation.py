@@ -82,7 +82,9 @@ def worse_than(share: float, expected: float, rows: int) -> bool:
 Decision = Literal["alone", "joined", "neither"]
 
 
-def decided(alone: float, joined: float, error: float, evidence: float) -> Decision:
+def decided(
+    alone: float, joined: float, error: float, evidence: float, *, clusters: bool = False
+) -> Decision:
     """Return how a client of the adaptive schedule takes a whole network beside those it keeps.
 
     Parameters
@@ -92,10 +94,14 @@ def decided(alone: float, joined: float, error: float, evidence: float) -> Decis
     error
         Variance of `joined`, by whose root times `evidence` a mean must be better than what is
         simpler.
+    clusters
+        Whether it is of a level of clusters. That is taken where it is worth just as much as what
+        is kept, which few rows say of two good networks: it trained for longer, and rows spoke for
+        its groups when they were found.
     """
     if joined > max(alone, 0.0) + evidence * math.sqrt(error):
         return "joined"
-    return "alone" if alone > 0 else "neither"
+    return "alone" if alone > 0 or (clusters and alone == 0) else "neither"
 
 
 # so fine that the loss between two of them hardly differs
