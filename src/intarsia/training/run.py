@@ -101,7 +101,7 @@ def resume(
 
     `wanted` says from here on whether it gets reference models; None: as its experiment says.
     So do `workers` and `ray` of the processes that compute, and `memory`, which change nothing of
-    what comes out; of a Ray cluster that the folder names, whoever goes on says whether it is taken.
+    what comes out. A Ray cluster that the folder names is taken where whoever goes on names it.
     `algorithm` is that of the run, where it was given and not named.
     `allow_modules` are those that its networks may be made of, where the folder names some.
 
