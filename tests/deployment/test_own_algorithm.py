@@ -75,7 +75,7 @@ def test_a_masked_run_by_name_is_ridge_regression_on_the_joined_table(installed,
     np.testing.assert_allclose(found.model.predict(x), expected, rtol=1e-6)
     assert found.certificate.gap_relative < 1e-10
     assert main(["audit", str(out)]) == 0
-    said = capfd.readouterr().err
+    said = capfd.readouterr().out
     assert "sums over all rows, for each feature or in one number" in said
     assert "additive masks" in said
 
