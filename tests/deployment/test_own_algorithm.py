@@ -76,7 +76,7 @@ def test_a_masked_run_by_name_is_ridge_regression_on_the_joined_table(installed,
     assert found.certificate is None  # it knows no bound
     assert found.finished == "algorithm"
     assert main(["audit", str(out)]) == 0
-    said = capfd.readouterr().err
+    said = capfd.readouterr().out
     assert "sums over all rows, for each feature" in said
     assert "additive masks" in said
 

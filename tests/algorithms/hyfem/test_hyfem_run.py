@@ -267,7 +267,7 @@ def test_the_example_of_the_document_trains_as_it_stands(tmp_path, capfd):
         )
     (tmp_path / "mine.toml").write_text(lines)
     assert main(["inspect", str(tmp_path / "mine.toml")]) == 0
-    assert "fits: hyfem" in " ".join(said(capfd)[1].split())
+    assert "fits: hyfem" in " ".join(said(capfd)[0].split())
     assert main(["run", str(tmp_path / "mine.toml"), "--quiet", "-c", "experiment.rounds=1"]) == 0
     held = {name: one.architecture.blocks for name, one in
             running.load(tmp_path / "runs" / "mine").model.items()}  # fmt: skip
