@@ -65,15 +65,19 @@ def trained(folder, privacy="plain", memory=""):
     return out
 
 
-def pooled(whole):
-    """Return the probabilities of "yes" by scikit-learn of a table's rows with NaN for gaps."""
+def pooled(whole, gaps=""):
+    """Return the probabilities of "yes" by scikit-learn of a table's rows with NaN for gaps.
+
+    Gaps of the column `gaps` are all zeros, in training and in new rows, and means of all others.
+    """
 
     def features(table):
         found = table[["size", "age"]].astype(float)
         for column in ("town", "colour"):
-            for level in sorted(whole[column].unique()):
+            for level in sorted(whole[column].dropna().unique()):
                 own = (table[column] == level).astype(float)
-                found[f"{column}={level}"] = own.where(table[column].isin(whole[column]))
+                known = table[column].isin(whole[column].dropna())
+                found[f"{column}={level}"] = own if column == gaps else own.where(known)
         return found
 
     train = features(whole)
@@ -129,6 +133,21 @@ def test_gaps_count_as_the_mean_as_in_a_pooled_model(how, run, tmp_path, monkeyp
     assert "lacks 1 of the model's 4 columns; each counts as its mean: town" in found.notes[0]
 
 
+def test_gaps_count_as_none_where_training_rows_had_none(tmp_path):
+    written(tmp_path)
+    bank, _, whole = tables()
+    lacking = np.random.default_rng(1).random(ROWS) < 0.1
+    bank, whole = (one.assign(town=one["town"].where(~lacking)) for one in (bank, whole))
+    bank.to_csv(tmp_path / "bank.csv", index=False)
+    folder = trained(tmp_path)
+    rows = new_rows(whole)
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    found = predict(folder, tmp_path / "new.csv")
+    np.testing.assert_allclose(found.probabilities, pooled(whole, "town")(rows), rtol=0, atol=1e-5)
+    gaps = int(rows["town"].isna().sum()) + 1  # and the unknown one
+    assert f"count as 0, as in training: town ({gaps})" in " ".join(found.notes)
+
+
 def test_gaps_count_as_the_mean_where_columns_are_spread_over_parties(run, tmp_path, capfd):
     whole, folder = run
     rows = new_rows(whole)
@@ -163,7 +182,7 @@ def test_a_model_of_before_has_no_mean_of_what_was_not_centred(run, tmp_path):
         found = predict(folder, tmp_path / "new.csv")
     finally:
         path.write_text(now)
-    assert "count as 0, as the model has no mean for it: town (2)" in " ".join(found.notes)
+    assert "count as 0, as in training: town (2)" in " ".join(found.notes)
     ours = predict(folder, tmp_path / "new.csv").probabilities
     same = [at for at in range(len(rows)) if at not in (1, 2)]
     np.testing.assert_array_equal(found.probabilities[same], ours[same])

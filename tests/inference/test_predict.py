@@ -104,11 +104,8 @@ def test_what_counts_as_0_is_not_called_a_mean(model, capfd):
     write_model(plain, model / "model")
     rows, err = predicted(model, "customer,age\n1,\n2,3\n", capfd)
     assert [float(row["score"]) for row in rows] == [1.0, 7.0]
-    assert (
-        "lacks 1 of the model's 2 columns; each counts as 0, as the model has no mean for it: shoe."
-        in err
-    )
-    gaps = "Missing values and unknown levels count as 0, as the model has no mean for it: age (1)."
+    assert "lacks 1 of the model's 2 columns; each counts as 0, as in training: shoe." in err
+    gaps = "Missing values and unknown levels count as 0, as in training: age (1)."
     assert gaps in err
 
 
@@ -522,7 +519,7 @@ def test_a_table_with_labels_is_scored(model, capfd):
     # scores 5.5, -2.5, 1.5, -0.5: two of four are said right, and of four pairs one is out of order
     lines = {words[0]: words for line in err.splitlines() if (words := line.split("│")) if words}
     shown = {name.strip(): cells[1].strip() for name, cells in lines.items() if len(cells) > 1}
-    assert "figures on 4 rows with a label" in err
+    assert "figures of the class 'yes' on 4 rows with a label" in err
     assert shown["accuracy"] == "0.5"
     assert shown["AUC"] == "0.75"
     assert shown["base rate"] == "0.5"

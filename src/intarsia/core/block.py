@@ -221,6 +221,11 @@ class Block:
             return np.full(len(self.features), self.sparse)
         return self.indicators > 0
 
+    def kinds_of_levels(self) -> list[NDArray[np.intp]]:
+        """Return of each category of many levels the positions of its features, (levels,)."""
+        kinds = np.zeros(0, np.intp) if self.indicators is None else self.indicators
+        return [np.flatnonzero(kinds == kind) for kind in np.unique(kinds[kinds > 0])]
+
     def without_level(self) -> list[tuple[NDArray[np.intp], NDArray[np.bool_]]]:
         """Return of each category of many levels its features, and the rows that have none.
 
@@ -238,8 +243,7 @@ class Block:
             else:
                 for kind in range(1, held.shape[1]):
                     held[some, kind] = (x[:, kinds == kind] != 0).any(axis=1)
-        there = np.unique(kinds[kinds > 0])
-        return [(np.flatnonzero(kinds == kind), ~held[:, kind]) for kind in there]
+        return [(levels, ~held[:, kinds[levels[0]]]) for levels in self.kinds_of_levels()]
 
     def rows_that_lack(self) -> int:
         """Return the number of rows in which a value is missing."""

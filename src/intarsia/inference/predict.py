@@ -4,8 +4,9 @@ A linear model is one for all clients. Where each client has a network of its ow
 of the client that is named, or else of the one client whose columns it has.
 
 A column that the table lacks, a missing value and a level that training did not see count as the
-feature's mean over the training samples, or as 0 where the model has no mean (`standardise =
-false`, and of sparse columns in models of earlier versions). In a libsvm file what is not written
+feature's mean over the training samples, or as 0 where that stood for it in training (`standardise
+= false`, a category of many levels that training rows lacked, and sparse columns in models of
+earlier versions). In a libsvm file what is not written
 is 0.
 """
 
@@ -456,7 +457,7 @@ def _by_what_they_count(
     """Return the features whose missing values count as a mean, and those where it is 0."""
     centred = [name for name in features if means[name] != 0]
     others = [name for name in features if means[name] == 0]
-    kinds = (("{} mean", centred), ("0, as the model has no mean for it", others))
+    kinds = (("{} mean", centred), ("0, as in training", others))
     return [(what, some) for what, some in kinds if some]
 
 

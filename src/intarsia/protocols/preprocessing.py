@@ -169,6 +169,9 @@ _PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
 _FINER = 2.0 ** np.array([0, 20, 40])  # units of squares, finer and finer
 _MOST_SQUARES = 2.0**10  # of a client in the finer units
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
+_ALL_HAVE_ONE = (
+    0.999  # what the shares of the levels of a category add up to, where all rows have one
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,8 @@ class Preparation:
     clip: float | None = None  # to which norm; None: no bound was told
     client: ClientId = ""  # whose it is
     weights: Array | None = None  # (training samples,) with mean 1 over the federation
-    # (features,) the mean also of those that are not centred; None: it was not measured
+    # (features,) what a new row that lacks it counts as: its mean, or 0 for the levels of a
+    # category that training rows lacked, as these counted so; None: it was not measured
     average: Array | None = None
 
 
@@ -532,6 +536,9 @@ def centre(
     block = _with_observed(state, "train", block)
     mean = message.total[0] / np.maximum(message.count[0], 1.0)
     average = mean.copy()
+    for levels in block.kinds_of_levels():
+        if average[levels].sum() < _ALL_HAVE_ONE:  # what lacks one counted as 0 in training
+            average[levels] = 0.0
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
