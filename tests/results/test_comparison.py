@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -107,7 +109,11 @@ def test_what_a_client_apart_has_of_a_federation_is_said_of_the_algorithm_that_i
 def test_a_label_column_among_the_features_of_another_client_is_named():
     # the labels of a are called "label"
     leaks = {"b": (range(9), ["label"]), "c": (range(9), ["label=yes", "x"])}
-    found = advise(schema(a=(range(9), "xy"), **leaks)).remarks
+    found = schema(a=(range(9), "xy"), **leaks)
+    # a number called "label=yes" is none of its levels
+    assert "is a feature at 'b':" in advise(found).remarks[0]
+    coded = replace(found.holdings["c"], levels={"label": ("yes",)})
+    found = advise(replace(found, holdings={**found.holdings, "c": coded})).remarks
     assert "Column 'label' has the labels of 'a' and is a feature at 'b', 'c':" in found[0]
     assert "set label to 'label' at 'b', 'c', or list it in exclude" in found[0]
     apart = advise(schema(a=(range(9), "xy"), b=(range(9), ["labelled", "relabel=label="])))

@@ -38,6 +38,7 @@ KEYS = [
     "environment",
     "hyperparameters",
     "best_round",
+    "positive_class",
     "privacy",
     "structure",
     "yardsticks_left",

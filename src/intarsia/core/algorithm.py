@@ -700,7 +700,7 @@ class LocalBaseline:
     """
 
     algorithm: str
-    changed: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    changed: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def options(self, hyperparameters: type, of_run: Any) -> Any:
         """Return the hyperparameters of the algorithm that learns alone."""
