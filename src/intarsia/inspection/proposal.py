@@ -611,7 +611,7 @@ def _apart_where_values_differ(
     tables: Sequence[TableProposal], matched: _Matched, notes: list[str]
 ) -> list[TableProposal]:
     """Take the ids from tables whose rows of the same id have nothing alike: they are others."""
-    apart: dict[str, str] = {}
+    apart: dict[tuple[str, ...], dict[str, None]] = {}  # by the columns whose values differ
     for one, other in combinations(tables, 2):
         first, second = matched.rows(one.source.name, other.source.name)
         alike = chance = 0.0
@@ -624,19 +624,28 @@ def _apart_where_values_differ(
                 chance += by_chance
                 compared.append(name)
         if compared and alike - chance < 0.2 * (len(compared) - chance):
-            notes.append(
-                f"{one.source.name} and {other.source.name} have ids in common, but the rows of "
-                f"one id have other values of {listed(compared, 3)}: they are other samples, and "
-                "the ids are left out."
-            )
-            apart.update({one.source.name: notes[-1], other.source.name: notes[-1]})
+            some = apart.setdefault(tuple(compared), {})
+            some.update(dict.fromkeys((one.source.name, other.source.name)))
+    notes += [
+        f"{_and(list(some))} have ids in common, but the rows of one id have other values of "
+        f"{listed(list(columns), 3)}: they are other samples, and the ids are left out."
+        for columns, some in apart.items()
+    ]
+    every = {name for some in apart.values() for name in some}
     why = "numbers the rows of this table alone: the same number is another sample elsewhere"
     return [
         one.without(str(one.source.id), why).with_keys({}, id=None)
-        if one.source.name in apart
+        if one.source.name in every
         else one
         for one in tables
     ]
+
+
+def _and(names: Sequence[str]) -> str:
+    """Return two names or more in words; of many the first and a count."""
+    if len(names) > 7:
+        return f"{', '.join(names[:6])} and {len(names) - 6} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _comparable(one: TableProposal, other: TableProposal) -> list[str]:
