@@ -172,6 +172,7 @@ def test_rows_with_one_id_and_other_values_are_other_samples(tmp_path, monkeypat
     assert "check: a and b have ids in common, but the rows of one id have other values" in err
     assert "horizontal: all clients have the same columns and no row in common" in err
     third = {"patient": range(60), "age": AGE[30:90], "income": INCOME[30:90], "y": DEFAULT[30:90]}
+    (tmp_path / "mine.toml").unlink()
     found = proposed(tmp_path, monkeypatch, columns, same, third)
     assert all(client(found, at) == {"label": "y", "exclude": ["patient"]} for at in range(3))
     err = said(capfd)[1]
