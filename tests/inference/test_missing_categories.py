@@ -49,11 +49,11 @@ def written(folder):
     return whole
 
 
-def trained(folder, privacy="plain", memory=""):
+def trained(folder, privacy="plain", memory="", more=""):
     """Return the folder of a finished run."""
     clients = "".join(
         f'[[client]]\nname = "{one}"\npath = "{one}.csv"\nid = "id"\n{label}'
-        for one, label in (("bank", 'label = "y"\ncategorical = ["town"]\n'), ("shop", ""))
+        for one, label in (("bank", f'label = "y"\ncategorical = ["town"]\n{more}'), ("shop", ""))
     )
     (folder / "e.toml").write_text(
         f"[experiment]\nrounds = 60\ntolerance = 1e-10\nyardsticks = false\n{memory}\n"
@@ -221,3 +221,17 @@ def test_a_network_takes_means_for_the_gaps(tmp_path):
         for lacking in (rows, rows.drop(columns="town"), rows.assign(town="nowhere")):
             found = model.decision_function(lacking)[1]
             np.testing.assert_allclose(found, wanted[0], rtol=0, atol=1e-5)  # 32 bits
+
+
+def test_levels_without_a_feature_of_their_own_are_named(tmp_path):
+    written(tmp_path)
+    bank, *_ = tables()
+    rare = bank["town"].where(bank["id"] % 300 != 7, "lone")  # three rows, and five are the least
+    bank.assign(town=rare).to_csv(tmp_path / "bank.csv", index=False)
+    folder = trained(tmp_path, more="least_rows = 5\n")
+    rows = bank.head(9).assign(town=["lone", "nowhere", *["t01"] * 7]).drop(columns="y")
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    found = predict(folder, tmp_path / "new.csv")
+    wanted = "Levels of which training had few rows or none count as 'other': town (2)."
+    assert wanted in found.notes
+    assert found.scores[0] != found.scores[2]

@@ -30,6 +30,7 @@ from intarsia.core.text_tables import without_formula
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Source
+from intarsia.data.table import RARE, Table
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
@@ -208,7 +209,12 @@ def predict(
     means = dict(zip(features, own.tolist(), strict=True))
     known = [*known, *block.features[len(known) :]] if kind == "libsvm" else known
     notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
-    notes = (*taken, *new_table.trained_on(table, trained), *notes)
+    notes = (
+        *taken,
+        *new_table.trained_on(table, trained),
+        *notes,
+        *_counted_as_rest(found, levels),
+    )
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
         made = Predictions(ids, values, None, None, notes)
@@ -459,6 +465,21 @@ def _by_what_they_count(
     others = [name for name in features if means[name] == 0]
     kinds = (("{} mean", centred), ("0, as in training", others))
     return [(what, some) for what, some in kinds if some]
+
+
+def _counted_as_rest(table: Table, levels: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Return in a sentence which levels without a feature of their own count as `RARE`."""
+    found: list[str] = []
+    for name, own in table.categorical.items():
+        if RARE in levels.get(name, ()):
+            others = [at for at, one in enumerate(own.levels) if one not in levels[name]]
+            rows = int(np.isin(own.codes, others).sum())
+            found += [f"{name} ({rows})"] if rows else []
+    if not found:
+        return ()
+    return (
+        f"Levels of which training had few rows or none count as {RARE!r}: {_list_names(found)}.",
+    )
 
 
 def _list_names(names: Sequence[str]) -> str:
