@@ -339,6 +339,21 @@ def test_a_stop_within_a_round_keeps_all_rounds_to_its_end(tmp_path, monkeypatch
     assert (found.metrics, found.bytes) == (whole.metrics, whole.bytes)
 
 
+def test_a_stop_at_the_first_line_of_progress_keeps_that_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_STOPPING", 1e6)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(
+                masked_averaging(tmp_path, checkpoint_seconds=1e6),
+                out=tmp_path / "out",
+                progress=lambda _: os.kill(os.getpid(), signal.SIGINT),
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert Checkpoints(tmp_path / "out").rounds[-1] == 1
+
+
 def test_a_stop_in_a_long_round_does_not_wait_for_its_end(tmp_path, monkeypatch):
     through, ended = loop._round, []
 

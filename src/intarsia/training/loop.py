@@ -354,13 +354,13 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             if _due(description, since, task.store.seconds) or state.finished is not None:
                 _save(task, server, state)
                 saved, written = time.perf_counter(), number
+        stop.round_seconds = time.perf_counter() - began  # whoever reads of it may stop the run
         if task.progress is not None:
             task.progress(now)
         if stop.asked is not None:
             if written != number:
                 _save(task, server, state)
             break
-        stop.round_seconds = time.perf_counter() - began
     return server, state
 
 
