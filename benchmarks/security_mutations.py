@@ -84,6 +84,7 @@ REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 COMPARED = "tests/attacks/test_models_compared_again.py"
+LEVELS = "tests/attacks/test_levels_told_apart.py"
 CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
@@ -258,12 +259,61 @@ MUTATIONS = [
             NUMBERS,
         ),
         ("scores multiplied again", " or client.scaled >= client.level:", ":", NUMBERS),
+        (
+            "femam: losses that are bound to no model",
+            "@_with_told_models\n@fl.told_the_same\n@fl.client_function\ndef part_of_loss",
+            "@fl.told_the_same\n@fl.client_function\ndef part_of_loss",
+            LEVELS,
+        ),
+        (
+            "femam: models that are not remembered",
+            "told={**client.told, str(client.again or client.level): digest}",
+            "told=client.told",
+            LEVELS,
+        ),
+        (
+            "femam: another level weighed",
+            "if message.level != client.level:",
+            "if False:",
+            LEVELS,
+        ),
+        (
+            "femam: a level weighed on one row",
+            "    if not _enough(client):",
+            "    if False:",
+            LEVELS,
+        ),
+        (
+            "femam: right predictions of one row",
+            " or not _enough(client):",
+            ":",
+            LEVELS,
+        ),
     ),
     *_of(
         "algorithms/femam/algorithm.py",
         ("a level closed by another message", ', once_for="level"', "", CLOSED),
         ("models compared again", '                    once_for="level",\n', "", COMPARED),
         ("groupings compared again", '                    once_for="look",\n', "", COMPARED),
+        (
+            "femam: a level weighed again",
+            'once_for="level",  # for a sum of what it is worth',
+            "",
+            LEVELS,
+        ),
+        ("femam: a model times a factor", "fl.PUBLIC, fl.AS_IT_IS)", "fl.PUBLIC)", LEVELS),
+        (
+            "femam: models of the level before",
+            "at_client.begin_level), begins=True)",
+            "at_client.begin_level))",
+            LEVELS,
+        ),
+        (
+            "femam: models of the level before that trains on",
+            "at_client.train_again), begins=True)",
+            "at_client.train_again))",
+            LEVELS,
+        ),
         (
             "rows of each class of the server's own",
             '"Weighed.counts"], "Counted.at")',
@@ -276,6 +326,32 @@ MUTATIONS = [
             '"Weighed.compared"], ("Differences.at", fl.PUBLIC))',
             NUMBERS,
         ),
+    ),
+    *_of(
+        DECLARED,
+        ("femam: totals of before", "if single and number < began", "if False", LEVELS),
+        (
+            "femam: a model that a client seals anew",
+            "                if single:",
+            "                if False:",
+            LEVELS,
+        ),
+        (
+            "femam: a combination as it is sealed anew",
+            "isinstance(origin, tuple) and AS_IT_IS not in origin",
+            "isinstance(origin, tuple)",
+            LEVELS,
+        ),
+        (
+            "femam: began after the best round",
+            "_RESTORED: ()}, begun=begun)",
+            "_RESTORED: ()})",
+            LEVELS,
+        ),
+    ),
+    *_of(
+        "protocols/early_stopping.py",
+        ("femam: the best round is not marked", "keep_best), keeps=True)", "keep_best))", LEVELS),
     ),
     *_of(
         "algorithms/flic/own_network.py",

@@ -66,7 +66,7 @@ def worth(bound):
 def close(made, name, summary, *, back=True, level=2, asked=NAMES):
     """Ask one client to close level 2, from where its round began or as it is."""
     (_, weighed, _), last = made.of("femam.weigh_level", name)[-1], made.last(name)
-    latest = wire.decode_as(state.Latest, weighed.body, *RECORDS)
+    latest = wire.decode_as(state.Weigh, weighed.body, *RECORDS)
     made.sequence += 1
     call = Call(
         *(last.run, made.sequence, weighed.anchor if back else last.sequence, weighed.anchor),

@@ -216,6 +216,9 @@ class ClientFunction:
     # then. A server that tells one of them something else would tell its part from the others'
     alike: bool = False
     apart: tuple[str, ...] = ()  # fields of the message that may differ in the clear all the same
+    # (state after the call, block) -> what the client was told before: what clients seal adds up
+    # only where that is the same for all of them
+    told_before: Callable[[Any, Block], Any] | None = None
 
 
 def client_function(
@@ -259,6 +262,14 @@ def told_the_same(fn: ClientFunction, *apart: str) -> ClientFunction:
     That is what a message holds in the clear, but for the fields `apart`, and which totals.
     """
     return replace(fn, alike=True, apart=apart)
+
+
+def told_before(fn: ClientFunction, told: Callable[[Any, Block], Any]) -> ClientFunction:
+    """Return the client function as one whose parts add up only of clients that were told alike.
+
+    `told` gives what a client was told before, from its state after the call and its block.
+    """
+    return replace(fn, told_before=told)
 
 
 def one_sender(fn: ClientFunction, *fields: str, beside: int = 0) -> ClientFunction:
@@ -427,11 +438,16 @@ def on_part(
         found = zip(calls, fn.together(given), strict=True)
         return [(whole(one[0], own), reply) for one, (own, reply) in found]
 
+    def told(state: Any, block: Block) -> Any:
+        assert fn.told_before is not None
+        return fn.told_before(*part(state, block))
+
     return dataclasses.replace(
         fn,
         name=name or fn.name,
         call=call,
         together=None if fn.together is None else together,
+        told_before=None if fn.told_before is None else told,
     )
 
 
@@ -538,9 +554,11 @@ class Release:
 
 # Which totals a field of a message may hold, by "Reply.field". One name: the last such total as it
 # is. Several, or one in a tuple: a combination with public factors, of earlier totals too, and with
-# PUBLIC among them also numbers that the server has in the clear.
+# PUBLIC among them also numbers that the server has in the clear. With AS_IT_IS it is one total, as
+# it is, of those since the client last began anew (`begins`).
 Origin = str | tuple[str, ...]
 PUBLIC = "public"
+AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
@@ -591,6 +609,9 @@ class Sends:
     # whether clients go back by it to what they kept, once: from there what is asked for once for a
     # value is asked for once more
     restores: bool = False
+    keeps: bool = False  # whether clients keep by it what they go back to
+    # whether a client begins anew by it: totals of before are not told any more (see AS_IT_IS)
+    begins: bool = False
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

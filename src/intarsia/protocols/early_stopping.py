@@ -127,7 +127,7 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
 
     sends = (
         *(replace(one, function=_on_now(one.function)) for one in algorithm.disclosure.sends),
-        *fl.asks(keep_best),
+        *fl.each(fl.asks(keep_best), keeps=True),
         *fl.each(fl.asks(return_to_best), restores=True),
     )
     return replace(

@@ -324,12 +324,13 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
     options = FeMAM(
         level_schedule="paper", levels=("global", 2, "personal"), **{**LEVELS, "prune": "never"}
     )
-    engine, _, _ = run(FEMAM, options, clients(3), rounds=100)
-    # three clients: 4 + 5 + 5 rounds open a model, three levels close, one loss at the end that
+    engine, _, _ = run(FEMAM, options, clients(3, 30), rounds=100)
+    # three clients, each of five rows for validation or more, which are counted at each round:
+    # 4 + 5 + 5 rounds open a model, three levels close, one loss at the end that
     # adds up three levels
     assert len(calls) == 3 * (14 + 3 + 3)
     for name, state in engine.get_states().items():
-        block = clients(3)[name]
+        block = clients(3, 30)[name]
         each = [
             original(own, options.architecture, block)
             for own in levels_of(FEMAM.model.network(state)).values()

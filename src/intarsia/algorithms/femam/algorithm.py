@@ -209,7 +209,8 @@ def _closed(
     if number > 1 and pooled and worth is None:
         # discloses what the level is worth to all clients that close it now, and how much that
         # differs among them; those that come later get what these came to, if they have rows
-        worth = clients.reveal(clients.sum(at_client.weigh_level, messages).at)
+        weigh = {one: state.Weigh(said.model, number) for one, said in messages.items()}
+        worth = clients.reveal(clients.sum(at_client.weigh_level, weigh).at)
         level = fl.evolve(level, worth=worth if worth[1] else None)
     # discloses to the server which clients keep the level: what the structure of levels is
     replies = clients.ask(
@@ -494,20 +495,25 @@ def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
     while len(server.levels) < len(server.options.levels):
         server = with_level(server)
         found += server.levels[-1].models
-    return dict.fromkeys(
-        ["Begin.own", "Candidate.model", "Closing.model", "Latest.model", "Trained.model"],
-        tuple(found),
-    )
+    return dict.fromkeys(["Begin.own", *_MODELS], tuple(found))
+
+
+# fields of messages that hold a model of the latest level
+_MODELS = tuple(
+    f"{message}.model" for message in ("Candidate", "Closing", "Latest", "Trained", "Weigh")
+)
 
 
 def opening_models(sends: Iterable[fl.Sends]) -> tuple[fl.Sends, ...]:
     """Declare that messages hold the models of clusters: totals, or what these start from.
 
-    What a level of shares tells are sums as they are: with numbers of its own in their place the
-    server would undo what is rounded.
+    A model is one total as it is, of the level's own: less another, or times a factor, it would
+    tell single rows by losses, and a total of level 1 is for clients alone. What a level of shares
+    tells are sums as they are: with numbers of its own in their place the server would undo what is
+    rounded.
     """
-    models = ["Candidate.model", "Closing.model", "Latest.model", "Trained.model"]
-    takes: dict[str, fl.Origin] = dict.fromkeys(models, ("Model.model", fl.PUBLIC))
+    origin = ("Model.model", fl.PUBLIC, fl.AS_IT_IS)
+    takes: dict[str, fl.Origin] = dict.fromkeys(_MODELS, origin)
     takes |= dict.fromkeys(["Common.counts", "Prior.counts", "Weighed.counts"], "Counted.at")
     takes |= dict.fromkeys(["Prior.compared", "Weighed.compared"], "Differences.at")
     return fl.opening(takes, sends)
@@ -531,8 +537,8 @@ FEMAM = fl.Algorithm(
     disclosure=fl.Disclosure(
         sends=opening_models(
             (
+                *fl.each(fl.asks(at_client.begin_level), begins=True),
                 *fl.asks(
-                    at_client.begin_level,
                     at_client.train_level,
                     at_client.fine_tune,
                     at_client.scale_levels,
@@ -576,6 +582,7 @@ FEMAM = fl.Algorithm(
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),
                     needed=lambda options: options.adaptive or options.prune == "pooled",
+                    once_for="level",  # for a sum of what it is worth
                 ),
                 *fl.each(
                     fl.sums(at_client.calibrate, reveals=("at",)),
@@ -595,7 +602,10 @@ FEMAM = fl.Algorithm(
                     needed=lambda options: "shares" in options.levels,
                 ),
                 *fl.each(
-                    fl.asks(at_client.train_again, at_client.keep_again),
+                    (
+                        *fl.each(fl.asks(at_client.train_again), begins=True),
+                        *fl.asks(at_client.keep_again),
+                    ),
                     needed=lambda options: options.adaptive and options.final_rounds > 0,
                     repeats=True,  # for each level
                 ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,6 +69,8 @@ class Client:
     members: tuple[ClientId, ...] = ()  # with whom the latest model was averaged since it trained
     name: ClientId = ""
     weights: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # of all
+    # what tells the model that it was told last at each level from others; "": the start
+    told: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def init_client(
@@ -104,7 +107,22 @@ def _opened(client: Client, model: Array | None) -> Client:
     if model is None:
         return client if client.latest else fl.evolve(client, latest=client.start)
     own = networks.part_vector(client.start, ("*",)) + model
-    return fl.evolve(client, latest=networks.with_parts(client.start, ("*",), own))
+    digest = hashlib.blake2b(np.ascontiguousarray(model).tobytes(), digest_size=16).hexdigest()
+    return fl.evolve(
+        client,
+        latest=networks.with_parts(client.start, ("*",), own),
+        told={**client.told, str(client.again or client.level): digest},
+    )
+
+
+def _told_before(client: Client, block: Block) -> dict[str, str]:
+    """Return what all clients were told alike: the models of levels that are of all of them."""
+    kind = client.options.kind
+    return {
+        level: told
+        for level, told in client.told.items()
+        if int(level) and kind(int(level)) not in ("clusters", "given")
+    }
 
 
 def _told(client: Client) -> Array:
@@ -221,17 +239,43 @@ def begin_level(
         if options.start == "zero-output" and not options.adaptive:
             for name in ("classifier.weight", "classifier.bias"):
                 start[name] = np.zeros_like(start[name])
-    client = fl.evolve(client, start=start, latest={}, level=message.level)
+    client = fl.evolve(
+        client,
+        start=start,
+        latest={},
+        level=message.level,
+        told={**client.told, str(message.level): ""},
+    )
     return _opened(client, message.own), fl.Ready()
 
 
+def _with_told_models(fn: fl.ClientFunction) -> fl.ClientFunction:
+    """Return a function as one whose parts add up only where clients were told the same models.
+
+    Of two totals with one client at another model the difference is that client's part.
+    """
+    return fl.told_before(fn, _told_before)
+
+
+def _enough(client: Client) -> bool:
+    """Return whether a client sends how models do on its rows for validation.
+
+    Where the server makes models, answers on fewer than five rows would tell each of them.
+    """
+    return not client.options.read_of_clients or client.held_out.sum() >= LEAST_ROWS
+
+
+@_with_told_models
 @fl.client_function
 def open_level(
     client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
 ) -> tuple[Client, state.Right]:
-    """Open the model of the latest level; send how it does on the rows for validation."""
+    """Open the model of the latest level; send how it does on the rows for validation.
+
+    Where the server reads models, a client of fewer than five such rows sends zeros.
+    """
     client = _opened(client, message.model)
-    if not client.held_out.any():
+    if not client.held_out.any() or not _enough(client):
         return client, state.Right(np.zeros(2))
     own, y = labelled(block)
     rows = np.flatnonzero(client.held_out)
@@ -347,6 +391,8 @@ def keep_again(
     return fl.evolve(client, kept=kept, latest={}, again=0), fl.Ready()
 
 
+@_with_told_models
+@fl.told_the_same
 @fl.client_function
 def send_part(
     client: Client, block: Block, message: state.Share, rng: fl.RandomKey
@@ -470,12 +516,29 @@ def _check_looked_for(client: Client, level: int) -> None:
         )
 
 
+@_with_told_models
 @fl.client_function
 def weigh_level(
-    client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
+    client: Client, block: Block, message: state.Weigh, rng: fl.RandomKey
 ) -> tuple[Client, state.Weight]:
-    """Send what the latest level is worth on the rows for validation, for a sum over clients."""
+    """Send what the latest level is worth on the rows for validation, for a sum over clients.
+
+    Where the server reads models, a client of fewer than five such rows sends zeros. For each level
+    a site answers once (`once_for`).
+
+    Raises
+    ------
+    RefusedError
+        If it is another level than the client's latest.
+    """
+    if message.level != client.level:
+        raise RefusedError(
+            f"Level {message.level} was to be weighed by a client at level {client.level}, and "
+            "the latest level is; run the algorithm as it is at the server."
+        )
     client = _opened(client, message.model)
+    if not _enough(client):
+        return client, state.Weight(np.zeros(13 if client.options.adaptive else 6))
     own, y = labelled(block)
     latest = _latest_scores(client, own)
     if client.options.adaptive:
@@ -612,6 +675,7 @@ def close_level(
     return fl.evolve(client, latest={}), state.Kept(kept)
 
 
+@_with_told_models
 @fl.told_the_same
 @fl.client_function
 def calibrate(
@@ -650,6 +714,8 @@ def scale_levels(
     return fl.evolve(client, kept=kept, base=base, scaled=client.level), fl.Ready()
 
 
+@_with_told_models
+@fl.told_the_same
 @fl.client_function
 def part_of_loss(
     client: Client, block: Block, message: state.Ask, rng: fl.RandomKey

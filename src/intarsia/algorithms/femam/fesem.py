@@ -112,11 +112,8 @@ def init_client(
 
 _EVERY = opening_models(
     (
-        *fl.asks(
-            femam_client.begin_level,
-            femam_client.train_level,
-            femam_client.fine_tune,
-        ),
+        *fl.each(fl.asks(femam_client.begin_level), begins=True),
+        *fl.asks(femam_client.train_level, femam_client.fine_tune),
         *fl.each(fl.asks(femam_client.close_level), once_for="level"),
         *fl.each(
             fl.asks(femam_client.train_level_on_schedule),

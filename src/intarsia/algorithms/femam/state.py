@@ -30,6 +30,13 @@ class Latest:
 
 
 @dataclass(frozen=True)
+class Weigh(Latest):
+    """The model of the latest level, of which clients send what it is worth."""
+
+    level: int = 0
+
+
+@dataclass(frozen=True)
 class Ask:
     """Asks for what the message's function sends."""
 

@@ -7,7 +7,8 @@ schema, and which exchange it is of from the site's own count.
 * A client function is called the way that is declared: one that is added up sends nothing in the
   clear.
 * A field of a message that is to hold a total holds a declared one, and no numbers instead. It is
-  the last one, as it is, or a combination that is declared as such, with factors up to `MOST`.
+  the last one, as it is, or a combination that is declared as such, with factors up to `MOST`, or
+  one as it is of those since the site began anew.
 * A total is of all clients that the site was told of in that exchange and that own the cell; where
   a client may have nothing to send, of some of them, the site among them if it sent something.
 * What the server may only have drawn from the seed is that: no model of its own choice.
@@ -32,7 +33,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from intarsia.core.algorithm import PUBLIC, Layout, Origin, Sends, contents
+from intarsia.core.algorithm import AS_IT_IS, PUBLIC, Layout, Origin, Sends, contents
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.remote.replies import is_optional
@@ -45,7 +46,7 @@ from intarsia.privacy.secure_aggregation.protocol import Piece
 
 NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 MOST: Final = 8.0  # factor of a total in a combination
-_KEPT: Final = 8  # exchanges of a function that are remembered
+_KEPT: Final = 8  # exchanges of a function, or at which a state was kept, that are remembered
 _RESTORED: Final = " after the best round"  # of what is asked for once
 
 
@@ -70,6 +71,8 @@ class Sums:
     # what was asked for with one message alone, by function and field: what tells that message from
     # others, and who was asked
     once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    begun: Sequence[int] = ()  # exchanges at which the site began anew
+    kept: Sequence[int] = ()  # the last ones at which it kept what it goes back to
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -83,6 +86,10 @@ class Sums:
 
     def back_to(self, sequence: int) -> Sums:
         """Return the sums without those after an exchange, to whose state the site goes back."""
+        if max((0, *self.begun, *self.kept)) > sequence:
+            marks = self.begun, self.kept
+            begun, states = ([one for one in some if one <= sequence] for some in marks)
+            return replace(self, begun=begun, kept=states).back_to(sequence)
         if all(some[-1].sequence <= sequence for some in self.known.values() if some):
             return self
         kept = {
@@ -119,7 +126,8 @@ class Sums:
             ]
             for name, some in self.known.items()
         }
-        return json.dumps([known, list(asked), self.forgotten, self.ended, dict(self.once)])
+        rest = self.ended, dict(self.once), list(self.begun), list(self.kept)
+        return json.dumps([known, list(asked), self.forgotten, *rest])
 
     @classmethod
     def of(cls, text: str) -> Sums:
@@ -206,7 +214,7 @@ class Declared:
             fn = one.function
             self._calls[function_name(fn, algorithm), fn.part, one.call] = one
             for _, origin in one.takes:
-                if isinstance(origin, tuple):
+                if isinstance(origin, tuple) and AS_IT_IS not in origin:
                     self._combined.add(frozenset(origin))
             if one.call == "ask":
                 continue
@@ -289,7 +297,13 @@ class Declared:
                 " run the algorithm as it is at the server, or begin another run."
             )
         if one.restores:
-            return replace(sums, once={**sums.once, _RESTORED: ()})
+            best = max(sums.kept, default=0)
+            begun = [number for number in sums.begun if number <= best]
+            return replace(sums, once={**sums.once, _RESTORED: ()}, begun=begun)
+        if one.keeps:
+            sums = replace(sums, kept=[*sums.kept[1 - _KEPT :], call.sequence])
+        if one.begins:
+            sums = replace(sums, begun=[*sums.begun, call.sequence])
         if not one.once and not one.once_for:
             return sums
         key, digest = fn.name, hashlib.blake2b(call.body, digest_size=16)
@@ -399,17 +413,22 @@ class Declared:
                 f"{place} holds a total over the {total.part!r} part, and the function is of the "
                 f"{one.function.part!r} part; run the algorithm as it is at the server."
             )
-        exact = isinstance(origin, str)
+        exact, single = isinstance(origin, str), AS_IT_IS in _names(origin)
         terms = total.content.terms
-        if exact and (len(terms) != 1 or terms[0][0] != 1.0):
+        if (exact or single) and (len(terms) != 1 or terms[0][0] != 1.0):
             raise RefusedError(
                 f"{place} holds {len(terms)} totals with factors {[w for w, _ in terms][:4]}, and "
-                f"is to hold that of {origin} as it is; run the algorithm as it is."
+                f"is to hold that of {_names(origin)[0]} as it is; run the algorithm as it is."
             )
         own = self._own_cells(total.part, total.layout, call.asked)
         for cells in self._checked(place, total.content, frozenset(_names(origin)), call):
             found = self._check_term(place, cells, total.part, sums)
             if found is None:
+                if single:
+                    raise RefusedError(
+                        f"{place} holds a total that was sealed anew, and is to hold that of "
+                        f"{_names(origin)[0]} as it is; run the algorithm as it is at the server."
+                    )
                 continue  # sealed anew by another owner
             known, summed = found
             if known.layout is not total.layout:
@@ -422,6 +441,14 @@ class Declared:
                     f"{place} holds {known.name} of exchange {cells.name[1]}, and the last one is "
                     f"of exchange {sums.last(self._functions[known.name])}; run the algorithm as "
                     "it is at the server."
+                )
+            began, number = max(sums.begun, default=0), cells.name[1]
+            mine = summed is not None or sums.is_forgotten(cells.name[2], number)
+            # where some are away, others may have come further before this site began
+            if single and number < began and (self.complete or mine):
+                raise RefusedError(
+                    f"{place} holds {known.name} of exchange {number}, and the client began anew "
+                    f"with exchange {began}; run the algorithm as it is at the server."
                 )
             if summed is not None and known.layout is not Layout.BLOCKS:
                 field_sent = cells.name[3] in summed.sent

@@ -412,7 +412,8 @@ class _Run:
             protection = "none: asked for" if call.kind == "ask" else "none: the mode is plain"
             self._entry["left"] = site_entries.of_reply(one, reply, protection)
             return after, body, down, len(body)
-        sealed, up = self._sealed(call, one, message, reply, place)
+        before = None if fn.told_before is None else fn.told_before(after, place.block(fn.part))
+        sealed, up = self._sealed(call, one, message, reply, place, before)
         return after, codec.encode(sealed), down, up
 
     def _message(
@@ -454,13 +455,16 @@ class _Run:
         self._entry.setdefault("opened", []).append(opened)
 
     def _sealed(
-        self, call: Call, one: Sends, message: Any, reply: Any, place: Workplace
+        self, call: Call, one: Sends, message: Any, reply: Any, place: Workplace, before: Any
     ) -> tuple[wire.SealedReply, int]:
-        """Return a reply with each field sealed, and its bytes."""
+        """Return a reply with each field sealed, and its bytes.
+
+        `before` is what clients are to have been told alike in calls before; None: nothing.
+        """
         totals, fn = self._locked(place), one.function
         self._number = call.sequence
         # the server tells all the same, or nothing adds up with what this site seals
-        told = told_alike(fn, vars(message))
+        told = told_alike(fn, vars(message), before)
         collector = totals.collector(fn, call.round, call.asked, told)
         up = collector.add(self._client, reply)
         total, sent = collector.total(), reply.__dict__

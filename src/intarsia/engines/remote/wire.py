@@ -28,8 +28,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # sites agreed on schemas alone, not on the experiment; in 7 none held out rows for early stopping;
 # in 8 the server added up what the weights of duals changed by, and none said which columns are
 # categorical; in 9 sites added noise to a model whose gap they did not see, and what clients sealed
-# was not bound to the totals that they were told.
-PROTOCOL = 11
+# was not bound to the totals that they were told; in 11 what clients of FeMAM sealed was not bound
+# to the models that they were told in calls before.
+PROTOCOL = 12
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -169,6 +169,8 @@ class SecureCollector:
     ) -> None:
         self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
         self._groups = groups
+        # the server has not read what clients were told before: the first says it, for all
+        self._unknown = fn.told_before is not None
         self._kind: Any = type(None)
         self._plans: dict[str, _Plan] = {}
         self._last: dict[str, Any] = {}
@@ -243,6 +245,9 @@ class SecureCollector:
                 plan = self._plans[name] = _Plan(cells.number, cells.lead)
             last[name] = dict(cells.pieces)
             for cell, piece in cells.pieces.items():
+                if self._unknown:
+                    self._stream = evolve(self._stream, told=piece.stream.told)
+                    self._unknown = False
                 stream = evolve(self._stream, field=name, cell=cell)
                 owners = self._parties(client, name, layout, cell).owners
                 if (
@@ -359,15 +364,18 @@ def sealed(
     return piece
 
 
-def told_alike(fn: ClientFunction, fields: Mapping[str, Any]) -> str:
+def told_alike(fn: ClientFunction, fields: Mapping[str, Any], before: Any = None) -> str:
     """Return what tells what a message holds from anything else; "" where clients are told apart.
 
-    Of totals it takes the factors and the names: a client gets its own cells of them.
+    Of totals it takes the factors and the names: a client gets its own cells of them. `before` is
+    what the client was told in calls before this one, where that is to be the same for all.
     """
-    if not fn.alike:
+    if not fn.alike and before is None:
         return ""
     digest = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(fields.items()):
+    if before is not None:
+        digest.update(codec.encode(before))
+    for name, value in sorted(fields.items()) if fn.alike else ():
         if isinstance(value, SealedField):
             told: Any = ["total", [(weight, *one.name) for weight, one in value.content.terms]]
         elif isinstance(value, SealedRecord):
