@@ -934,7 +934,7 @@ MUTATIONS = [
         ("part of a total", "if total.part != one.function.part:", "if False:", TOTALS),
         (
             "scaled total",
-            "if exact and (len(terms) != 1 or terms[0][0] != 1.0):",
+            "if (exact or single) and (len(terms) != 1 or terms[0][0] != 1.0):",
             "if False:",
             TOTALS,
         ),

@@ -159,9 +159,9 @@ def test_no_client_seals_a_model_anew():
 
 
 def test_a_site_knows_where_it_began_when_it_goes_back():
-    sums = Sums({}, {}, begun=[3, 9], kept=[5, 12])
-    assert Sums.of(sums.to_text()) == Sums({}, {}, begun=[3, 9], kept=[5, 12])
-    assert (sums.back_to(8).begun, sums.back_to(8).kept) == ([3], [5])
+    sums = Sums({}, {}, begun=(3, 9), kept=(5, 12))
+    assert Sums.of(sums.to_text()) == Sums({}, {}, begun=(3, 9), kept=(5, 12))
+    assert (sums.back_to(8).begun, sums.back_to(8).kept) == ((3,), (5,))
     assert sums.back_to(12) == sums
     known, *rest = json.loads(NO_SUMS.to_text())
     assert Sums.of(json.dumps([known, *rest[:-2]])) == NO_SUMS  # of an earlier version
@@ -176,8 +176,8 @@ def at_the_best_round(kept, begun):
 
 
 def test_a_site_that_goes_back_to_the_best_round_began_before_it():
-    assert at_the_best_round([5, 12], [3, 9, 14]) == [3, 9]
-    assert at_the_best_round([], [3]) == []
+    assert at_the_best_round((5, 12), (3, 9, 14)) == (3, 9)
+    assert at_the_best_round((), (3,)) == ()
     keeps = [one.function.name for one in keeping_best(FEMAM).disclosure.sends if one.keeps]
     assert keeps == ["keep_best"]
 

@@ -71,8 +71,8 @@ class Sums:
     # what was asked for with one message alone, by function and field: what tells that message from
     # others, and who was asked
     once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    begun: Sequence[int] = ()  # exchanges at which the site began anew
-    kept: Sequence[int] = ()  # the last ones at which it kept what it goes back to
+    begun: tuple[int, ...] = ()  # exchanges at which the site began anew
+    kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -88,7 +88,7 @@ class Sums:
         """Return the sums without those after an exchange, to whose state the site goes back."""
         if max((0, *self.begun, *self.kept)) > sequence:
             marks = self.begun, self.kept
-            begun, states = ([one for one in some if one <= sequence] for some in marks)
+            begun, states = (tuple(one for one in some if one <= sequence) for some in marks)
             return replace(self, begun=begun, kept=states).back_to(sequence)
         if all(some[-1].sequence <= sequence for some in self.known.values() if some):
             return self
@@ -126,13 +126,15 @@ class Sums:
             ]
             for name, some in self.known.items()
         }
-        rest = self.ended, dict(self.once), list(self.begun), list(self.kept)
+        rest = self.ended, dict(self.once), self.begun, self.kept
         return json.dumps([known, list(asked), self.forgotten, *rest])
 
     @classmethod
     def of(cls, text: str) -> Sums:
         """Return the sums that a text was made of."""
-        known, asked, forgotten, *rest = json.loads(text)  # earlier versions: no rest
+        # earlier versions: no rest, or not all of it
+        known, asked, forgotten, *rest = json.loads(text)
+        rest[2:] = map(tuple, rest[2:])
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
@@ -298,12 +300,12 @@ class Declared:
             )
         if one.restores:
             best = max(sums.kept, default=0)
-            begun = [number for number in sums.begun if number <= best]
+            begun = tuple(number for number in sums.begun if number <= best)
             return replace(sums, once={**sums.once, _RESTORED: ()}, begun=begun)
         if one.keeps:
-            sums = replace(sums, kept=[*sums.kept[1 - _KEPT :], call.sequence])
+            sums = replace(sums, kept=(*sums.kept[1 - _KEPT :], call.sequence))
         if one.begins:
-            sums = replace(sums, begun=[*sums.begun, call.sequence])
+            sums = replace(sums, begun=(*sums.begun, call.sequence))
         if not one.once and not one.once_for:
             return sums
         key, digest = fn.name, hashlib.blake2b(call.body, digest_size=16)
