@@ -29,6 +29,7 @@ REPLIES = "tests/attacks/test_malformed_replies.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
 LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
+ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
@@ -547,6 +548,12 @@ MUTATIONS = [
             "if not name and place.declared().ends(total):",
             "if False:",
             BETWEEN,
+        ),
+        (
+            "replies of a run counted",
+            "self._sums = place.declared().check_number(one, reply, call, self._sums)",
+            "pass",
+            ROWS_BY_GRADES,
         ),
         (
             "an answer that fails counts",

@@ -231,6 +231,7 @@ def test_what_all_runs_share_is_declared():
             return np.ones((outputs, len(block.samples)))
 
         evaluation.evaluate(engine, schema, predict, loss, part="train", with_figures=True)
+        evaluation.evaluate(engine, schema, predict, loss, part="train", totals_only=True)
         found |= audit.list_crossings(engine.books.crossings.summary())
         sent = evaluation.sends(predict, loss, schema, part="train", additive=True)
         declared |= audit.list_declared(sent)

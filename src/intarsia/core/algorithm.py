@@ -612,6 +612,9 @@ class Sends:
     keeps: bool = False  # whether clients keep by it what they go back to
     # whether a client begins anew by it: totals of before are not told any more (see AS_IT_IS)
     begins: bool = False
+    # how many different replies a run may have of one client; 0: any number. What tells sums over
+    # a client's rows tells the rows, if it is asked for often enough by other models
+    most: int = 0
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

@@ -3,15 +3,19 @@
 `evaluate`: one model whose parts lie with the clients.
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
-2. `grade`: clients with labels open the scores of their samples, and send counts and sums. Which
-   samples count, and by how much, each client tells from the schema, and one with fewer than
-   `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or of rows
-   that the server chooses, would tell their labels. So would the difference of two clients' sums,
-   see `protocols.graded_rows`.
+2. In training `sum_grades`: clients with labels open the scores of their samples, and add up counts
+   and losses. Which samples count, and by how much, each client tells from the schema, and one with
+   fewer than `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or
+   of rows that the server chooses, would tell their labels. So would the difference of two clients'
+   sums, see `protocols.graded_rows`.
 3. `count_classes`, of networks: how many samples of each class are said to be of each, over all
    clients.
-4. Where figures are asked for, once at the end of a run: `measure`, `count_classes`, `sum_scores`,
-   `count_scores` and `sum_errors`, see `protocols.figures`.
+4. At the end of a run `grade`: they send each its own counts and sums; and `measure`,
+   `count_classes`, `sum_scores`, `count_scores` and `sum_errors`, see `protocols.figures`.
+
+A loss is a sum over the rows, and so many losses of one client's rows, by as many models, would
+tell the rows. So totals are of as many models as `times_graded` says, and those of each client by
+itself are told of one, at the end.
 
 `evaluate_own`: clients' own models, which nothing is added to. `grade_own` and the others of that
 ending are steps 2 to 4, each client's with the scores of its own model.
@@ -66,6 +70,7 @@ Part = fl.Part
 Trained = Callable[[Any], NDArray[np.bool_]]  # state → classes in training, (classes,)
 
 LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
+_AT_THE_END: Final = 1  # model by which a client tells its own grades
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
@@ -112,6 +117,15 @@ class Sums:
     term: Array | None = None
 
 
+@fl.describe("counts and mean losses of evaluated rows of all clients")
+@dataclass(frozen=True)
+class GradeTotals:
+    """A client's part of the grades over all samples, shared labels once, or the total."""
+
+    counts: Array  # (2,) samples, and those that are right
+    means: Array  # (1,) or (4,) Σ / N of losses, in regression also of y, y² and (y - z)²
+
+
 @fl.describe("numbers of evaluated rows by true and predicted class")
 @dataclass(frozen=True)
 class ClassCounts:
@@ -152,10 +166,12 @@ def evaluate(
     part: Part,
     shape: float = 0.0,
     with_figures: bool = False,
+    totals_only: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
     """Return the grades of an additive model over all samples of a part, and over each client's.
 
-    `shape` is that of the loss, as `losses.shape_of` gives it.
+    `shape` is that of the loss, as `losses.shape_of` gives it. With `totals_only` no client tells
+    how the model does on its own samples.
 
     Every sample that somebody has the label of is scored by all clients that hold a part of it; of
     the others no score crosses.
@@ -168,7 +184,10 @@ def evaluate(
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
     scored = (clients, schema, _given_scores, Totals(z=total.z), loss, rows_to_grade(schema))
-    return _graded(*scored, part=part, shape=shape, with_figures=with_figures)
+    how: Any = {"part": part, "shape": shape}
+    if totals_only:
+        return _totals(*scored, **how), {}
+    return _graded(*scored, **how, with_figures=with_figures)
 
 
 def evaluate_own(
@@ -179,6 +198,7 @@ def evaluate_own(
     *,
     part: Part,
     with_figures: bool = False,
+    totals_only: bool = False,
     server: Sequence[str] | None = None,
     trained: Trained | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
@@ -187,14 +207,17 @@ def evaluate_own(
     Each model says the client's own samples, whoever else has these. Over all samples one that
     several clients have the label of counts once: as the mean over them. `server` are the feature
     blocks of a server's network that is graded, too. With `trained` the figures tell the classes
-    that a client has in training from those that it has not.
+    that a client has in training from those that it has not. With `totals_only` no client tells
+    how its model does.
     """
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
     wanted = rows_to_grade(schema, server)
     scored = (clients, schema, _own_scores(predict), Totals(None), loss, wanted)
-    how: Any = {"suffix": "_own", "with_figures": with_figures, "trained": trained}
-    return _graded(*scored, part=part, **how)
+    how: Any = {"part": part, "suffix": "_own", "trained": trained}
+    if totals_only:
+        return _totals(*scored, **how), {}
+    return _graded(*scored, **how, with_figures=with_figures)
 
 
 def sends(
@@ -231,12 +254,18 @@ def _grades_sent(functions: _Functions, schema: Schema, wanted: Mask) -> tuple[f
     totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
-    found = [*fl.asks(functions.grade, functions.measure)]
-    for one in totals:
+    in_training = _models_graded(schema, wanted)
+    found = [*fl.each(fl.asks(functions.grade, functions.measure), most=_AT_THE_END)]
+    for one in [functions.sum_grades, *totals]:
         names = tuple(field.name for field in fields(one.reply))
+        most = {
+            functions.sum_grades: in_training,
+            functions.count_classes: in_training + _AT_THE_END,
+        }
         found += fl.each(
             fl.sums(one, reveals=names),
             parties=lambda *_: graded_clients(schema, wanted),
+            most=most.get(one, _AT_THE_END),
         )
     if functions.grade.name == "grade_own":
         return tuple(found)
@@ -250,6 +279,77 @@ def _given_scores(state: Any, block: Block, z: Array) -> Array:
 
 def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block, Any], Array]:
     return lambda state, block, _: predict(state, block)
+
+
+def _models_graded(schema: Schema, wanted: Mask) -> int:
+    """Return by how many models `sum_grades` is answered: fewer than there are rows to tell.
+
+    One for each two rows. Of several clients those of the one with the most do not count: it could
+    take them away from the total.
+    """
+    rows = [
+        int((wanted[schema.samples.own(name)] & schema.labelled_at(name)).sum())
+        for name in graded_clients(schema, wanted)
+    ]
+    every = _labelled(schema, wanted)
+    others = every - max(rows, default=0)
+    return max(1, (others or every) // 2)
+
+
+def is_due(turn: int, most: int) -> bool:
+    """Return whether to grade at a turn (1, 2, ...) of a training that may be long, `most` times.
+
+    At each turn until half of the times are over, then at every second one until half of those that
+    are left are, and so on.
+    """
+    began, step = 0, 1
+    while most > 0:
+        some = -(-most // 2)
+        if turn <= began + some * step:
+            return (turn - began) % step == 0
+        began, step, most = began + some * step, 2 * step, most - some
+    return False
+
+
+def _totals(
+    clients: fl.Clients,
+    schema: Schema,
+    scores: Callable[[Any, Block, Any], Array],
+    message: Totals,
+    loss: int,
+    wanted: Mask,
+    *,
+    part: Part,
+    suffix: str = "",
+    shape: float = 0.0,
+    trained: Trained | None = None,
+) -> Evaluation | None:
+    """Return the grades of `scores(state, block, z)` over all samples, as in `_graded`."""
+    given = scores, loss, schema, wanted, part, suffix
+    functions = _grading(*given, shape=shape, trained=trained)
+    messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
+    if not messages:
+        return None
+    # discloses how well the model does on the labelled samples of all clients together
+    found = clients.reveal(clients.sum(functions.sum_grades, messages))
+    count, correct = (float(one) for one in _whole(schema, np.asarray(found.counts)))
+    of_all = np.asarray(found.means) * (_labelled(schema, wanted) / count)
+    if schema.labels.task == "regression":
+        value, label, square, error = (float(one) for one in of_all)
+        spread = square - label**2
+        r2 = 1 - error / spread if spread > 0 else None
+        return Evaluation(value, None, r2, samples=round(count))
+    f1 = None
+    if len(messages) > 1 and loss == CROSS_ENTROPY:
+        # discloses how many samples of each class all clients hold, and the model sees, together
+        told = clients.reveal(clients.sum(functions.count_classes, messages))
+        f1 = float(judging.macro_f1(_whole(schema, np.asarray(told.counts))))
+    return Evaluation(float(of_all[0]), correct / count, None, f1, round(count))
+
+
+def _labelled(schema: Schema, wanted: Mask) -> int:
+    """Return how many samples count that somebody has the label of."""
+    return int((wanted & (schema.label_holders > 0)).sum())
 
 
 def _graded(
@@ -447,6 +547,15 @@ def rows_to_grade(schema: Schema, server: Sequence[str] | None = None) -> Mask:
     return rows_that_count(schema, LEAST_ROWS, whole)
 
 
+def times_graded(schema: Schema, server: Sequence[str] | None) -> int:
+    """Return by how many models grades over all samples are told in training.
+
+    `server` are the feature blocks of the server's network, None where there is none.
+    """
+    whole = np.zeros(0, bool) if server is None else _whole_to_grade(schema, server)
+    return _models_graded(schema, whole if whole.any() else rows_to_grade(schema, server))
+
+
 def _whole_to_grade(schema: Schema, server: Sequence[str]) -> Mask:
     """Return which samples a server's network is graded on, (samples,)."""
     return rows_to_grade(schema, server) & whole_samples(schema, server)
@@ -524,6 +633,17 @@ def _grading(
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
         return state, _sums(graded(state, block, message.z), counts=False, shape=shape)
 
+    def sum_grades(
+        state: Any, block: Block, message: Totals, rng: fl.RandomKey
+    ) -> tuple[Any, GradeTotals]:
+        found = _sums(graded(state, block, message.z), counts=False, shape=shape)
+        terms = [found.loss]
+        if schema.labels.task == "regression":
+            terms += [found.label, found.square, found.error]
+        # the means keep within the range of sealed sums
+        means = np.array([one[1] for one in terms]) / _labelled(schema, wanted)
+        return state, GradeTotals(np.array([found.count[1], found.correct[1]]), means)
+
     def count_classes(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ClassCounts]:
@@ -552,7 +672,7 @@ def _grading(
     ) -> tuple[Any, ErrorSums]:
         return state, exchanged.errors_summed(graded(state, block, message.z), message)
 
-    calls = (grade, count_classes, measure, sum_scores, count_scores, sum_errors)
+    calls = (sum_grades, grade, count_classes, measure, sum_scores, count_scores, sum_errors)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins and ranges of one client's own would tell its scores and labels
     return _Functions(*(fl.told_the_same(fn) for fn in named))
@@ -562,6 +682,7 @@ def _grading(
 class _Functions:
     """What clients do to grade a model."""
 
+    sum_grades: fl.ClientFunction
     grade: fl.ClientFunction
     count_classes: fl.ClientFunction
     measure: fl.ClientFunction
@@ -682,6 +803,7 @@ def evaluate_server(
     *,
     part: Part,
     with_figures: bool = False,
+    totals_only: bool = False,
     trained: Trained | None = None,
 ) -> Evaluation | None:
     """Return the grades of a server's network over all samples; `blocks` are those that it takes.
@@ -697,14 +819,12 @@ def evaluate_server(
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
     layer = _partial_layer(server, schema, blocks, part)
     total = clients.sum(layer, dict.fromkeys(holding, Ask()))
+    scored = (clients, schema, _server_scores(server), Totals(total.z), loss, wanted)
+    how: Any = {"part": part, "suffix": "_server", "trained": trained}
+    if totals_only:
+        return _totals(*scored, **how)
     # discloses how well the server's network does on each client's labelled samples
-    return _graded(
-        *(clients, schema, _server_scores(server), Totals(total.z), loss, wanted),
-        part=part,
-        suffix="_server",
-        with_figures=with_figures,
-        trained=trained,
-    )[0]
+    return _graded(*scored, **how, with_figures=with_figures)[0]
 
 
 def server_blocks(model: fl.Model, options: Any, schema: Schema) -> tuple[str, ...] | None:

@@ -319,14 +319,17 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             # a round may report the gap where it started, and end at a wider one
             server, info = _certify(task, server, number, clients)
             state = _judge(description, before, info)
-        evaluated = (due if state.finished is None else compares) and not engine.away
+        evaluated = compares
+        if state.finished is None:
+            evaluated = due and _is_graded(task, number)
+        evaluated = evaluated and not engine.away
         if evaluated and compares:
             if not certified:  # the last round: who was away has what is graded now
                 server, _ = _certify(task, server, number, clients)
             server, state, found = _compared(task, server, state)
         elif evaluated:
             with clock.part("evaluation"):
-                found = grade(task)[0]
+                found = _grades(task, task.part, totals_only=True)[0]
         if evaluated:
             scores = {} if found is None else dataclasses.asdict(found)
             scores = {name: value for name, value in scores.items() if value is not None}
@@ -445,19 +448,17 @@ def _compared(
 ) -> tuple[Any, TrainingState, Evaluation | None]:
     """Return where training stands once a round was compared with the best before it, and grades.
 
-    A client's rows count as in all grades. Without grades of all, those of the clients do.
+    Without a network of the server the grades are those of clients' own.
     """
     description = task.description
     with task.clock.part("evaluation"):
-        every, own = grade(task, "validation")
-        graded = list(own.values()) if every is None else [every]
-        figures = [(one.loss, one.r2 if one.accuracy is None else one.accuracy) for one in graded]
-        at = ("loss", "accuracy").index(description.stop_by)
-        known = [(one.samples, of[at]) for one, of in zip(graded, figures, strict=True)]
-        weighed = [(samples, of) for samples, of in known if of is not None]
-        if weighed:
-            figure = math.fsum(samples * of for samples, of in weighed)
-            figure /= sum(samples for samples, _ in weighed)
+        every = _grades(task, "validation", totals_only=True)[0]
+        figure = None
+        if every is not None and description.stop_by == "loss":
+            figure = every.loss
+        elif every is not None:
+            figure = every.r2 if every.accuracy is None else every.accuracy
+        if figure is not None:
             before, sign = state.chosen_by, -1.0 if description.stop_by == "loss" else 1.0
             if before is None or sign * figure > sign * before:
                 server = early_stopping.keep(server, task.engine)
@@ -467,36 +468,53 @@ def _compared(
     return server, state, every
 
 
-def grade(
-    task: Task, part: Part | None = None, *, figures: bool = False
-) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades over all samples and over each client's; not exchanges of training.
+def grade(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
+    """Return the grades over all samples and over each client's, with figures, at the end of a run.
 
-    Scores of a sample are added up where the algorithm says that they are. Of clients' own models
-    each says its client's samples by itself, and all samples are said by the server's network, if
-    the algorithm has one. `part` None: that of the task; `figures`: with those of
-    docs/reference/figures.md.
+    They are not exchanges of training. Scores of a sample are added up where the algorithm says
+    that they are. Of clients' own models each says its client's samples by itself, and all samples
+    are said by the server's network, if the algorithm has one.
     """
-    engine, algorithm = task.engine, task.algorithm
+    return _grades(task, task.part, with_figures=True)
+
+
+def _grades(
+    task: Task, part: Part, **how: bool
+) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
+    """Return grades as `grade` does; `how` is told to `protocols.evaluation`."""
+    engine, model = task.engine, task.algorithm.model
     engine.begin_round(engine.books.round)
-    part = part or task.part
+    given: Any = {"part": part, **how}
     schema, loss = engine.schema(part), evaluation.grading_loss(task.options.loss)
-    how: Any = {"part": part, "with_figures": figures}
     with engine.books.unmetered():
-        model = algorithm.model
         if model.additive:
             shape = losses.shape_of(task.options)
-            return evaluation.evaluate(engine, schema, model.predict, loss, shape=shape, **how)
-        server = model.server_model
-        blocks = evaluation.server_blocks(model, task.options, engine.schema("train"))
+            return evaluation.evaluate(engine, schema, model.predict, loss, shape=shape, **given)
+        server, blocks = model.server_model, _server_blocks(task)
         graded = (engine, schema, model.predict, loss)
-        how["trained"] = model.trained_classes
-        every, own = evaluation.evaluate_own(*graded, server=blocks, **how)
-        if server is None:
-            return every, own
-        if blocks is None:
-            return None, own
-        return evaluation.evaluate_server(engine, schema, server, blocks, loss, **how), own
+        given["trained"] = model.trained_classes
+        every: Evaluation | None = None
+        own: dict[ClientId, Evaluation] = {}
+        if server is not None and blocks is not None:
+            every = evaluation.evaluate_server(engine, schema, server, blocks, loss, **given)
+        if every is None or not how.get("totals_only"):
+            of_own, own = evaluation.evaluate_own(*graded, server=blocks, **given)
+            # at the end a server without a network has no score
+            every = of_own if server is None or how.get("totals_only") else every
+        return every, own
+
+
+def _server_blocks(task: Task) -> tuple[str, ...] | None:
+    return evaluation.server_blocks(task.algorithm.model, task.options, task.engine.schema("train"))
+
+
+def _is_graded(task: Task, number: int) -> bool:
+    """Return whether to grade after a round: a site answers for so many models alone."""
+    compares = task.description.early_stopping > 0
+    schema = task.engine.schema("validation" if compares else task.part)
+    most = evaluation.times_graded(schema, _server_blocks(task))
+    turn = number // task.description.evaluate_every
+    return evaluation.is_due(turn, most - compares)  # rounds are compared at the end, too
 
 
 def grade_clients(

@@ -433,7 +433,7 @@ def train_to_end(task: training.Task) -> Outcome:
         server, state = training.train(task, *training.start(task))
         conclusion = conclude(task, server, state)
         with clock.part("evaluation"):
-            every, own = training.grade(task, figures=True)
+            every, own = training.grade(task)
     finally:
         if task.store is not None:
             with clock.part("checkpoints"):

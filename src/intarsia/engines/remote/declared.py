@@ -16,8 +16,9 @@ schema, and which exchange it is of from the site's own count.
   in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns; of scores those alone of which it is the reader among the clients
   that are asked. To the server it opens fields that are declared as read by it.
-* Once it opened a field that tells the model, it trains no more in this run, and what is declared
-  to be asked for once is answered for one message alone. Neither goes back with its state.
+* Once it opened a field that tells the model, it trains no more in this run; what is declared to be
+  asked for once is answered for one message alone, and what has a number of different replies sends
+  no more of them. None of this goes back with its state.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
 contributors, which the keys vouch for.
@@ -69,7 +70,7 @@ class Sums:
     forgotten: Mapping[str, int]
     ended: bool = False  # whether the server opened the model
     # what was asked for with one message alone, by function and field: what tells that message from
-    # others, and who was asked
+    # others, and who was asked; by function and part how many replies there were, and the last one
     once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     begun: tuple[int, ...] = ()  # exchanges at which the site began anew
     kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
@@ -327,6 +328,25 @@ class Declared:
                 "for it once; run the algorithm as it is at the server, or begin another run."
             )
         return replace(sums, once={**sums.once, key: [told, *call.asked]})
+
+    def check_number(self, one: Sends, reply: Any, call: Call, sums: Sums) -> Sums:
+        """Refuse one more reply than a run may have; return the sums that know this one.
+
+        The one that was sent last tells nothing new. Where clients are away since, there may be
+        another one without them.
+        """
+        if not one.most:
+            return sums
+        key, digest = f"{one.function.name} of {one.function.part}", _digest(reply).hex()
+        number, last, *asked = sums.once.get(key, (0, ""))
+        if digest == last:
+            return sums
+        if number >= one.most and (self.complete or not set(call.asked) < set(asked)):
+            raise RefusedError(
+                f"{key} was asked for with another model, and {number} of a run are answered: more "
+                "would tell rows. Run the algorithm as it is at the server, or begin another run."
+            )
+        return replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
 
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""
@@ -639,7 +659,7 @@ _CACHED: Final = 1 << 16
 
 
 def _digest(value: Any) -> bytes:
-    return hashlib.blake2b(codec.encode(value)).digest()
+    return hashlib.blake2b(codec.encode(value), digest_size=16).digest()
 
 
 def sealed_in(value: Any) -> bool:

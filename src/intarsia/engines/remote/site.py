@@ -406,6 +406,8 @@ class _Run:
         except IntarsiaError as error:
             error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
             raise
+        if place.sealing is not None:
+            self._sums = place.declared().check_number(one, reply, call, self._sums)
         down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)

@@ -29,8 +29,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # in 8 the server added up what the weights of duals changed by, and none said which columns are
 # categorical; in 9 sites added noise to a model whose gap they did not see, and what clients sealed
 # was not bound to the totals that they were told; in 11 what clients of FeMAM sealed was not bound
-# to the models that they were told in calls before.
-PROTOCOL = 12
+# to the models that they were told in calls before; in 12 clients told their own grades, as often
+# as they were asked.
+PROTOCOL = 13
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -1,0 +1,163 @@
+"""A server that grades models of its own factors, as often as it likes: it had the margins of rows.
+
+A loss is a sum over the rows. By the losses of a model times many factors the margins of five rows
+came out, and by some such models their values and labels. So each client tells its own grades by
+one model, and the grades over all samples are told by fewer models than there are rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+import sites
+from intarsia.algorithms.linear import fedavg
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
+from intarsia.engines.remote.declared import Declared
+from intarsia.errors import RefusedError
+from intarsia.maths.linear import losses
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
+from intarsia.protocols import evaluation
+from intarsia.training.registry import ALGORITHMS
+from intarsia.training.setup import declare_exchanges
+
+FEDAVG = ALGORITHMS["fedavg"]
+OPTIONS = FEDAVG.hyperparameters(
+    loss="logistic", regularisation=0.1, local_steps=5, batch=20, b=0.0
+)
+TESTED = {"bank": 5, "shop": 20, "market": 20}
+KEYS = modes.keys(Privacy(mode="masked"), ("bank",), None, "test")
+FACTORS = np.linspace(0.25, 4.0, 12)
+
+
+def block(first, rows, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 4)) * [1, 1, 1, 0] + [1, -1, 0.5, 1]
+    y = np.where(x[:, 0] + x[:, 1] + rng.normal(size=rows) > 0, 1.0, -1.0)
+    return Block(first + np.arange(rows), ("f0", "f1", "f2", "one"), x, y)
+
+
+def parts(rows):
+    return {name: block(10_000 * k, rows[name], k) for k, name in enumerate(rows)}
+
+
+class Departing:
+    """A server that trains once, and then grades what it likes."""
+
+    def __init__(self, tested=TESTED, *, complete=True):
+        train = {n: block(10_000 * k + 5_000, 60, 10 + k) for k, n in enumerate(tested)}
+        self.tested = parts(tested)
+        made = sites.federation(
+            *(FEDAVG, OPTIONS, train, Labels("binary", ("a", "b"))),
+            complete=complete,
+            least=min(3, len(tested)),
+            tested=self.tested,
+            sealing=lambda: modes.sealing(Privacy(mode="masked"), [*tested], KEYS),
+            more=lambda schemas: declare_exchanges(FEDAVG, OPTIONS, schemas)[
+                len(FEDAVG.disclosure.sends) :
+            ],
+        )
+        self.engine, server = made.engine, sites.begun(made, FEDAVG, OPTIONS)
+        self.engine.begin_round(1)
+        told = fedavg.Descend(server.w, 1, tuple(tested))
+        self.change = self.engine.sum(fedavg.local_descent, dict.fromkeys(tested, told)).w
+
+    def graded(self, factor, **how):
+        """Return the grades of the change times a factor."""
+        told = dict.fromkeys(self.engine.ids, fedavg.Weights(self.change * float(factor)))
+        self.engine.sum(fedavg.part_of_scores, told)
+        return evaluation.evaluate(
+            *(self.engine, self.engine.schema("test"), FEDAVG.model.predict, losses.LOGISTIC),
+            part="test",
+            **how,
+        )
+
+    def margins(self):
+        """Return the sizes of the bank's margins in ascending order, by its losses alone."""
+        pairs = [[self.graded(sign * t)[1]["bank"] for sign in (1, -1)] for t in FACTORS]
+        rows = pairs[0][0].samples
+        # log(1 + e^-a) + log(1 + e^a) = 2 log 2 + 2 log cosh(a/2), whatever the label
+        even = [(one.loss + other.loss) * rows / 2 - rows * np.log(2.0) for one, other in pairs]
+
+        def off(sizes):
+            return (np.log(np.cosh(np.outer(FACTORS, sizes) / 2)).sum(axis=1) - even) * 1e6
+
+        rng, best = np.random.default_rng(0), None
+        for _ in range(60):
+            close = dict.fromkeys(["xtol", "ftol", "gtol"], 1e-15)
+            found = least_squares(off, rng.uniform(0, 2, rows), **close, max_nfev=2000)
+            best = found if best is None or found.cost < best.cost else best
+        return np.sort(np.abs(best.x))
+
+
+def test_margins_are_not_read_by_grades_of_many_models(monkeypatch):
+    departing = Departing()
+    with pytest.raises(RefusedError, match=r"evaluation\.grade: The site refused"):
+        departing.margins()
+    monkeypatch.setattr(Declared, "check_number", lambda self, one, reply, call, sums: sums)
+    departing = Departing()
+    w = np.asarray(departing.engine.reveal(departing.change)).ravel()
+    truth = np.sort(np.abs(departing.tested["bank"].x @ w))
+    assert departing.margins() == pytest.approx(truth, abs=1e-3)
+
+
+def test_the_same_grades_tell_nothing_new():
+    departing = Departing()
+    first = departing.graded(1.0)
+    assert departing.graded(1.0) == first
+    with pytest.raises(RefusedError):
+        departing.graded(2.0)
+
+
+def test_grades_come_again_once_some_are_away(monkeypatch):
+    departing = Departing(complete=False)
+    departing.graded(1.0)
+    monkeypatch.setattr(type(departing.engine), "ids", ("bank", "shop"))
+    every, own = departing.graded(2.0)
+    assert own.keys() == {"bank", "shop"}
+    with pytest.raises(RefusedError):
+        departing.graded(3.0)
+
+
+@pytest.mark.parametrize(
+    ("tested", "most"),
+    [
+        # without the 20 of one that works with the server
+        (TESTED, 12),
+        ({"bank": 9}, 4),
+        ({"bank": 5, "shop": 1000}, 2),
+    ],
+)
+def test_totals_are_told_by_fewer_models_than_rows(tested, most):
+    departing = Departing(tested)
+    for factor in range(1, most + 1):
+        every, own = departing.graded(factor / most, totals_only=True)
+        assert every.samples == sum(tested.values())
+        assert not own
+    with pytest.raises(RefusedError, match=r"evaluation\.sum_grades: The site refused"):
+        departing.graded(2.0, totals_only=True)
+
+
+def test_totals_are_those_of_the_clients_grades():
+    departing = Departing()
+    total, _ = departing.graded(0.5, totals_only=True)
+    every, _ = departing.graded(0.5)
+    assert total.loss == pytest.approx(every.loss, abs=1e-9)
+    assert (total.accuracy, total.samples) == (every.accuracy, every.samples)
+
+
+def test_labels_that_all_have_are_counted_once_by_rows():
+    """Who has the labels of all samples learns nothing by the total: all of them count."""
+    same = {name: block(0, 12, 0) for name in ("bank", "shop")}
+    schema = Schema.of(same, Labels("binary", ("a", "b")))
+    assert evaluation.times_graded(schema, None) == 6
+
+
+def test_grades_are_asked_for_ever_more_seldom():
+    turns = [turn for turn in range(1, 200) if evaluation.is_due(turn, 8)]
+    assert turns == [1, 2, 3, 4, 6, 8, 12, 20]
+    assert not any(evaluation.is_due(turn, 0) for turn in range(1, 50))
+    assert all(evaluation.is_due(turn, 100) for turn in range(1, 51))
