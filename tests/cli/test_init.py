@@ -225,7 +225,7 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
         '"outcome",  # may be a label too',
         '"opened",  # has dates',
         '"note",  # another text in every row',
-        "\"branch\",  # 'north' in every row",
+        '"branch",  # ... in every row',
         '"contract",  # another whole number in every row',
         '"bonus",  # missing in 99 %',
         '"zip",  # codes with zeros in front',
@@ -417,3 +417,19 @@ def test_an_example_comes_with_its_data(name, tables, tmp_path, monkeypatch, cap
     assert all((tmp_path / one["path"]).is_file() for one in clients)
     assert main(["init", "--example", name]) == 2
     assert f"{name}.toml is there already" in one_error(said(capfd)[1])
+
+
+def test_the_file_has_no_words_of_cells_that_the_terminal_tells(tmp_path, monkeypatch, capfd):
+    """Other organisations get the file."""
+    own = bank(
+        branch=["Ward-7"] * 80,
+        lab=["haemolysed S7" if one == BANK[5] else one % 9 for one in BANK],
+    )
+    proposed(tmp_path, monkeypatch, own, shop())
+    text, err = (tmp_path / "mine.toml").read_text(), said(capfd)[1]
+    assert '"branch",  # ... in every row that has it' in text
+    assert "mixes numbers and text: ... in row 6" in text
+    assert "S7" not in text
+    assert "Ward-7" not in text
+    assert "'branch': 'Ward-7' in every row that has it" in err
+    assert "'haemolysed S7' in row 6" in err

@@ -75,6 +75,8 @@ def write_proposal(
         told += [f"takes for codes {listed(codes)}"] if codes else []
         told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
         say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
+        for name, why in table.left_out.items():
+            say(f"  {name!r}: {why}")
     _what_next(file, "read it, and change what is not so; then")
 
 

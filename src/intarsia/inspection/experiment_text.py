@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ _TAILS = {  # what may be better where a few values are far from the rest
     "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
 }
 _MOST_CLASSES = 6  # that a comment names
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr writes it
 
 
 def experiment_text(
@@ -59,8 +61,10 @@ def experiment_text(
             f"normalise = {toml(proposal.normalise)}  # ids of different tables are the same so",
         ]
     parts += ["", *_comment('privacy = "masked" in the first line keeps the sums from the server.')]
+    every = [one for table in proposal.tables for one in (*table.columns, table.source.label)]
+    columns = [one for one in every if one is not None]
     for table in proposal.tables:
-        parts += ["", *_client(table, folder)]
+        parts += ["", *_client(table, folder, columns)]
     return "\n".join(parts) + "\n"
 
 
@@ -115,7 +119,7 @@ def _labels(proposal: Proposal) -> list[str]:
     ]
 
 
-def _client(table: TableProposal, folder: Path) -> list[str]:
+def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[str]:
     source = table.source
     place = Path(os.path.relpath(source.path or "", folder)).as_posix()
     lines = [
@@ -136,7 +140,10 @@ def _client(table: TableProposal, folder: Path) -> list[str]:
     lines += _learned(table)
     if table.left_out:
         lines += ["exclude = ["]
-        lines += [f"  {toml(name)},  # {_plain(why)}" for name, why in table.left_out.items()]
+        # others get the file: what stands in cells is told on the terminal
+        for name, why in table.left_out.items():
+            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in names else "...", why)
+            lines.append(f"  {toml(name)},  # {_plain(told)}")
         lines += ["]"]
     return lines
 

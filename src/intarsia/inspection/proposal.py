@@ -354,7 +354,6 @@ def _spelled(
     if not odd:
         return source, reasons
     first = next(iter(odd))
-    example = next(one for one in bare[first] if number(one) is None)
     ways = dict.fromkeys(one for own in odd.values() for one in own)
     # the way by which most columns are numbers; of several, grouped digits only if all are such
     grouped = all(
@@ -370,9 +369,9 @@ def _spelled(
 
     decimal, thousands = max(ways, key=rank)
     if decimal == ",":
-        reasons["decimal"] = f"as in {example!r} of {first!r}"
+        reasons["decimal"] = f"as in column {first!r}"
     if thousands is not None:
-        reasons["thousands"] = f"as in {example!r} of {first!r}"
+        reasons["thousands"] = f"as in column {first!r}"
     return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
 
 
