@@ -116,7 +116,7 @@ def test_grades_come_again_once_some_are_away(monkeypatch):
     departing = Departing(complete=False)
     departing.graded(1.0)
     monkeypatch.setattr(type(departing.engine), "ids", ("bank", "shop"))
-    every, own = departing.graded(2.0)
+    _, own = departing.graded(2.0)
     assert own.keys() == {"bank", "shop"}
     with pytest.raises(RefusedError):
         departing.graded(3.0)
