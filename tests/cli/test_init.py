@@ -306,8 +306,20 @@ def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
     assert found["algorithm"]["loss"] == "squared"
     assert client(found, 0) == {"id": "account", "label": "price", "exclude": ["customer"]}
-    assert "It runs as it is" in (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "It runs as it is" in text
+    assert "huber" not in text
     assert client(found, 1) == {"id": "customer"}
+
+
+def test_a_label_with_a_few_values_far_from_the_rest_gets_a_word_of_huber(tmp_path, monkeypatch):
+    price = [1000 + k if k % 40 == 0 else 1 + k / 80 for k in range(80)]
+    own = {"customer": BANK, "age": AGE[:80], "price": price}
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "price"])
+    assert found["algorithm"]["loss"] == "squared"
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
+    assert "The label has a few values far above the rest, which squares follow most" in text
+    assert 'compare loss = "huber"' in text
 
 
 def test_several_classes_are_a_task_of_their_own(tmp_path, monkeypatch):
