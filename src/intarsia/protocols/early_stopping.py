@@ -100,7 +100,7 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
     """Return an algorithm whose states hold that of the best round, too."""
 
     def init_server(options: Any, schema: Schema, rng: fl.RandomKey) -> Both:
-        made = algorithm.init_server(options, schema, rng)
+        made = algorithm.begin(options, schema, rng)
         return Both(made, made)
 
     def init_client(

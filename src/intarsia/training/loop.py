@@ -179,7 +179,7 @@ def simulate(
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
     engine = Simulation(known, seed, secrets=secrets)
     key = engine.key("init")
-    server = algorithm.init_server(options, engine.schema("train"), key)
+    server = algorithm.begin(options, engine.schema("train"), key)
     engine.begin(algorithm, options)
     server = algorithm.setup(server, engine, key)
     number = 0
@@ -222,7 +222,7 @@ def start(task: Task) -> tuple[Any, TrainingState]:
         store.truncate_history(0)
     with task.clock.part("training"):
         key = engine.key("init")
-        server = algorithm.init_server(options, schema, key)
+        server = algorithm.begin(options, schema, key)
         engine.begin(algorithm, options)
         server = algorithm.setup(server, engine, key)
     _save(task, server, TrainingState())
@@ -405,6 +405,7 @@ def _round(task: Task, server: Any) -> tuple[Any, fl.RoundMetrics] | None:
     """
     engine = task.engine
     while not _noise_used_up(task):
+        task.algorithm.check_present(len(engine.ids), len(engine.schema("train").clients))
         try:
             after, info = task.algorithm.round(server, engine, engine.key())
             return engine.books.settle(after), info

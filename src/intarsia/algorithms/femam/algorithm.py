@@ -528,6 +528,7 @@ FEMAM = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, at_client.Client, FeMAM, Level, state.Offset, state.Prior),
     model=fl.Model(
         predict=at_client.predict,

@@ -381,6 +381,7 @@ FEMAM_FLIC = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),
     model=fl.Model(predict=predict, own_feature_space=True, network=network),
     disclosure=fl.Disclosure(

@@ -231,9 +231,8 @@ def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Serve
     Raises
     ------
     FederationError
-        If labels are classes, or a client has no labels or fewer features than the latent space.
+        If a client has no labels or fewer features than the latent space.
     """
-    fl.check_tasks(schema, "flic-linear", "regression")
     for name, held in schema.holdings.items():
         if len(held.features) < options.latent or not held.labelled.any():
             raise FederationError(
@@ -288,9 +287,14 @@ FLIC_LINEAR = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, Client, FlicLinear),
     model=fl.Model(
-        predict=predict, kind="client_linear", own_feature_space=True, own_weights=own_weights
+        predict=predict,
+        kind="client_linear",
+        tasks=("regression",),
+        own_feature_space=True,
+        own_weights=own_weights,
     ),
     disclosure=fl.Disclosure(
         sends=fl.opening(

@@ -560,6 +560,7 @@ HYFDCA = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(
         Server,
         Client,

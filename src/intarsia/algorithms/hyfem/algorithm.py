@@ -330,6 +330,7 @@ HYFEM = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, at_client.Client, HyFEM, Whole, Composition, Extractor),
     model=fl.Model(
         predict=at_client.predict,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -259,9 +258,9 @@ COCOA = fl.Algorithm(
     setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(sealed_weights.conclude, certify=certify),
+    absences=True,
     states=(Server, Client, CoCoA, fl.Release),
-    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    model=fl.Model(additive=True, kind="linear"),
     disclosure=fl.Disclosure(
         sends=fl.opening(
             dict.fromkeys(["Ascend.w", "Weights.w"], _W),

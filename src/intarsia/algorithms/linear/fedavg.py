@@ -342,9 +342,9 @@ FEDAVG = fl.Algorithm(
     setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(sealed_weights.conclude, certify=certify),
+    absences=True,
     states=(Server, Client, FedAvg, Copies, Learners, fl.Release),
-    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    model=fl.Model(additive=True, kind="linear"),
     disclosure=_disclosure(local_descent),
     private=private,
 )

@@ -495,6 +495,7 @@ def network_algorithm(
         },
         name=name,
         hyperparameters=options,
+        absences=True,
         states=(Server, Client, options, Start, *states),
         model=fl.Model(
             predict=predict,
