@@ -34,7 +34,6 @@ class Server:
 
 
 @fl.describe("sums over all rows, for each feature and for the labels")
-@dataclass(frozen=True)
 class Vector:
     """An entry for each feature, and one for the column of labels."""
 
@@ -43,7 +42,6 @@ class Vector:
 
 
 @fl.describe("each row's label, or its score by a direction or the model, or their difference")
-@dataclass(frozen=True)
 class Scores:
     """A client's part of z, or the total."""
 

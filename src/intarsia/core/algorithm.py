@@ -449,8 +449,11 @@ def on_part(
     )
 
 
+@typing.dataclass_transform(frozen_default=True)
 def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
-    """Say in plain words what the fields of a reply hold: an audit's sentences are made of them.
+    """Make a class a reply, a frozen dataclass, and say in plain words what its fields hold.
+
+    An audit's sentences are made of these words.
 
     The words stand for one client's part and for the total of all: say what the values are, and not
     whose. Fields that are one thing to a reader have the same words.
@@ -466,7 +469,8 @@ def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
         If a field has no words, or there is none of a name.
     """
 
-    def described(reply: type[T]) -> type[T]:
+    def described(kind: type[T]) -> type[T]:
+        reply = dataclass(frozen=True)(kind)
         names = [one.name for one in dataclasses.fields(cast(Any, reply))]
         words = {name: fields.get(name, whole) for name in names}
         if wrong := sorted({*fields} - {*names} | {name for name in names if not words[name]}):

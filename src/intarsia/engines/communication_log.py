@@ -208,7 +208,8 @@ def addressed(clients: Clients, fn: ClientFunction, messages: Messages) -> Mappi
     if isinstance(messages, Mapping):
         return messages
     whole: dict[str, tuple[Index, Array]] = {}
-    for name, layout in layouts(type(messages)):
+    kind: Any = type(messages)
+    for name, layout in layouts(kind):
         value = getattr(messages, name)
         if layout not in (Layout.SAMPLES, Layout.FEATURES) or not isinstance(value, np.ndarray):
             continue

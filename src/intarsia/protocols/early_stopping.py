@@ -72,13 +72,13 @@ return_to_best = fl.client_function(
 
 def keep(server: Both, clients: fl.Clients) -> Both:
     """Let server and clients keep their states of now as those of the best round."""
-    clients.ask(keep_best, dict.fromkeys(clients.ids, Keep()))
+    clients.ask(keep_best, Keep())
     return Both(server.now, server.now)
 
 
 def go_back(server: Both, clients: fl.Clients) -> Both:
     """Let server and clients go back to the best round."""
-    clients.ask(return_to_best, dict.fromkeys(clients.ids, Return()))
+    clients.ask(return_to_best, Return())
     return Both(server.best, server.best, ended=True)
 
 

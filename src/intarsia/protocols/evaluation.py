@@ -75,7 +75,6 @@ class Ask:
 
 
 @fl.describe("each evaluated row's score or terms of it")
-@dataclass(frozen=True)
 class PartialScores:
     """A client's part of the scores."""
 
@@ -96,7 +95,6 @@ class Totals:
     absolute="mean errors of evaluated rows in regression",
     term="sums of label terms that the loss needs in regression",
 )
-@dataclass(frozen=True)
 class Sums:
     """Sums over a client's labelled samples; the second row counts shared labels once."""
 
@@ -113,7 +111,6 @@ class Sums:
 
 
 @fl.describe("numbers of evaluated rows by true and predicted class")
-@dataclass(frozen=True)
 class ClassCounts:
     """How many samples there are by true and by predicted class, shared ones once."""
 

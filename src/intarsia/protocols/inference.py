@@ -62,7 +62,6 @@ class CountValues:
 
 
 @fl.describe("marks of which values of each row are there")
-@dataclass(frozen=True)
 class Counted:
     """Which values are there: 1, or 0."""
 
@@ -78,7 +77,6 @@ class Holders:
 
 
 @fl.describe("each row's model score or terms of it")
-@dataclass(frozen=True)
 class Part:
     """A client's part of the scores, or of the first layer."""
 
@@ -93,7 +91,6 @@ class SayAlone:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class Said:
     """The scores of these samples."""
 

@@ -77,7 +77,6 @@ class CompareLabels:
 
 
 @fl.describe("differences between two clients' labels on shared rows")
-@dataclass(frozen=True)
 class LabelDifferences:
     """A client's part of what the labels of two differ by, and the weights where rows have some."""
 
@@ -202,7 +201,6 @@ class SharedFeatures:
     observed="marks of which values of each shared row are there",
     holders="marks of which shared rows a client holds",
 )
-@dataclass(frozen=True)
 class Copied:
     """Which of the shared values this client has."""
 
@@ -221,7 +219,6 @@ class CopiedTotals:
 
 
 @fl.describe("each shared row's random projections")
-@dataclass(frozen=True)
 class Projected:
     """Random projections of the values that every holder of the sample has."""
 
@@ -229,7 +226,6 @@ class Projected:
 
 
 @fl.describe("how many shared rows have copies that differ")
-@dataclass(frozen=True)
 class Conflicts:
     """Shared samples whose copies differ, counted as 1/holders at each of them."""
 
@@ -242,7 +238,6 @@ class MeasureFeatures:
 
 
 @fl.describe("counts and sums of columns")
-@dataclass(frozen=True)
 class Moments:
     """Sums over observed values, each counted once."""
 
@@ -251,7 +246,6 @@ class Moments:
 
 
 @fl.describe("squared deviations of columns")
-@dataclass(frozen=True)
 class Squares:
     """Sums over observed values of the squared deviation, each counted once.
 
@@ -271,7 +265,6 @@ class Spread:
 
 
 @fl.describe("which columns are constant")
-@dataclass(frozen=True)
 class Constant:
     """Which features are constant over the federation."""
 
@@ -306,11 +299,11 @@ def prepare(
             notes += _count_shared(clients, schema, part, number)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
-        moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
+        moments = clients.sum(measure_features, MeasureFeatures())
         message = Moments(moments.count, moments.total)
-        squares = clients.sum(centre, dict.fromkeys(clients.ids, message))
+        squares = clients.sum(centre, message)
         spread = Spread(squares.squares, moments.count)
-        constant = clients.sum(settle_scale, dict.fromkeys(clients.ids, spread))
+        constant = clients.sum(settle_scale, spread)
         # discloses which features have one value over all clients' training samples
         zero = clients.reveal(constant).features[0] > 0
         names = [str(name) for name in schemas["train"].features.ids[zero]]
@@ -332,7 +325,6 @@ class CountClasses:
 
 
 @fl.describe("summed weights of rows by class")
-@dataclass(frozen=True)
 class ClassWeights:
     """A client's part of the weights of the classes; of numbers to predict all are one class."""
 

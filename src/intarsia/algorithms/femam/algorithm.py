@@ -347,10 +347,10 @@ def _trained(
     level = fl.evolve(level, rounds=level.rounds + 1)
     # step 2: local training
     if server.options.schedule == "constant":
-        clients.ask(at_client.train_level, dict.fromkeys(clients.ids, state.Ask()))
+        clients.ask(at_client.train_level, state.Ask())
     else:
         turn = state.Turn(server.rounds)
-        clients.ask(at_client.train_level_on_schedule, dict.fromkeys(clients.ids, turn))
+        clients.ask(at_client.train_level_on_schedule, turn)
     # step 3: groups and averages
     if not state.apart(server.options, number, level):
         found = level.kind == "clusters" and server.options.clustering != "loss"
@@ -388,9 +388,9 @@ def _measured(options: FeMAM, level: Level, clients: fl.Clients, right: Any) -> 
 def _chosen(level: Level, clients: fl.Clients) -> Level:
     """Return the level with the groups that clients choose, each by the loss on its own rows."""
     for number, model in enumerate(level.models):
-        clients.ask(at_client.try_model, dict.fromkeys(clients.ids, state.Candidate(model, number)))
+        clients.ask(at_client.try_model, state.Candidate(model, number))
     # discloses which model suits a client best, and no loss
-    replies = clients.ask(at_client.choose_model, dict.fromkeys(clients.ids, state.Ask()))
+    replies = clients.ask(at_client.choose_model, state.Ask())
     chosen = {one: reply.number for one, reply in replies.items()}
     return fl.evolve(level, groups={**level.groups, **chosen})
 
@@ -427,7 +427,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     server = _caught_up(server, clients, reached)
     if server.options.final_epochs:
         clients.sum(at_client.open_level, _latest(server, reached, clients.ids))
-        clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
+        clients.ask(at_client.fine_tune, state.Ask())
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
     if server.options.adaptive:
         server, tuned = _ended(server, clients), False
@@ -456,7 +456,7 @@ def _ended(server: Server, clients: fl.Clients) -> Server:
         level = server.levels[-1]
         if level.kind == "personal" and not level.rounds:
             clients.sum(at_client.open_level, _latest(server, number, clients.ids))
-            clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
+            clients.ask(at_client.fine_tune, state.Ask())
     return server
 
 
@@ -465,11 +465,11 @@ def _train_again(server: Server, clients: fl.Clients) -> None:
     for number, level in [*enumerate(server.levels, 1)] * server.options.final_rounds:
         if not level.kept:
             continue
-        clients.ask(at_client.train_again, dict.fromkeys(clients.ids, state.Again(number)))
+        clients.ask(at_client.train_again, state.Again(number))
         models: dict[ClientId, Any] = dict.fromkeys(clients.ids)
         if level.kind == "clusters" and len(level.models) > 1:
             # as in the level's rounds, the server reads by how much each client's model changed
-            replies = clients.ask(at_client.send_model, dict.fromkeys(clients.ids, state.Ask()))
+            replies = clients.ask(at_client.send_model, state.Ask())
             told = np.stack([replies[one].model for one in clients.ids])
             groups = np.array([state.group_of(level, one) for one in clients.ids])
             shares = np.array([server.shares[one] for one in clients.ids])

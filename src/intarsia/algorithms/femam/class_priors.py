@@ -168,7 +168,7 @@ def with_offset(level: state.Level, clients: fl.Clients) -> state.Level:
     """Return the level of shares, which the clients that are there have found and taken."""
 
     def total_of(part: fl.ClientFunction, message: Any) -> Any:
-        return clients.sum(part, dict.fromkeys(clients.ids, message)).at
+        return clients.sum(part, message).at
 
     counts = total_of(count_rows, state.Ask())
     compared = total_of(compare_shares, state.Common(counts))

@@ -46,7 +46,6 @@ class Step:
 
 
 @fl.describe("matrices that lead to the mean covariance of each class")
-@dataclass(frozen=True)
 class Maps:
     """One client's maps, or their total."""
 
@@ -65,7 +64,7 @@ def settled(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the barycentres' factors, which it does not read."""
     mean: Any = None
     for _ in range(server.options.barycentre_steps):
-        total = clients.sum(send_maps, dict.fromkeys(clients.ids, Step(mean)))
+        total = clients.sum(send_maps, Step(mean))
         mean = total.maps * (1 / sharing.weight_of_sum(server, clients))
     first = next(iter(clients.ids))
     messages = {name: Last(maps=mean, send=name == first) for name in clients.ids}

@@ -92,7 +92,6 @@ class Ask:
 
 
 @fl.describe("label-weighted second moments of embedded rows")
-@dataclass(frozen=True)
 class Moment:
     """A client's part of the moment that A starts from, or the total."""
 
@@ -107,7 +106,6 @@ class Decompose:
 
 
 @fl.describe("model parameters or their changes")
-@dataclass(frozen=True)
 class Average:
     """The average of the A_i, or one client's part of it."""
 
@@ -115,7 +113,6 @@ class Average:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class Errors:
     """A client's part of the mean squared error."""
 
@@ -245,7 +242,7 @@ def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Serve
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the labels say of the representation."""
-    total = clients.sum(part_of_moment, dict.fromkeys(clients.ids, Ask(1 / len(clients.ids))))
+    total = clients.sum(part_of_moment, Ask(1 / len(clients.ids)))
     messages = dict.fromkeys(clients.ids, Decompose(None))
     messages[next(iter(clients.ids))] = Decompose(total.moment)
     return fl.evolve(server, average=clients.sum(decompose, messages).average)
@@ -254,7 +251,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there fit and descend; average what they come to."""
     # steps 1 and 2: fit, descend
-    total = clients.sum(descend, dict.fromkeys(clients.ids, Average(server.average)))
+    total = clients.sum(descend, Average(server.average))
     # step 3: average
     average = total.average * (1 / len(clients.ids))
     server = fl.evolve(server, average=average, rounds=server.rounds + 1)

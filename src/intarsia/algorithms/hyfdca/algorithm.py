@@ -160,7 +160,7 @@ def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial
 
 def _start_afresh(server: Server, clients: fl.Clients) -> Server:
     """Forget the proximal rounds: with all clients back, the finish from zero is the shortest."""
-    clients.ask(forget, dict.fromkeys(clients.ids, Measure()))
+    clients.ask(forget, Measure())
     return replace(
         server,
         partial=None,

@@ -51,7 +51,6 @@ class Weights:
 
 
 @fl.describe(w="model weights or their changes", conjugates="terms of the training objective")
-@dataclass(frozen=True)
 class PrimalChange:
     """What a client's part of w changed by; the conjugates on the way there."""
 
@@ -60,7 +59,6 @@ class PrimalChange:
 
 
 @fl.describe(z="each row's model score", line="terms of the training objective")
-@dataclass(frozen=True)
 class ScoreChange:
     """What a client's part of z changed by; scalars for the line search."""
 
@@ -74,7 +72,6 @@ class ScoreChange:
     conjugates="terms of the training objective",
     line="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Change:
     """PrimalChange and ScoreChange in one, where no feature is shared."""
 
@@ -130,7 +127,7 @@ def count(server: Server, clients: fl.Clients) -> Server:
     server = aggregate(server, clients)
     if own_scores(server):
         return server
-    products = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w, None)))
+    products = clients.sum(inner_products, Weights(server.w, None))
     return replace(server, z=server.z + products.z)
 
 
@@ -138,12 +135,12 @@ def search(server: Server, clients: fl.Clients, alpha: Any) -> Server:
     """Move to the best point between the old duals and `alpha`."""
     trial = Duals(alpha=alpha, taken=server.taken)
     if server.vertical:
-        change = clients.sum(aggregate_and_multiply, dict.fromkeys(clients.ids, trial))
+        change = clients.sum(aggregate_and_multiply, trial)
         primal = products = change
     else:
-        primal = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, trial))
+        primal = clients.sum(aggregate_primal, trial)
         weights = Weights(server.w + primal.w, None)
-        products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
+        products = clients.sum(inner_products, weights)
     # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
     data = clients.reveal(primal.conjugates) / server.samples
     cross, square = clients.reveal(products.line).tolist()
@@ -240,7 +237,6 @@ class Measure:
     total="the sum of rows' squared lengths",
     sizes="which rows are far longer or shorter than most",
 )
-@dataclass(frozen=True)
 class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
 
@@ -273,7 +269,6 @@ class MeanSquare:
     sizes="sums of the columns' squared lengths",
     sparse="how many tables are sparse",
 )
-@dataclass(frozen=True)
 class Zeros:
     """What the totals start from, at one client."""
 
@@ -297,7 +292,6 @@ class Ascend:
 
 
 @fl.describe(alpha="each row's dual variable", at="terms of the training objective")
-@dataclass(frozen=True)
 class Steps:
     """A client's dual steps, and its part of the objectives where the round started."""
 
@@ -316,7 +310,6 @@ class Scores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
@@ -327,7 +320,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     asked_for = server.options.system in ("shares", "encrypted")
     shared = (clients.sealed or asked_for) and _needs_no_norms(server)
-    norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure(shared)))
+    norms = clients.sum(measure_norms, Measure(shared))
     # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
     first = clients.ids[0]
@@ -345,9 +338,9 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
         server = replace(server, options=options, dealer=dealer, choice=why)
     untold = shared and not wide and _needs_no_norms(server)
     if untold:
-        clients.ask(settle_sizes, dict.fromkeys(clients.ids, Sizes(norms.sizes)))
+        clients.ask(settle_sizes, Sizes(norms.sizes))
     else:
-        clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
+        clients.ask(settle_norms, Norms(norms.squares))
     return replace(
         server,
         alpha=zeros.alpha,
@@ -388,7 +381,7 @@ def ascend_once(
         taken=server.taken,
         present=tuple(clients.ids),
     )
-    steps = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, ascend))
+    steps = clients.sum(local_dual_ascent, ascend)
     # discloses the data loss, the dual's data term and ‖w‖² where the round started
     info = _objectives(server, clients.reveal(steps.at))
     if complete:
@@ -431,7 +424,7 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
     """Bring w and z up to the duals at all clients; return the objectives there."""
     server = count(server, clients)
     message = Scores(alpha=server.alpha, **_scored_by(server), taken=1.0)
-    parts = clients.sum(objectives, dict.fromkeys(clients.ids, message))
+    parts = clients.sum(objectives, message)
     # discloses the data loss, the dual's data term and ‖w‖²
     info = _objectives(server, clients.reveal(parts.at))
     return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), info

@@ -105,7 +105,6 @@ class Settlement:
 
 
 @fl.describe(z="each row's model score", norms="the sum of rows' squared lengths")
-@dataclass(frozen=True)
 class FirstScores:
     """A client's part of the scores; Σ ‖x_i‖² of the samples that it counts."""
 
@@ -128,7 +127,6 @@ class MoveCentre:
     curvature="each row's curvature of the loss",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class CentredDuals:
     """Dual points and curvatures of the samples whose label counts at the client."""
 
@@ -147,7 +145,6 @@ class CountDuals:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class DualChange:
     """What the client's part of w(α) changed by."""
 
@@ -162,7 +159,6 @@ class DualWeights:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class DualNorms:
     """Norms for the certificate, each feature once."""
 
@@ -175,7 +171,6 @@ class Report:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class ShareOfScores:
     """A client's part of the scores."""
 
@@ -183,7 +178,6 @@ class ShareOfScores:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class ShareOfWeights:
     """A client's share of the weights."""
 
@@ -346,7 +340,6 @@ class StartResidual:
     counts="numbers of chosen rows",
     square="terms of the training objective",
 )
-@dataclass(frozen=True)
 class SelectedScores:
     """A client's part of the scores of the samples with curvature."""
 
@@ -366,7 +359,6 @@ class AdvanceResidual:
 
 
 @fl.describe(w="weighted sums of columns", square="terms of the training objective")
-@dataclass(frozen=True)
 class GatheredRows:
     """A client's part of X_Fᵀp."""
 
@@ -387,7 +379,6 @@ class GatherSolution:
 
 
 @fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
-@dataclass(frozen=True)
 class DirectionProducts:
     """Scores of the direction at samples without curvature; scalars for the line search."""
 
@@ -404,7 +395,6 @@ class TrySteps:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class TriedSlopes:
     """Σ α_i q_i at each step."""
 
@@ -533,7 +523,7 @@ def begin(
 
     `problem` has the first fields of the state.
     """
-    found = clients.sum(settle_down, dict.fromkeys(clients.ids, Settlement(alpha, w)))
+    found = clients.sum(settle_down, Settlement(alpha, w))
     # discloses the mean of ‖x_i‖²
     square = float(clients.reveal(found.norms)[0]) / problem["samples"]
     weight = 1.0
@@ -607,7 +597,7 @@ def _solve(newton: DualNewton, clients: fl.Clients) -> Any:
 
 def _search(newton: DualNewton, clients: fl.Clients, solved: Any) -> Array:
     """Let the clients find the direction; return the step along it, (outputs,); 0: no descent."""
-    found = clients.sum(multiply_direction, dict.fromkeys(clients.ids, FeatureSum(w=solved)))
+    found = clients.sum(multiply_direction, FeatureSum(w=solved))
     trial = TrySteps(z=found.z, weight=newton.weight)
     tried = clients.sum(slope_of_steps, dict.fromkeys(newton.labelled, trial))
     # discloses d·w, ‖d‖², and the slope of the smoothed losses along d at some steps
@@ -638,7 +628,7 @@ def info(newton: DualNewton) -> fl.RoundMetrics:
 
 def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
-    found = clients.sum(report_scores, dict.fromkeys(clients.ids, Report()))
+    found = clients.sum(report_scores, Report())
     none = np.zeros(len(newton.weight))
     newton = _at(newton, clients, none, none - 1, z=found.z)
     return newton, info(newton)
@@ -646,7 +636,7 @@ def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.Rou
 
 def reveal_weights(clients: fl.Clients) -> Array:
     """Open the primal point to the server, (outputs, features)."""
-    own = clients.sum(report_weights, dict.fromkeys(clients.ids, Report()))
+    own = clients.sum(report_weights, Report())
     # discloses the model: the server may predict with it
     return np.asarray(clients.reveal(own.w))
 
@@ -658,9 +648,9 @@ def _at(
     move = MoveCentre(z=z, step=length, weight=newton.weight, momentum=momentum)
     point = clients.sum(centre_duals, dict.fromkeys(newton.labelled, move))
     count = CountDuals(alpha=point.alpha, curvature=point.curvature, step=length)
-    changed = clients.sum(count_duals, dict.fromkeys(clients.ids, count))
+    changed = clients.sum(count_duals, count)
     dual_weights = newton.dual_weights + changed.w
-    measured = clients.sum(measure_duals, dict.fromkeys(clients.ids, DualWeights(w=dual_weights)))
+    measured = clients.sum(measure_duals, DualWeights(w=dual_weights))
     # discloses for each output: losses, dual terms, the proximal term, the number of samples with
     # curvature, ‖w‖² and ‖w(α)‖²
     sums, norms = clients.reveal(point.sums), clients.reveal(measured.norms)

@@ -107,7 +107,6 @@ class Survey:
     alpha="each row's dual variable",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class RowSum:
     """A client's part of the sum of all rows; the duals to start from."""
 
@@ -129,7 +128,6 @@ class Direction:
     w="model weights or their changes",
     square="terms of the training objective",
 )
-@dataclass(frozen=True)
 class DirectionScores:
     """A client's part of the scores of the sum of all rows."""
 
@@ -154,7 +152,6 @@ class Along:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class SquaredNorm:
     """‖w‖², each feature once."""
 
@@ -176,7 +173,6 @@ class Chunk:
     counts="numbers of chosen rows",
     line="terms of the training objective",
 )
-@dataclass(frozen=True)
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
 
@@ -196,7 +192,6 @@ class ChunkTotals:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class ChunkChange:
     """What the steps change a client's part of w by."""
 
@@ -208,7 +203,6 @@ class ChunkChange:
     counts="numbers of chosen rows",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class ChunkSteps:
     """The steps."""
 
@@ -237,7 +231,6 @@ class Settle:
     w="model weights or their changes",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Settled:
     """The duals that count at a client, and its share of w; sums for the dual."""
 
@@ -254,7 +247,6 @@ class Evaluate:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class WalkerScores:
     """A client's part of the scores."""
 
@@ -262,7 +254,6 @@ class WalkerScores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class DataTerms:
     """Sums for the objectives."""
 
@@ -538,14 +529,14 @@ class ChunkAscent:
 
 def begin(ascent: ChunkAscent, clients: fl.Clients) -> ChunkAscent:
     """Start the phase from zero (the logistic loss: from small duals)."""
-    found = clients.sum(sum_rows, dict.fromkeys(clients.ids, Survey()))
+    found = clients.sum(sum_rows, Survey())
     direction = Direction(found.total, found.alpha)
-    measured = clients.sum(score_direction, dict.fromkeys(clients.ids, direction))
+    measured = clients.sum(score_direction, direction)
     # discloses the norm of the mean row; the dual's data term of the first duals and their ‖w‖²
     square = float(clients.reveal(measured.square)[0])
     along = Along(measured.z, 1 / np.sqrt(square) if square > 0 else 0.0)
     clients.ask(keep_along, dict.fromkeys(ascent.labelled, along))
-    ready = clients.sum(depart, dict.fromkeys(clients.ids, Departure(measured.w)))
+    ready = clients.sum(depart, Departure(measured.w))
     conjugates, ridge = clients.reveal(found.sums), clients.reveal(ready.square)
     dual = conjugates / ascent.samples - 0.5 * ascent.regularisation * ridge
     return fl.evolve(ascent, dual=dual, alpha=found.alpha, dual_weights=measured.w)
@@ -595,8 +586,8 @@ def step(
 
 def certify(ascent: ChunkAscent, clients: fl.Clients) -> tuple[ChunkAscent, fl.RoundMetrics]:
     """Compute the objectives at the present point."""
-    found = clients.sum(score_all, dict.fromkeys(clients.ids, Evaluate(z=None)))
-    terms = clients.sum(evaluate, dict.fromkeys(clients.ids, Evaluate(z=found.z)))
+    found = clients.sum(score_all, Evaluate(z=None))
+    terms = clients.sum(evaluate, Evaluate(z=found.z))
     # discloses the data loss, the dual's data term and ‖w‖²
     loss, conjugate = clients.reveal(terms.sums) / ascent.samples
     ridge = 0.5 * ascent.regularisation * float(clients.reveal(terms.square)[0])

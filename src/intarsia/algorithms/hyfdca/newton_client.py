@@ -241,7 +241,6 @@ class Start:
 
 
 @fl.describe(frame="random directions", squares="mean squares of columns")
-@dataclass(frozen=True)
 class Frame:
     """A client's random part of the frame."""
 
@@ -272,7 +271,6 @@ class Move:
     sums="terms of the training objective",
     curvature="each row's curvature of the loss",
 )
-@dataclass(frozen=True)
 class DualPoint:
     """Dual points of the samples whose label counts at the client."""
 
@@ -303,7 +301,6 @@ class Gather:
     rows="random projections of chosen rows",
     counts="numbers of chosen rows",
 )
-@dataclass(frozen=True)
 class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
 
@@ -328,7 +325,6 @@ class MeasurePoint:
     bounds="powers of two above sizes of first and second derivatives",
     z="each row's model score",
 )
-@dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
@@ -349,7 +345,6 @@ class Refresh:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
 
@@ -364,7 +359,6 @@ class ModelScores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class ModelLoss:
     """The losses of the model at the samples whose label counts at the client."""
 
@@ -372,7 +366,6 @@ class ModelLoss:
 
 
 @fl.describe(w="model weights or their changes", nonzero="which model weights are zero")
-@dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""
 

@@ -71,7 +71,6 @@ class SmallSystem:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Coefficients:
     """The direction in the frame; none where conjugate gradients found it."""
 
@@ -79,7 +78,6 @@ class Coefficients:
 
 
 @fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
-@dataclass(frozen=True)
 class Products:
     """Scores of the direction; scalars for the line search."""
 
@@ -98,7 +96,6 @@ class Line:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Slopes:
     """Σ α_i q_i at each step; with the log link also how many clients it is too far for."""
 
@@ -113,7 +110,6 @@ class TrialSteps:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class PenaltySlopes:
     """The slopes of the elastic net over κ at each step."""
 
@@ -133,7 +129,6 @@ class Precondition:
     counts="numbers of chosen rows",
     squares="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Applied:
     """Products of the selected samples with the preconditioned residual."""
 
@@ -151,7 +146,6 @@ class Conjugate:
 
 
 @fl.describe(product="weighted sums of columns", squares="terms of the training objective")
-@dataclass(frozen=True)
 class Curved:
     """The Hessian's data part along the conjugate direction."""
 
@@ -176,7 +170,7 @@ def multiply_exact(
     """
     system = SmallSystem(gradient=gradient, hessian=hessian)
     solved = clients.sum(solve, {solver: system})
-    return clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=solved.y)))
+    return clients.sum(by or multiply, Coefficients(y=solved.y))
 
 
 def multiply_conjugate(
@@ -198,7 +192,7 @@ def multiply_conjugate(
     or after `most`. `single` is the precision of the products of dense rows; `by` as in
     `multiply_exact`.
     """
-    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
+    found = clients.sum(start_search, Precondition(gram, single))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
     squares = clients.reveal(found.squares)
     first, weighted = squares[:, 1], squares[:, 0]
@@ -207,20 +201,20 @@ def multiply_conjugate(
     while count < most:
         count += 1
         conjugate = Conjugate(products=found.products, keep=keep)
-        curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
+        curved = clients.sum(curve, conjugate)
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
         least = (_CLOSE if count < _FEW else residual) ** 2 * first if enough is None else enough
         going = (squares[:, 1] > least) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
-        found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
+        found = clients.sum(advance_search, advance)
         squares = clients.reveal(found.squares)
         if not (going & (squares[:, 1] > least)).any():
             break
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]
-    products = clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=None)))
+    products = clients.sum(by or multiply, Coefficients(y=None))
     return products, count
 
 

@@ -133,7 +133,6 @@ class Mask:
     counts="numbers of values for chosen rows",
     announced="numbers of chosen rows and public random numbers",
 )
-@dataclass(frozen=True)
 class MaskedRows:
     """A client's rows with curvature less its words: cell by cell, (outputs, samples, features)."""
 
@@ -162,7 +161,6 @@ class Factors:
 
 
 @fl.describe("gradient and curvature of the loss in a secret basis")
-@dataclass(frozen=True)
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words.
 
@@ -187,7 +185,6 @@ class InverseRoot:
     zero="the score of zeros in a secret basis",
     far="numbers of columns that lie far from zero",
 )
-@dataclass(frozen=True)
 class OwnVariances:
     """A client's share of the inverse Hessian's diagonal, and of what a row of zeros varies by."""
 
@@ -204,7 +201,6 @@ class ZeroTotal:
 
 
 @fl.describe("how exactly the score of zeros is known")
-@dataclass(frozen=True)
 class ZeroDeviation:
     """A client's share of √(cᵀ H⁻¹ c), which all clients know."""
 

@@ -105,7 +105,6 @@ class Missed:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Counted:
     """What a client's part of w changed by."""
 
@@ -122,7 +121,6 @@ class Draw:
 
 
 @fl.describe(u="model weights or their changes", z="each row's model score")
-@dataclass(frozen=True)
 class Drawn:
     """What the model moved by, each feature once; what a client's part of z changed by."""
 
@@ -141,7 +139,6 @@ class AscendThere:
 
 
 @fl.describe(alpha="each row's dual variable", along="terms of the training objective")
-@dataclass(frozen=True)
 class StepsThere:
     """A client's dual steps."""
 
@@ -157,7 +154,6 @@ class Trial:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Pulled:
     """What a client's part of w changes by on trial, and the model with it."""
 
@@ -174,7 +170,6 @@ class Model:
 
 
 @fl.describe(z="each row's model score", square="terms of the training objective")
-@dataclass(frozen=True)
 class TrialScores:
     """What a client's part of z changes by on trial."""
 
@@ -192,7 +187,6 @@ class KeepTrial:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class LossThere:
     """A client's part of the loss of the samples that are there."""
 
@@ -212,7 +206,6 @@ class Candidate:
     z="each row's model score",
     conjugates="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Evaluated:
     """A client's part of w(α), of Xu, and of the dual's data term."""
 
@@ -231,7 +224,6 @@ class ModelTotals:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class ModelObjectives:
     """A client's part of the objectives, each sample and each feature once."""
 
@@ -560,7 +552,7 @@ def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMet
             f"away, above the {start:.3g} of a model of zeros: run more rounds, or raise "
             "algorithm.proximal."
         )
-    clients.ask(keep_model, dict.fromkeys(clients.ids, Keep(weights)))
+    clients.ask(keep_model, Keep(weights))
     info = fl.RoundMetrics.certified(primal, dual, PHASE)
     return replace(partial, best=weights, lowest=primal), info, weights, duals
 
@@ -570,9 +562,9 @@ def _objectives(
 ) -> tuple[float, float, float, float]:
     """Return P(0), P(u), the highest D(sα) for s from 0 to 1, and that s."""
     ridge = partial.regularisation
-    parts = clients.sum(part_of_dual, dict.fromkeys(clients.ids, Candidate(u, alpha)))
+    parts = clients.sum(part_of_dual, Candidate(u, alpha))
     totals = ModelTotals(u=u, w=parts.w, z=parts.z)
-    sums = clients.sum(part_of_objectives, dict.fromkeys(clients.ids, totals))
+    sums = clients.sum(part_of_objectives, totals)
     # discloses the dual's data term at a few points, Σ l(z_i), Σ l(0), ‖u‖², ‖w(α)‖²
     conjugates = clients.reveal(parts.conjugates) / partial.samples
     loss, zero, square, square_dual = clients.reveal(sums.at).tolist()

@@ -168,7 +168,7 @@ def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
     options, first = server.options, server.whole.rest is None
     total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # discloses each client's classifier and its classes: once, or in every round
-    replies = clients.ask(at_client.send_classifier, dict.fromkeys(clients.ids, fl.Ready()))
+    replies = clients.ask(at_client.send_classifier, fl.Ready())
     before = server.start if first else server.whole
     assert server.start.extractors is not None
     assert before.columns is not None

@@ -40,7 +40,6 @@ _ALMOST = 1 - 1e-3  # of the blocks that a row keeps: all of them, rounded
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Whole:
     """The server's network, sealed: what it starts from, or what it has come to."""
 
@@ -69,7 +68,6 @@ class Weight:
 
 
 @fl.describe("the client's weight in each class that it has")
-@dataclass(frozen=True)
 class Seen:
     """The client's p_m for each class that it has rows of, else 0."""
 
@@ -97,7 +95,6 @@ class Told:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Change:
     """A client's part of the server's change, weighed."""
 

@@ -90,7 +90,6 @@ class Ascend:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class PrimalChange:
     """What w moves by from a client's steps."""
 
@@ -98,7 +97,6 @@ class PrimalChange:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
@@ -222,7 +220,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w)
     # step 1: local dual ascent
-    change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
+    change = clients.sum(local_dual_ascent, message)
     # step 2: aggregation
     w = server.w + change.w * server.options.gamma
     return replace(server, w=w), fl.RoundMetrics(phase=_PHASE)
@@ -232,7 +230,7 @@ def certify(
     server: Server, clients: fl.Clients, rng: fl.RandomKey
 ) -> tuple[Server, fl.RoundMetrics]:
     """Return the objectives over all clients."""
-    parts = clients.sum(objectives, dict.fromkeys(clients.ids, Weights(server.w)))
+    parts = clients.sum(objectives, Weights(server.w))
     # discloses the data loss, the dual's data term and ‖w‖²
     loss, conjugate, square = clients.reveal(parts.at).tolist()
     ridge = 0.5 * server.options.regularisation * square

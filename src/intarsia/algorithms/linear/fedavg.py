@@ -102,7 +102,6 @@ class Descend:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Change:
     """A client's part of the change of the average."""
 
@@ -110,7 +109,6 @@ class Change:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class Scores:
     """A client's part of the scores, or their total."""
 
@@ -118,7 +116,6 @@ class Scores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objective:
     """A client's part of the objective."""
 
@@ -282,7 +279,7 @@ def round(
     number = server.rounds + 1
     message = Descend(w=server.w, number=number, present=tuple(clients.ids))
     # step 1: local descent
-    change = clients.sum(descent, dict.fromkeys(clients.ids, message))
+    change = clients.sum(descent, message)
     # step 2: averaging
     return replace(server, w=server.w + change.w, rounds=number), fl.RoundMetrics(phase="averaging")
 
@@ -291,8 +288,8 @@ def certify(
     server: Server, clients: fl.Clients, rng: fl.RandomKey
 ) -> tuple[Server, fl.RoundMetrics]:
     """Return the objective of the model over all clients; there is no dual to bound it from."""
-    products = clients.sum(part_of_scores, dict.fromkeys(clients.ids, Weights(server.w)))
-    parts = clients.sum(part_of_objective, dict.fromkeys(clients.ids, Scores(products.z)))
+    products = clients.sum(part_of_scores, Weights(server.w))
+    parts = clients.sum(part_of_objective, Scores(products.z))
     # discloses the data loss and ‖w‖²
     loss, square = clients.reveal(parts.at).tolist()
     primal = loss / server.samples + 0.5 * server.options.regularisation * square

@@ -22,7 +22,6 @@ class Start:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Weights:
     """The model."""
 
@@ -37,5 +36,5 @@ def send_zeros(client: Any, block: Block, message: Start, rng: fl.RandomKey) -> 
 
 def setup(server: Any, clients: fl.Clients, rng: fl.RandomKey) -> Any:
     """Start from weights of zero."""
-    zeros = clients.sum(send_zeros, dict.fromkeys(clients.ids, Start()))
+    zeros = clients.sum(send_zeros, Start())
     return fl.evolve(server, w=zeros.w)

@@ -26,7 +26,6 @@ class CountLabels:
 
 
 @fl.describe("the number and the sum of labels")
-@dataclass(frozen=True)
 class LabelSums:
     """A client's part of them, or the total."""
 
@@ -34,7 +33,6 @@ class LabelSums:
 
 
 @fl.describe("the sum of squared deviations of labels")
-@dataclass(frozen=True)
 class LabelSquares:
     """A client's part of the squared deviations."""
 
@@ -56,9 +54,9 @@ class Settled:
 
 def settle(clients: fl.Clients) -> None:
     """Let all clients know mean and deviation of the labels."""
-    sums = clients.sum(count_labels, dict.fromkeys(clients.ids, CountLabels())).at
-    squares = clients.sum(square_labels, dict.fromkeys(clients.ids, LabelSums(sums))).at
-    clients.ask(settle_labels, dict.fromkeys(clients.ids, LabelSpread(sums, squares)))
+    sums = clients.sum(count_labels, CountLabels()).at
+    squares = clients.sum(square_labels, LabelSums(sums)).at
+    clients.ask(settle_labels, LabelSpread(sums, squares))
 
 
 def on_scale(client: Any, block: Block) -> Block:

@@ -72,7 +72,6 @@ class Client:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Start:
     """What training starts from, told to one client; the others get none of it."""
 
@@ -89,7 +88,6 @@ class Shared:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Change:
     """By how much one client moved what all share, or the total."""
 
@@ -97,7 +95,6 @@ class Change:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class Loss:
     """A client's part of the loss."""
 

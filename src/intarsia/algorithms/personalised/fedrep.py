@@ -255,7 +255,7 @@ def conclude_tuned(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl
 def join(clients: fl.Clients, options: HetFedRep, shared: Array) -> None:
     """Let new clients learn φ and β to the α of a finished federation, in `final_epochs`."""
     message = sharing.Shared(shared=shared, round=0)
-    clients.ask(personalise, dict.fromkeys(clients.ids, message))
+    clients.ask(personalise, message)
 
 
 FEDREP = sharing.network_algorithm(

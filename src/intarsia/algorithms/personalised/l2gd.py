@@ -62,7 +62,6 @@ class Average:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Parameters:
     """All parameters of a client's network, or their total or mean."""
 
@@ -125,9 +124,9 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     drawn = rng.fold_in("aggregation").generator().random()
     if not options.shared_parts or drawn >= options.aggregation:
         return server, fl.RoundMetrics(phase="local")
-    total = clients.sum(send_network, dict.fromkeys(clients.ids, Average()))
+    total = clients.sum(send_network, Average())
     mean = Parameters(at=total.at * (1 / sharing.weight_of_sum(server, clients)))
-    clients.ask(mix, dict.fromkeys(clients.ids, mean))
+    clients.ask(mix, mean)
     return server, fl.RoundMetrics(phase="averaging")
 
 
