@@ -181,7 +181,7 @@ def _check_progress(state: Any, progress: int) -> None:
 @fl.told_the_same
 @fl.client_function
 def score_model(
-    state: Certifying, block: Block, message: FinalModel, rng: fl.RandomKey
+    state: Certifying, block: Block, message: FinalModel
 ) -> tuple[Certifying, FinalScores]:
     """Keep the model and its duals; send this client's part of Xw and of w(α).
 
@@ -199,7 +199,7 @@ def score_model(
 @fl.told_the_same
 @fl.client_function
 def measure_gap(
-    state: Certifying, block: Block, message: FinalTotals, rng: fl.RandomKey
+    state: Certifying, block: Block, message: FinalTotals
 ) -> tuple[Certifying, FinalGap]:
     """Send this client's part of the gap: each sample and each feature counts once.
 
@@ -244,9 +244,7 @@ def add_noise(
 
 
 @fl.client_function
-def keep_noisy(
-    state: Certifying, block: Block, message: NoisyWeights, rng: fl.RandomKey
-) -> tuple[Any, fl.Ready]:
+def keep_noisy(state: Certifying, block: Block, message: NoisyWeights) -> tuple[Any, fl.Ready]:
     """Keep the released weights in place of the client's own."""
     return fl.evolve(state.training, w=message.w), fl.Ready()
 

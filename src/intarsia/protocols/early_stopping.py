@@ -42,16 +42,12 @@ class Return:
     """Ask to go back to the best round."""
 
 
-def _keep_best(
-    state: Both, block: Block, message: Keep, rng: fl.RandomKey
-) -> tuple[Both, fl.Ready]:
+def _keep_best(state: Both, block: Block, message: Keep) -> tuple[Both, fl.Ready]:
     _check_goes_on(state)
     return Both(state.now, state.now), fl.Ready()
 
 
-def _return_to_best(
-    state: Both, block: Block, message: Return, rng: fl.RandomKey
-) -> tuple[Both, fl.Ready]:
+def _return_to_best(state: Both, block: Block, message: Return) -> tuple[Both, fl.Ready]:
     _check_goes_on(state)
     return Both(state.best, state.best, ended=True), fl.Ready()
 

@@ -96,9 +96,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     pairs = _pairs(schema)
     if not pairs:
         return
-    messages = dict.fromkeys(clients.ids, CompareLabels())
     # discloses which two clients have labels that differ, and a random combination by how much
-    totals = clients.reveal(clients.sum(_add_labels(schema), messages)).totals
+    totals = clients.reveal(clients.sum(_add_labels(schema), CompareLabels())).totals
     totals = totals.reshape(len(pairs), -1)
     wrong = [pairs[number] for number in np.flatnonzero(totals[:, 0]).tolist()]
     if not wrong and totals[:, 1:].any():

@@ -415,9 +415,7 @@ def certify(
     open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
         clients.sum(at_client.open_level, _latest(server, reached, open_ones))
-    loss = mean_loss(
-        clients, at_client.part_of_loss, dict.fromkeys(clients.ids, state.Ask()), server.rounds
-    )
+    loss = mean_loss(clients, at_client.part_of_loss, state.Ask(), server.rounds)
     return server, fl.RoundMetrics(loss=loss, finished=_finished(server))
 
 

@@ -95,7 +95,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from intarsia.algorithms.flic import barycentre, initial_anchors, own_network
 from intarsia.algorithms.flic.hyperparameters import Flic
@@ -284,7 +283,7 @@ def calibrate(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.R
 
 def join(clients: fl.Clients, options: Flic, shared: Array) -> None:
     """Let new clients learn from what all share; `final_epochs` are those of step 3."""
-    told: dict[str, Any] = dict.fromkeys(clients.ids, Shared(shared=shared, round=0))
+    told = Shared(shared=shared, round=0)
     if options.pretraining_epochs:
         clients.ask(pretrain, told)
         clients.ask(calibrate, told)

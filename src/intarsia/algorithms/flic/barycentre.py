@@ -91,9 +91,7 @@ def _covariances(factors: Any) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def send_maps(
-    client: Client, block: Block, message: Step, rng: fl.RandomKey
-) -> tuple[Client, Maps]:
+def send_maps(client: Client, block: Block, message: Step) -> tuple[Client, Maps]:
     """Take the covariances a step on; send the maps from there to the client's own."""
     own, covariances = client.barycentre
     covariances = _after(covariances, message.maps)
@@ -127,9 +125,7 @@ def _root(matrices: Array) -> Array:
 
 
 @fl.client_function
-def settle_factors(
-    client: Client, block: Block, message: Last, rng: fl.RandomKey
-) -> tuple[Client, sharing.Change]:
+def settle_factors(client: Client, block: Block, message: Last) -> tuple[Client, sharing.Change]:
     """Send by how much the factors changed, if this client is to."""
     _, covariances = client.barycentre
     client = fl.evolve(client, barycentre=())

@@ -149,18 +149,14 @@ def init_client(
 
 
 @fl.client_function
-def part_of_moment(
-    client: Client, block: Block, message: Ask, rng: fl.RandomKey
-) -> tuple[Client, Moment]:
+def part_of_moment(client: Client, block: Block, message: Ask) -> tuple[Client, Moment]:
     """Send the embedded samples' second moment, weighted by the squares of their labels."""
     z, y = _embedded(client, block)
     return client, Moment(message.part * (z.T * y**2) @ z / len(y))
 
 
 @fl.client_function
-def decompose(
-    client: Client, block: Block, message: Decompose, rng: fl.RandomKey
-) -> tuple[Client, Average]:
+def decompose(client: Client, block: Block, message: Decompose) -> tuple[Client, Average]:
     """Send the d largest eigenvectors of the moment, which A starts from."""
     if message.moment is None:
         return client, Average(None)
@@ -173,9 +169,7 @@ decompose = fl.one_sender(decompose, "average")
 
 @fl.told_the_same
 @fl.client_function
-def descend(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Average]:
+def descend(client: Client, block: Block, message: Average) -> tuple[Client, Average]:
     """Fit β, then take the step on A; send what it comes to."""
     client, z, error = _fit(client, block, message)
     slope = np.outer(error @ z, client.head) / len(z)
@@ -184,9 +178,7 @@ def descend(
 
 @fl.told_the_same
 @fl.client_function
-def part_of_errors(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Errors]:
+def part_of_errors(client: Client, block: Block, message: Average) -> tuple[Client, Errors]:
     """Keep A and the β that fits it; send this client's part of the error."""
     client, _, error = _fit(client, block, message)
     return client, Errors(np.array([0.5 * float(error @ error), float(len(error))]))
@@ -262,8 +254,7 @@ def certify(
     server: Server, clients: fl.Clients, rng: fl.RandomKey
 ) -> tuple[Server, fl.RoundMetrics]:
     """Return half the mean squared error over all clients, each with the β that fits A."""
-    messages = dict.fromkeys(clients.ids, Average(server.average))
-    parts = clients.sum(part_of_errors, messages)
+    parts = clients.sum(part_of_errors, Average(server.average))
     # discloses the squared error and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
     return server, fl.RoundMetrics(loss=total / count, phase="averaging")

@@ -375,9 +375,7 @@ def predict(client: Client | InPhase | Place | Certifying, block: Block) -> Arra
 
 
 @fl.client_function
-def enter_partial(
-    client: Client | InPhase, block: Block, message: Enter, rng: fl.RandomKey
-) -> tuple[Place, fl.Ready]:
+def enter_partial(client: Client | InPhase, block: Block, message: Enter) -> tuple[Place, fl.Ready]:
     """Go on with proximal rounds."""
     before = settle_trial(client, message.taken)
     if message.squares is not None:
@@ -388,10 +386,7 @@ def enter_partial(
 
 @fl.client_function
 def forget(
-    client: Client | InPhase | Place,
-    block: Block,
-    message: Measure,
-    rng: fl.RandomKey,
+    client: Client | InPhase | Place, block: Block, message: Measure
 ) -> tuple[Client, fl.Ready]:
     """Go back to zero duals and weights."""
     before = client.before if isinstance(client, Place) else settle_trial(client, 1.0)
@@ -401,10 +396,7 @@ def forget(
 
 @fl.client_function
 def propose(
-    client: Client | InPhase | Place | Certifying,
-    block: Block,
-    message: Propose,
-    rng: fl.RandomKey,
+    client: Client | InPhase | Place | Certifying, block: Block, message: Propose
 ) -> tuple[Certifying, Proposed]:
     """Send this client's share of the model, and the duals of the samples that it reads."""
     training: Client = client if isinstance(client, Client) else client.before

@@ -177,9 +177,7 @@ def settle_trial(client: Client | InPhase, taken: float) -> Client:
 
 
 @fl.client_function
-def aggregate_primal(
-    client: Client, block: Block, message: Duals, rng: fl.RandomKey
-) -> tuple[Client, PrimalChange]:
+def aggregate_primal(client: Client, block: Block, message: Duals) -> tuple[Client, PrimalChange]:
     """Count the duals into this client's part of w (Algorithm 4)."""
     client = settle_trial(client, message.taken)
     change = message.alpha - client.alpha
@@ -199,9 +197,7 @@ def _conjugates(client: Client, block: Block, change: Array) -> Array:
 
 
 @fl.client_function
-def inner_products(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, ScoreChange]:
+def inner_products(client: Client, block: Block, message: Weights) -> tuple[Client, ScoreChange]:
     """Count the weights into this client's part of the scores (Algorithm 2)."""
     if message.taken is not None:
         client = settle_trial(client, message.taken)
@@ -431,9 +427,7 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
 
 
 @fl.client_function
-def measure_norms(
-    client: Client, block: Block, message: Measure, rng: fl.RandomKey
-) -> tuple[Client, Norms]:
+def measure_norms(client: Client, block: Block, message: Measure) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
     return client, Norms(own, float(own.sum()), _sizes(own) if message.sizes else None)
@@ -451,17 +445,13 @@ def _sizes(squares: Array) -> Array:
 
 
 @fl.client_function
-def settle_sizes(
-    client: Client, block: Block, message: Sizes, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def settle_sizes(client: Client, block: Block, message: Sizes) -> tuple[Client, fl.Ready]:
     """Keep about how long rows are."""
     return fl.evolve(client, sizes=message.sizes), fl.Ready()
 
 
 @fl.client_function
-def settle_norms(
-    client: Client, block: Block, message: Norms, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def settle_norms(client: Client, block: Block, message: Norms) -> tuple[Client, fl.Ready]:
     """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
     return with_norms(client, block, message.squares), fl.Ready()
 
@@ -474,9 +464,7 @@ def with_norms(client: Client, block: Block, squares: Array) -> Client:
 
 
 @fl.client_function
-def send_zeros(
-    client: Client, block: Block, message: MeanSquare, rng: fl.RandomKey
-) -> tuple[Client, Zeros]:
+def send_zeros(client: Client, block: Block, message: MeanSquare) -> tuple[Client, Zeros]:
     """Send the parts that features have in ‖x_i‖², and the zeros that the totals start from.
 
     Zeros that nobody sends are zero too, so that one client sends them.
@@ -560,9 +548,7 @@ def _at(client: Client, block: Block, alpha: Array, z: Array, mine: NDArray[np.i
 
 
 @fl.client_function
-def objectives(
-    client: Client, block: Block, message: Scores, rng: fl.RandomKey
-) -> tuple[Client, Objectives]:
+def objectives(client: Client, block: Block, message: Scores) -> tuple[Client, Objectives]:
     """Send this client's part of the objectives."""
     client, z = _find_scores(client, block, message)
     return client, Objectives(_at(client, block, message.alpha, z, find_read(client)))

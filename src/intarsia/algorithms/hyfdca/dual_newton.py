@@ -191,9 +191,7 @@ def dual_scale(anchor: Anchor) -> float:
 
 
 @fl.client_function
-def settle_down(
-    state: Any, block: Block, message: Settlement, rng: fl.RandomKey
-) -> tuple[Anchor, FirstScores]:
+def settle_down(state: Any, block: Block, message: Settlement) -> tuple[Anchor, FirstScores]:
     """Leave dual ascent; send this client's part of the scores."""
     before = getattr(state, "before", state)
     alpha, w = message.alpha, np.ascontiguousarray(message.w)
@@ -223,9 +221,7 @@ def settle_down(
 
 
 @fl.client_function
-def centre_duals(
-    anchor: Anchor, block: Block, message: MoveCentre, rng: fl.RandomKey
-) -> tuple[Anchor, CentredDuals]:
+def centre_duals(anchor: Anchor, block: Block, message: MoveCentre) -> tuple[Anchor, CentredDuals]:
     """Go to the new scores and the new centre; find the dual point there."""
     before, z = anchor.before, anchor.z
     if message.z is not None:
@@ -263,9 +259,7 @@ def _selection(anchor: Anchor, curved: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 @fl.client_function
-def count_duals(
-    anchor: Anchor, block: Block, message: CountDuals, rng: fl.RandomKey
-) -> tuple[Anchor, DualChange]:
+def count_duals(anchor: Anchor, block: Block, message: CountDuals) -> tuple[Anchor, DualChange]:
     """Count the dual point into w(α); go to the new weights."""
     h = message.curvature
     selected = _selection(anchor, np.asarray((h > 0).any(axis=0)))
@@ -286,9 +280,7 @@ def count_duals(
 
 
 @fl.client_function
-def measure_duals(
-    anchor: Anchor, block: Block, message: DualWeights, rng: fl.RandomKey
-) -> tuple[Anchor, DualNorms]:
+def measure_duals(anchor: Anchor, block: Block, message: DualWeights) -> tuple[Anchor, DualNorms]:
     """Send norms for the certificate."""
     given, spans = np.ascontiguousarray(message.w), anchor.before.feature_turn
     norms = [span_products(anchor.w, anchor.w, spans), span_products(given, given, spans)]
@@ -296,17 +288,13 @@ def measure_duals(
 
 
 @fl.client_function
-def report_scores(
-    anchor: Anchor, block: Block, message: Report, rng: fl.RandomKey
-) -> tuple[Anchor, ShareOfScores]:
+def report_scores(anchor: Anchor, block: Block, message: Report) -> tuple[Anchor, ShareOfScores]:
     """Send this client's part of the scores at the primal point."""
     return anchor, ShareOfScores(scores(block.x, anchor.w))
 
 
 @fl.client_function
-def report_weights(
-    anchor: Anchor, block: Block, message: Report, rng: fl.RandomKey
-) -> tuple[Anchor, ShareOfWeights]:
+def report_weights(anchor: Anchor, block: Block, message: Report) -> tuple[Anchor, ShareOfWeights]:
     """Send this client's share of the weights."""
     return anchor, ShareOfWeights(anchor.w * anchor.before.feature_share)
 
@@ -403,7 +391,7 @@ class TriedSlopes:
 
 @fl.client_function
 def start_residual(
-    anchor: Anchor, block: Block, message: StartResidual, rng: fl.RandomKey
+    anchor: Anchor, block: Block, message: StartResidual
 ) -> tuple[Residual, SelectedScores]:
     """Send this client's part of the right-hand side."""
     rows = anchor.rows
@@ -427,9 +415,7 @@ def start_residual(
 
 
 @fl.client_function
-def sweep(
-    state: Residual, block: Block, message: AdvanceResidual, rng: fl.RandomKey
-) -> tuple[Residual, GatheredRows]:
+def sweep(state: Residual, block: Block, message: AdvanceResidual) -> tuple[Residual, GatheredRows]:
     """Step towards u; send X_Fᵀ of the preconditioned residual."""
     anchor = state.anchor
     residual, products = state.residual, np.ascontiguousarray(message.z)
@@ -454,7 +440,7 @@ def sweep(
 
 @fl.client_function
 def multiply_sum(
-    state: Residual, block: Block, message: FeatureSum, rng: fl.RandomKey
+    state: Residual, block: Block, message: FeatureSum
 ) -> tuple[Residual, SelectedScores]:
     """Send this client's part of X_F times the sum over features."""
     w = np.ascontiguousarray(message.w)
@@ -464,7 +450,7 @@ def multiply_sum(
 
 @fl.client_function
 def gather_solution(
-    state: Residual, block: Block, message: GatherSolution, rng: fl.RandomKey
+    state: Residual, block: Block, message: GatherSolution
 ) -> tuple[Residual, DualChange]:
     """Send this client's part of X_Fᵀu."""
     return state, DualChange(packed.gather_packed(state.rows, state.solution))
@@ -472,7 +458,7 @@ def gather_solution(
 
 @fl.client_function
 def multiply_direction(
-    state: Residual, block: Block, message: FeatureSum, rng: fl.RandomKey
+    state: Residual, block: Block, message: FeatureSum
 ) -> tuple[Anchor, DirectionProducts]:
     """Find the direction; send its scores where they are not known from u."""
     anchor = state.anchor
@@ -496,9 +482,7 @@ def multiply_direction(
 
 
 @fl.client_function
-def slope_of_steps(
-    anchor: Anchor, block: Block, message: TrySteps, rng: fl.RandomKey
-) -> tuple[Anchor, TriedSlopes]:
+def slope_of_steps(anchor: Anchor, block: Block, message: TrySteps) -> tuple[Anchor, TriedSlopes]:
     """Send the slopes of the losses along the direction."""
     before = anchor.before
     anchor = fl.evolve(anchor, q=anchor.q + message.z)

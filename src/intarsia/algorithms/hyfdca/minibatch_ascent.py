@@ -262,7 +262,7 @@ class DataTerms:
 
 
 @fl.client_function
-def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> tuple[Any, RowSum]:
+def sum_rows(before: Any, block: Block, message: Survey) -> tuple[Any, RowSum]:
     """Send the sum of this client's rows, and the duals to start from."""
     loss = losses.loss_code(before.options.loss)
     y = targets(block, len(before.alpha))
@@ -280,7 +280,7 @@ def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> t
 
 @fl.client_function
 def score_direction(
-    before: Any, block: Block, message: Direction, rng: fl.RandomKey
+    before: Any, block: Block, message: Direction
 ) -> tuple[Walker, DirectionScores]:
     """Leave dual ascent; send this client's part of the scores of the mean row."""
     samples = block.shape[0]
@@ -300,9 +300,7 @@ def score_direction(
 
 
 @fl.client_function
-def depart(
-    walker: Walker, block: Block, message: Departure, rng: fl.RandomKey
-) -> tuple[Walker, SquaredNorm]:
+def depart(walker: Walker, block: Block, message: Departure) -> tuple[Walker, SquaredNorm]:
     """Keep the first weights."""
     w = np.ascontiguousarray(message.w)
     walker = fl.evolve(walker, w=w)
@@ -310,9 +308,7 @@ def depart(
 
 
 @fl.client_function
-def keep_along(
-    walker: Walker, block: Block, message: Along, rng: fl.RandomKey
-) -> tuple[Walker, fl.Ready]:
+def keep_along(walker: Walker, block: Block, message: Along) -> tuple[Walker, fl.Ready]:
     """Keep what each sample has of the mean row."""
     return fl.evolve(walker, along=message.z[0] * message.scale), fl.Ready()
 
@@ -351,9 +347,7 @@ def _draw_chunks(walker: Walker, draw: int) -> Walker:
 
 
 @fl.client_function
-def score_chunk(
-    walker: Walker, block: Block, message: Chunk, rng: fl.RandomKey
-) -> tuple[Walker, ChunkScores]:
+def score_chunk(walker: Walker, block: Block, message: Chunk) -> tuple[Walker, ChunkScores]:
     """Send this client's part of the scores of a chunk after the last one's steps."""
     if message.number == 0:
         walker = _draw_chunks(walker, message.draw)
@@ -432,9 +426,7 @@ def find_steps(
 
 
 @fl.client_function
-def take_steps(
-    walker: Walker, block: Block, message: TakenSteps, rng: fl.RandomKey
-) -> tuple[Walker, ChunkChange]:
+def take_steps(walker: Walker, block: Block, message: TakenSteps) -> tuple[Walker, ChunkChange]:
     """Take the steps that were found where the scores are read."""
     walker = _count_steps(walker, message.taken)
     rows, steps = walker.chunks[walker.number], np.ascontiguousarray(message.alpha)
@@ -444,9 +436,7 @@ def take_steps(
 
 
 @fl.client_function
-def settle(
-    walker: Walker, block: Block, message: Settle, rng: fl.RandomKey
-) -> tuple[Walker, Settled]:
+def settle(walker: Walker, block: Block, message: Settle) -> tuple[Walker, Settled]:
     """Count the last steps; send the duals that count here, and this client's share of w."""
     walker = fl.evolve(_count_steps(walker, message.taken), chunks=(), edges=None)
     spans, mine = walker.before.feature_turn, walker.before.counted
@@ -467,17 +457,13 @@ def settle(
 
 
 @fl.client_function
-def score_all(
-    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
-) -> tuple[Walker, WalkerScores]:
+def score_all(walker: Walker, block: Block, message: Evaluate) -> tuple[Walker, WalkerScores]:
     """Send this client's part of the scores of all its samples."""
     return walker, WalkerScores(scores(block.x, walker.w))
 
 
 @fl.client_function
-def evaluate(
-    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
-) -> tuple[Walker, DataTerms]:
+def evaluate(walker: Walker, block: Block, message: Evaluate) -> tuple[Walker, DataTerms]:
     """Send the losses and the dual terms of the samples whose scores this client reads."""
     assert message.z is not None
     loss, mine = losses.loss_code(walker.before.options.loss), find_read(walker.before)

@@ -244,9 +244,8 @@ def line_search(
             return np.asarray(line[:, :1] + steps * line[:, 1:])
         if steps is first:
             return np.asarray(line)
-        trial = dict.fromkeys(clients.ids, TrialSteps(steps))
         # discloses the same at the steps between
-        return np.asarray(clients.reveal(clients.sum(slope_of_penalty, trial).slopes))
+        return np.asarray(clients.reveal(clients.sum(slope_of_penalty, TrialSteps(steps)).slopes))
 
     def slope(z: Any, steps: Array) -> Array:
         message = Line(z=z, steps=steps, weight=weight)
@@ -295,9 +294,7 @@ def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
 
 
 @fl.client_function
-def solve(
-    point: Point, block: Block, message: SmallSystem, rng: fl.RandomKey
-) -> tuple[Point, Coefficients]:
+def solve(point: Point, block: Block, message: SmallSystem) -> tuple[Point, Coefficients]:
     """Solve the Newton system in the frame."""
     y = np.empty_like(message.gradient)
     for c, hessian in enumerate(message.hessian):
@@ -309,7 +306,7 @@ def solve(
 
 @fl.client_function
 def multiply(
-    state: Point | Search | Sharing, block: Block, message: Coefficients, rng: fl.RandomKey
+    state: Point | Search | Sharing, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
     """Send this client's part of the direction's scores."""
     return products_of(state, block, message)
@@ -367,7 +364,7 @@ def _penalty_slopes(point: Point, direction: Array, steps: Array) -> Array:
 @fl.told_the_same
 @fl.client_function
 def slope_of_penalty(
-    point: Point, block: Block, message: TrialSteps, rng: fl.RandomKey
+    point: Point, block: Block, message: TrialSteps
 ) -> tuple[Point, PenaltySlopes]:
     """Send the slopes of the elastic net along the direction."""
     point = fl.evolve(point, penalty_looks=_looked(point, message.steps, point.penalty_looks, 0))
@@ -376,9 +373,7 @@ def slope_of_penalty(
 
 @fl.told_the_same
 @fl.client_function
-def slope_along(
-    point: Point, block: Block, message: Line, rng: fl.RandomKey
-) -> tuple[Point, Slopes]:
+def slope_along(point: Point, block: Block, message: Line) -> tuple[Point, Slopes]:
     """Send the slopes of the losses along the direction."""
     point = fl.evolve(point, looks=_looked(point, message.steps, point.looks, 1))
     if message.z is not None:
@@ -404,9 +399,7 @@ def _size_of_slope(point: Point, y: Array, weights: Array | None) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def start_search(
-    point: Point, block: Block, message: Precondition, rng: fl.RandomKey
-) -> tuple[Search, Applied]:
+def start_search(point: Point, block: Block, message: Precondition) -> tuple[Search, Applied]:
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
         point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
@@ -517,9 +510,7 @@ def _apart(point: Point, preconditioned: Array, residual: Array) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def curve(
-    search: Search, block: Block, message: Conjugate, rng: fl.RandomKey
-) -> tuple[Search, Curved]:
+def curve(search: Search, block: Block, message: Conjugate) -> tuple[Search, Curved]:
     """Go on to the next conjugate direction; send the Hessian's product with it."""
     point, keep = search.point, message.keep[:, None]
     conjugate = search.preconditioned + keep * search.conjugate
@@ -555,9 +546,7 @@ def curve(
 
 @fl.told_the_same
 @fl.client_function
-def advance_search(
-    search: Search, block: Block, message: Advance, rng: fl.RandomKey
-) -> tuple[Search, Applied]:
+def advance_search(search: Search, block: Block, message: Advance) -> tuple[Search, Applied]:
     """Step along the conjugate direction; precondition the new residual."""
     step, point = message.step[:, None], search.point
     direction = search.direction + step * search.conjugate

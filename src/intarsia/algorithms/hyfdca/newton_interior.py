@@ -228,9 +228,7 @@ def _spread(point: Point, values: Array) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def step_inside(
-    point: Point, block: Block, message: StepInside, rng: fl.RandomKey
-) -> tuple[Point, DualInside]:
+def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point, DualInside]:
     """Go to the new scores and duals; send them with their aim at μ = 0."""
     if message.keep is not None:
         point = fl.evolve(point, z=point.z * message.keep[:, None])
@@ -285,9 +283,7 @@ def _first(
 
 @fl.told_the_same
 @fl.client_function
-def reach_boundary(
-    point: Point, block: Block, message: Reach, rng: fl.RandomKey
-) -> tuple[Point, Reached]:
+def reach_boundary(point: Point, block: Block, message: Reach) -> tuple[Point, Reached]:
     """Send which steps along a direction are too far, and the products along it."""
     q = point.q + message.z if message.second else message.z
     r, sign, _, weights = _seen(point, block)
@@ -299,9 +295,7 @@ def reach_boundary(
 
 @fl.told_the_same
 @fl.client_function
-def correct_aim(
-    point: Point, block: Block, message: Correct, rng: fl.RandomKey
-) -> tuple[Point, Correction]:
+def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Correction]:
     """Set the targets of the second direction; send what they add to the aim."""
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
@@ -314,7 +308,7 @@ def correct_aim(
 
 @fl.client_function
 def multiply_second(
-    state: Point | Search, block: Block, message: Coefficients, rng: fl.RandomKey
+    state: Point | Search, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
     """Do as `multiply` for the second direction: a site counts rounds by the first."""
     return products_of(state, block, message)
@@ -322,9 +316,7 @@ def multiply_second(
 
 @fl.told_the_same
 @fl.client_function
-def count_inside(
-    point: Point, block: Block, message: CountInside, rng: fl.RandomKey
-) -> tuple[Point, CountedInside]:
+def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Point, CountedInside]:
     """Count duals into w(α) and the aim into the gradient; take all samples into the Hessian."""
     pull = gather(block.x, message.aim) / point.samples
     if message.alpha is None:
@@ -351,7 +343,7 @@ def count_inside(
 
 @fl.client_function
 def measure_inside(
-    point: Point, block: Block, message: MeasureInside, rng: fl.RandomKey
+    point: Point, block: Block, message: MeasureInside
 ) -> tuple[Point, MeasuredInside]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     norms = gradient = hessian = None

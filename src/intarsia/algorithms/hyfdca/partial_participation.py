@@ -265,9 +265,7 @@ def enter(before: Any, block: Block, shares: Array, metric: float) -> Place:
 
 
 @fl.client_function
-def count_missed(
-    place: Place, block: Block, message: Missed, rng: fl.RandomKey
-) -> tuple[Place, Counted]:
+def count_missed(place: Place, block: Block, message: Missed) -> tuple[Place, Counted]:
     """Count the duals that the client missed into its part of w."""
     change = message.alpha - place.alpha
     place = replace(place, alpha=message.alpha, alpha_trial=message.alpha)
@@ -279,7 +277,7 @@ def _regularised(place: Place) -> float:
 
 
 @fl.client_function
-def draw_model(place: Place, block: Block, message: Draw, rng: fl.RandomKey) -> tuple[Place, Drawn]:
+def draw_model(place: Place, block: Block, message: Draw) -> tuple[Place, Drawn]:
     """Move the model towards the counted weights; count it into this client's part of z."""
     move = place.pull * (message.w - message.u)
     u = message.u + move
@@ -377,18 +375,14 @@ def _settle_trial(place: Place, taken: float) -> Place:
 
 
 @fl.client_function
-def count_trial(
-    place: Place, block: Block, message: Trial, rng: fl.RandomKey
-) -> tuple[Place, Pulled]:
+def count_trial(place: Place, block: Block, message: Trial) -> tuple[Place, Pulled]:
     """Send what this client's part of w changes by, and the model with it."""
     w = gather(block.x, message.alpha - place.alpha) / _regularised(place)
     return replace(place, alpha_trial=message.alpha), Pulled(w, w * place.pull)
 
 
 @fl.client_function
-def multiply_trial(
-    place: Place, block: Block, message: Model, rng: fl.RandomKey
-) -> tuple[Place, TrialScores]:
+def multiply_trial(place: Place, block: Block, message: Model) -> tuple[Place, TrialScores]:
     """Send what this client's part of z changes by."""
     change = message.u - place.u
     weight = _feature_share(place, message.present) / place.pull
@@ -398,9 +392,7 @@ def multiply_trial(
 
 
 @fl.client_function
-def keep_trial(
-    place: Place, block: Block, message: KeepTrial, rng: fl.RandomKey
-) -> tuple[Place, LossThere]:
+def keep_trial(place: Place, block: Block, message: KeepTrial) -> tuple[Place, LossThere]:
     """Keep what the search took; send the loss of this client's samples."""
     place, before = _settle_trial(place, message.taken), place.before
     mine = find_read(before, message.present)
@@ -414,9 +406,7 @@ def _loss(place: Place, block: Block, z: Array, mine: NDArray[np.int64]) -> floa
 
 
 @fl.client_function
-def part_of_dual(
-    place: Place, block: Block, message: Candidate, rng: fl.RandomKey
-) -> tuple[Place, Evaluated]:
+def part_of_dual(place: Place, block: Block, message: Candidate) -> tuple[Place, Evaluated]:
     """Send this client's part of w(α), of Xu, and of the dual's data term."""
     alpha, before = message.alpha, place.before
     held = before.label_share > 0
@@ -430,7 +420,7 @@ def part_of_dual(
 
 @fl.client_function
 def part_of_objectives(
-    place: Place, block: Block, message: ModelTotals, rng: fl.RandomKey
+    place: Place, block: Block, message: ModelTotals
 ) -> tuple[Place, ModelObjectives]:
     """Send this client's part of the objectives."""
     before, mine = place.before, find_read(place.before)
@@ -444,9 +434,7 @@ def part_of_objectives(
 
 
 @fl.client_function
-def keep_model(
-    place: Place, block: Block, message: Keep, rng: fl.RandomKey
-) -> tuple[Place, fl.Ready]:
+def keep_model(place: Place, block: Block, message: Keep) -> tuple[Place, fl.Ready]:
     """Keep the weights to predict with."""
     return replace(place, model=message.u), fl.Ready()
 

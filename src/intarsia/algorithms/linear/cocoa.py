@@ -155,9 +155,7 @@ def local_dual_ascent(
 
 @fl.told_the_same
 @fl.client_function
-def objectives(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, Objectives]:
+def objectives(client: Client, block: Block, message: Weights) -> tuple[Client, Objectives]:
     """Keep the model; send this client's part of the objectives."""
     loss, w = losses.loss_code(client.options.loss), message.w
     y, shape = targets(block, len(w)), losses.shape_of(client.options)
@@ -171,7 +169,7 @@ def objectives(
 
 @fl.client_function
 def propose(
-    client: Client | Certifying, block: Block, message: Propose, rng: fl.RandomKey
+    client: Client | Certifying, block: Block, message: Propose
 ) -> tuple[Certifying, Proposed]:
     """Send this client's share of the model, and its duals."""
     training = client.training if isinstance(client, Certifying) else client

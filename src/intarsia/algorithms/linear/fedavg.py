@@ -229,18 +229,14 @@ def _draw(rng: fl.RandomKey, rows: int, length: int) -> NDArray[np.int64]:
 
 @fl.told_the_same
 @fl.client_function
-def part_of_scores(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, Scores]:
+def part_of_scores(client: Client, block: Block, message: Weights) -> tuple[Client, Scores]:
     """Keep the model; send this client's part of the scores."""
     return replace(client, w=message.w), Scores(scores(block.x, message.w))
 
 
 @fl.told_the_same
 @fl.client_function
-def part_of_objective(
-    client: Client, block: Block, message: Scores, rng: fl.RandomKey
-) -> tuple[Client, Objective]:
+def part_of_objective(client: Client, block: Block, message: Scores) -> tuple[Client, Objective]:
     """Send this client's part of the objective."""
     held = client.label_share > 0
     y = targets(block, len(message.z))[:, held]

@@ -29,7 +29,7 @@ class Weights:
 
 
 @fl.client_function
-def send_zeros(client: Any, block: Block, message: Start, rng: fl.RandomKey) -> tuple[Any, Weights]:
+def send_zeros(client: Any, block: Block, message: Start) -> tuple[Any, Weights]:
     """Send the zeros that the total starts from."""
     return client, Weights(np.zeros_like(client.w))
 

@@ -71,9 +71,7 @@ def _labels(block: Block) -> Array:
 
 
 @fl.client_function
-def count_labels(
-    client: Any, block: Block, message: CountLabels, rng: fl.RandomKey
-) -> tuple[Any, LabelSums]:
+def count_labels(client: Any, block: Block, message: CountLabels) -> tuple[Any, LabelSums]:
     """Send the number of labels and their sum."""
     y = _labels(block)
     return client, LabelSums(np.array([float(len(y)), float(y.sum())]))
@@ -81,9 +79,7 @@ def count_labels(
 
 @fl.told_the_same
 @fl.client_function
-def square_labels(
-    client: Any, block: Block, message: LabelSums, rng: fl.RandomKey
-) -> tuple[Any, LabelSquares]:
+def square_labels(client: Any, block: Block, message: LabelSums) -> tuple[Any, LabelSquares]:
     """Keep the mean; send the squared deviations from it."""
     centre = float(message.at[1] / message.at[0])
     squares = float(((_labels(block) - centre) ** 2).sum())
@@ -91,9 +87,7 @@ def square_labels(
 
 
 @fl.client_function
-def settle_labels(
-    client: Any, block: Block, message: LabelSpread, rng: fl.RandomKey
-) -> tuple[Any, Settled]:
+def settle_labels(client: Any, block: Block, message: LabelSpread) -> tuple[Any, Settled]:
     """Keep the deviation; labels that are all the same stay as they are."""
     spread = float(np.sqrt(message.squares[0] / message.sums[0]))
     return fl.evolve(client, spread=spread or 1.0), Settled()

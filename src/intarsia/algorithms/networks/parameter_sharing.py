@@ -132,9 +132,7 @@ def init_client(
 
 
 @fl.client_function
-def send_start(
-    client: Client, block: Block, message: Start, rng: fl.RandomKey
-) -> tuple[Client, Start]:
+def send_start(client: Client, block: Block, message: Start) -> tuple[Client, Start]:
     """Send what the total starts from."""
     return client, message
 
@@ -327,10 +325,9 @@ def start_alike(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Serve
     return server
 
 
-def broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, Shared]:
-    """Return the message of what all share, for each client that is there."""
-    message = Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
-    return dict.fromkeys(clients.ids, message)
+def broadcast(server: Server, clients: fl.Clients) -> Shared:
+    """Return the message of what all share."""
+    return Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
 
 
 def weight_of_sum(server: Server, clients: fl.Clients) -> float:
@@ -365,7 +362,7 @@ def train_and_average(
 
 
 def mean_loss(
-    clients: fl.Clients, part: fl.ClientFunction, messages: Mapping[ClientId, Any], rounds: int
+    clients: fl.Clients, part: fl.ClientFunction, messages: fl.Messages, rounds: int
 ) -> float:
     """Return the loss over all clients' labelled samples, from what `part` sends of it: a `Loss`.
 

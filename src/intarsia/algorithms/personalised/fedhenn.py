@@ -121,9 +121,7 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
 
 @fl.told_the_same
 @fl.client_function
-def send_kernel(
-    client: Client, block: Block, message: Points, rng: fl.RandomKey
-) -> tuple[Client, Kernel]:
+def send_kernel(client: Client, block: Block, message: Points) -> tuple[Client, Kernel]:
     """Embed the points; send their inner products."""
     x = _points(client.options, features_of(client.options, block), message.key)
     names = tuple(map(str, range(x.shape[1])))

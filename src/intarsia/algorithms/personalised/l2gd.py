@@ -89,18 +89,14 @@ def _trained(calls: Sequence[fl.ClientCall[Shared]], epochs: int) -> list[tuple[
 
 
 @fl.client_function
-def send_network(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Parameters]:
+def send_network(client: Client, block: Block, message: Average) -> tuple[Client, Parameters]:
     """Send the client's network, for a sum that the server does not read."""
     own = part_vector(client.parameters, client.options.shared_parts)
     return client, Parameters(client.weight * own)
 
 
 @fl.client_function
-def mix(
-    client: Client, block: Block, message: Parameters, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def mix(client: Client, block: Block, message: Parameters) -> tuple[Client, fl.Ready]:
     """Step towards the mean network."""
     parts = client.options.shared_parts
     own = part_vector(client.parameters, parts)
