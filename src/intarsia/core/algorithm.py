@@ -740,9 +740,7 @@ class LinearClient:
     labels: Array  # (samples,) its part of the labels: they add up to those of all samples
 
 
-def _linear_client(
-    options: Any, schema: Schema, client: ClientId, block: Block, rng: RandomKey
-) -> LinearClient:
+def _linear_client(options: Any, schema: Schema, client: ClientId, block: Block) -> LinearClient:
     """Return weights of zero, and the client's part of the labels."""
     zeros = np.zeros((schema.labels.outputs, block.shape[1]))
     return LinearClient(zeros, schema.part_of_labels(client, block))
@@ -799,17 +797,17 @@ class Model:
             raise TypeError(f"A model of kind {self.kind!r} needs its own `predict`; give it.")
 
 
-def _only_options(options: Any, schema: Schema, rng: RandomKey) -> Any:
+def _only_options(options: Any, schema: Schema) -> Any:
     """Return the hyperparameters: the set-up makes the server's state of them."""
     return options
 
 
-def _as_it_is(server: Any, clients: Clients, rng: RandomKey) -> Any:
+def _as_it_is(server: Any, clients: Clients) -> Any:
     """Return the server's state as it is."""
     return server
 
 
-def _uncertified(server: Any, clients: Clients, rng: RandomKey) -> tuple[Any, RoundMetrics]:
+def _uncertified(server: Any, clients: Clients) -> tuple[Any, RoundMetrics]:
     """Return the server's state, of which nothing is known."""
     return server, RoundMetrics()
 
@@ -824,7 +822,7 @@ def _linear_concluded(
     clients: Clients,
     rng: RandomKey,
     *,
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]],
+    certify: Callable[..., tuple[Any, RoundMetrics]],
 ) -> FinalResult:
     """Certify the final model and reveal it: the weights `w` of the server's state."""
     server, info = certify(server, clients, rng)
@@ -862,14 +860,16 @@ class Algorithm:
 
     name: str
     hyperparameters: type
-    round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
+    round: Callable[..., tuple[Any, RoundMetrics]]  # (server, clients, key)
     model: Model
     disclosure: Disclosure
-    init_server: Callable[[Any, Schema, RandomKey], Any] = _only_options
-    init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any] = _linear_client
-    setup: Callable[[Any, Clients, RandomKey], Any] = _as_it_is
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]] = _uncertified
-    conclude: Callable[[Any, Clients, RandomKey], FinalResult] = _concluded
+    init_server: Callable[..., Any] = _only_options  # (options, schema, key)
+    # (options, schema, name of the client, its training block, key)
+    init_client: Callable[..., Any] = _linear_client
+    # (server, clients, key), each
+    setup: Callable[..., Any] = _as_it_is
+    certify: Callable[..., tuple[Any, RoundMetrics]] = _uncertified
+    conclude: Callable[..., FinalResult] = _concluded
     absences: bool = False  # whether a round may go on without some of the clients
     # the dataclasses that a checkpoint of this algorithm may hold
     states: tuple[type, ...] = ()
@@ -877,11 +877,11 @@ class Algorithm:
     federated: ClassVar[Literal[True]] = True  # a baseline has the data in one place
 
     def __post_init__(self) -> None:
-        for name, arguments in _ARGUMENTS.items():
-            object.__setattr__(self, name, _with_key(getattr(self, name), arguments))
         linear = self.model.kind == "linear"
         if not linear and self.init_client is _linear_client:
             raise TypeError(f"{self.name} trains no linear model: give its own `init_client`.")
+        for name, arguments in _ARGUMENTS.items():
+            object.__setattr__(self, name, _with_key(getattr(self, name), arguments))
         if linear and getattr(self.conclude, "func", self.conclude) in (
             _concluded,
             _linear_concluded,  # of an algorithm that this one differs from by `certify`

@@ -112,7 +112,7 @@ def init_server(
     return with_level(server, networks.part_vector(first, ("*",)))
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Return the server's state: clients begin a level when they are there first."""
     return server
 
@@ -406,9 +406,7 @@ def _averaged(server: Server, level: Level, clients: fl.Clients) -> Level:
     return fl.evolve(level, models=tuple(models))
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     reached = state.reached_of(server)
     server = _caught_up(server, clients, reached)
@@ -433,7 +431,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     if server.options.adaptive:
         _train_again(server, clients)
-    _, info = certify(server, clients, rng)
+    _, info = certify(server, clients)
     structure = tuple(level.kept for level in server.levels)
     return fl.FinalResult(
         info, structure=structure, level_words=state.words_of(server), notes=state.notes_of(server)

@@ -228,7 +228,7 @@ def init_server(options: Flic, schema: Schema, rng: fl.RandomKey) -> Server:
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew; align the embeddings with the anchors."""
-    server = sharing.setup(server, clients, rng)
+    server = sharing.setup(server, clients)
     if server.options.pretraining_epochs:
         clients.ask(pretrain, sharing.broadcast(server, clients))
     return server
@@ -257,7 +257,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     # from here on every client's α and β are its own: they are not to be opened once more
     server = fl.evolve(server, shared=None)
     notes = own_network.settled(server, clients) if options.keep_own else ()
-    _, info = sharing.certify(server, clients, rng)
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info, notes=notes)
 
 

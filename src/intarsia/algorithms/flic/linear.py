@@ -119,9 +119,7 @@ class Errors:
     at: Array  # (2,) Σ (y - ŷ)²/2, labelled samples
 
 
-def init_client(
-    options: FlicLinear, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
-) -> Client:
+def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Block) -> Client:
     """Return a client's state: its embedding from its own samples' mean and covariance.
 
     Raises
@@ -214,7 +212,7 @@ def own_weights(client: Client) -> tuple[Array, float]:
     return weights, -float(client.mean @ weights)
 
 
-def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: FlicLinear, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -232,7 +230,7 @@ def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Serve
     return Server(options)
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the labels say of the representation."""
     total = clients.sum(part_of_moment, Ask(1 / len(clients.ids)))
     messages = dict.fromkeys(clients.ids, Decompose(None))
@@ -240,7 +238,7 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     return fl.evolve(server, average=clients.sum(decompose, messages).average)
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there fit and descend; average what they come to."""
     # steps 1 and 2: fit, descend
     total = clients.sum(descend, Average(server.average))
@@ -250,9 +248,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     return server, fl.RoundMetrics(phase="averaging")
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return half the mean squared error over all clients, each with the β that fits A."""
     parts = clients.sum(part_of_errors, Average(server.average))
     # discloses the squared error and the number of labelled samples
@@ -262,7 +258,7 @@ def certify(
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client fit its β to the last A; the models stay at the clients."""
-    _, info = certify(server, clients, rng)
+    _, info = certify(server, clients)
     return fl.FinalResult(info)
 
 

@@ -257,9 +257,7 @@ def _leave(server: Server) -> Server:
     )
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     _check_readers(server)
     if server.partial is not None:
@@ -334,7 +332,7 @@ def _conclude(
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         found = newton.reveal_errors(phase, clients, rng)
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
-    server, info = certify(server, clients, rng)
+    server, info = certify(server, clients)
     if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
         zeros = server.options.l1_ratio > 0
         return fl.FinalResult(info, newton.reveal_weights(clients, zeros=zeros))

@@ -312,7 +312,7 @@ class Objectives:
     at: Array  # (3,) as in Steps
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     asked_for = server.options.system in ("shares", "encrypted")
     shared = (clients.sealed or asked_for) and _needs_no_norms(server)

@@ -108,7 +108,6 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: fl.RandomKey,
     *,
     release: fl.Release | None = None,
 ) -> Client:
@@ -183,7 +182,7 @@ def propose(
     )
 
 
-def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: CoCoA, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -214,7 +213,7 @@ def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
     return Server(options, len(schema.samples))
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w)
     # step 1: local dual ascent
@@ -224,9 +223,7 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     return replace(server, w=w), fl.RoundMetrics(phase=_PHASE)
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the objectives over all clients."""
     parts = clients.sum(objectives, Weights(server.w))
     # discloses the data loss, the dual's data term and ‖w‖²

@@ -127,7 +127,6 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: fl.RandomKey,
     *,
     release: fl.Release | None = None,
 ) -> Client:
@@ -246,7 +245,7 @@ def part_of_objective(client: Client, block: Block, message: Scores) -> tuple[Cl
     return client, Objective(np.array([(loss @ client.label_share[held]).sum(), square]))
 
 
-def init_server(options: FedAvg, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: FedAvg, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -267,7 +266,6 @@ def init_server(options: FedAvg, schema: Schema, rng: fl.RandomKey) -> Server:
 def round(
     server: Server,
     clients: fl.Clients,
-    rng: fl.RandomKey,
     *,
     descent: fl.ClientFunction = local_descent,
 ) -> tuple[Server, fl.RoundMetrics]:
@@ -280,9 +278,7 @@ def round(
     return replace(server, w=server.w + change.w, rounds=number), fl.RoundMetrics(phase="averaging")
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the objective of the model over all clients; there is no dual to bound it from."""
     products = clients.sum(part_of_scores, Weights(server.w))
     parts = clients.sum(part_of_objective, Scores(products.z))

@@ -34,7 +34,7 @@ def send_zeros(client: Any, block: Block, message: Start) -> tuple[Any, Weights]
     return client, Weights(np.zeros_like(client.w))
 
 
-def setup(server: Any, clients: fl.Clients, rng: fl.RandomKey) -> Any:
+def setup(server: Any, clients: fl.Clients) -> Any:
     """Start from weights of zero."""
     zeros = clients.sum(send_zeros, Start())
     return fl.evolve(server, w=zeros.w)

@@ -298,7 +298,7 @@ def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
     return {"Start.shared": (None, server.start.shared)}
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on.
 
     Labels that are numbers are brought to one scale before.
@@ -319,7 +319,7 @@ def shares(options: NetworkOptions) -> bool:
 
 def start_alike(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Set up, and let all clients' own networks start from the one that the server drew."""
-    server = setup(server, clients, rng)
+    server = setup(server, clients)
     if server.shared is not None:
         clients.ask(take_start, broadcast(server, clients))
     return server
@@ -385,7 +385,6 @@ def mean_loss(
 def certify(
     server: Server,
     clients: fl.Clients,
-    rng: fl.RandomKey,
     *,
     part_of_loss: fl.ClientFunction = part_of_loss,
 ) -> tuple[Server, fl.RoundMetrics]:
@@ -405,7 +404,7 @@ def conclude(
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, broadcast(server, clients))
-    _, info = certify(server, clients, rng, part_of_loss=part_of_loss)
+    _, info = certify(server, clients, part_of_loss=part_of_loss)
     return fl.FinalResult(info)
 
 

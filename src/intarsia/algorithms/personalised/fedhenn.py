@@ -199,7 +199,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     """Let every client train a last time; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, _mean_kernel(server, clients, rng))
-    _, info = sharing.certify(server, clients, rng)
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info)
 
 

@@ -248,7 +248,7 @@ def conclude_tuned(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl
     if server.options.final_epochs:
         clients.ask(fine_tune, sharing.broadcast(server, clients))
         server = fl.evolve(server, shared=None)  # from here on each client's network is its own
-    _, info = sharing.certify(server, clients, rng)
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info)
 
 
