@@ -878,7 +878,7 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         linear = self.model.kind == "linear"
-        if not linear and self.init_client is _linear_client:
+        if not linear and inspect.unwrap(self.init_client) is _linear_client:
             raise TypeError(f"{self.name} trains no linear model: give its own `init_client`.")
         for name, arguments in _ARGUMENTS.items():
             object.__setattr__(self, name, _with_key(getattr(self, name), arguments))
