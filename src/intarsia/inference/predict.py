@@ -65,8 +65,8 @@ class Predictions:
     labels: NDArray[Any] | None  # (rows,) None for regression
     probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
     notes: tuple[str, ...]  # what counted as missing, and what was left aside
-    # (rows,) what each rests on where the columns were spread over clients: "all", "means" or a
-    # client's name
+    # (rows,) what each rests on where the columns were spread over clients: "all" values, "means"
+    # for those that nobody has, or a client's name
     basis: Sequence[str] | None = None
     score: Score | None = None  # of the rows that have a label, where the table has one
     positive: str | None = None  # the second of two classes

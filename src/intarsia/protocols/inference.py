@@ -163,11 +163,7 @@ def count_values(
     """Say which values are there."""
     held = message.columns >= 0
     values = np.zeros((len(held), block.shape[0]))
-    own = block.x[:, message.columns[held]]  # what a sparse table does not write out is 0
-    observed = ~np.isnan(own.toarray() if block.sparse else own)
-    for levels, rows in block.without_level():
-        observed[np.ix_(rows, np.isin(message.columns[held], levels))] = False
-    values[held] = observed.T
+    values[held] = block.observed(message.columns[held]).T
     return state, Counted(values)
 
 
