@@ -164,6 +164,18 @@ def test_each_partys_table_has_its_own_separator_and_what_is_missing(tmp_path: P
         predict_federated(folder, paths, "mean")
 
 
+def test_tables_may_have_decimal_commas_where_training_had_points(tmp_path: Path) -> None:
+    model = fitted(2)
+    folder, tables = run(tmp_path, model), {}
+    for name, part in VERTICAL.items():
+        tables[name] = tmp_path / f"{name}.csv"
+        part.to_csv(tables[name], index=False, sep=";", decimal=",")
+    found = predict_federated(folder, tables, decimal=",")
+    np.testing.assert_allclose(found.scores, pooled(model)[:, 0], atol=1e-12)
+    with pytest.raises(TableError, match='--decimal "," how they are written'):
+        predict_federated(folder, tables)
+
+
 def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) -> None:
     model = fitted(2)
     folder = run(tmp_path, model)

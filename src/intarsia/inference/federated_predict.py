@@ -70,6 +70,7 @@ def predict_federated(
     absent: str = "refuse",
     missing: Sequence[str] = (),
     *,
+    decimal: str | None = None,
     allow_modules: Collection[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for all samples of the clients' new tables.
@@ -85,6 +86,8 @@ def predict_federated(
         What stands for columns that nobody has of a sample.
     missing
         What counts as missing in these tables, beside what did in the client's of the run.
+    decimal
+        The decimal mark of numbers that are text in these tables, "." or ","; None: as in the run.
     allow_modules
         Those that networks may be made of, where the folder names some.
 
@@ -105,7 +108,7 @@ def predict_federated(
     model = read_model(folder / "model", allow_modules)
     described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
-    read = _read(folder, described, tables, every, missing)
+    read = _read(folder, described, tables, every, missing, decimal)
     spread = _make_parties(described, read, every, networks)
     gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
@@ -158,6 +161,7 @@ def _read(
     tables: Mapping[ClientId, Path | str],
     every: LinearModel | ClientNetwork,
     missing: Sequence[str],
+    decimal: str | None,
 ) -> dict[ClientId, Table]:
     """Return the clients' new tables, read and aligned as those of the run were."""
     if not tables:
@@ -175,12 +179,15 @@ def _read(
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
         path = Path(path)
-        settings = new_table.table_settings(folder, name)
+        settings = new_table.written_with(new_table.table_settings(folder, name), decimal)
         kind = new_table.check_table(path, settings)
         names = new_table.column_names(path, settings, kind)
         source = _source(known[name], path, kind, names, every)
         separator = new_table.separator_of(path, settings, kind)
-        sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
+        marks = {"decimal": settings.reading.get("decimal", "."),
+                 "thousands": settings.reading.get("thousands")}  # fmt: skip
+        more = (*source.missing, *missing)
+        sources.append(replace(source, separator=separator, missing=more, **marks))
     with new_table.advice_for_new_tables():
         return aligned(replace(described, clients=tuple(sources)), None, some=True)
 
