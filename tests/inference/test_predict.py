@@ -227,7 +227,7 @@ def test_a_table_may_have_decimal_commas_where_training_had_points(model, capfd)
     assert main(["predict", str(model), str(table)]) == 2
     assert '--decimal "," how they are written' in one_error(said(capfd)[1])
     assert main(["predict", str(model), str(table), "--decimal", "comma"]) == 2
-    assert "The decimal mark is 'comma'; it is \".\" or \",\"." in one_error(said(capfd)[1])
+    assert 'The decimal mark is \'comma\'; it is "." or ",".' in one_error(said(capfd)[1])
 
 
 def test_a_table_in_utf8_is_read_so_whatever_training_had(model, capfd):
