@@ -122,7 +122,7 @@ PARAMETERS = {
         "reading",
     ],
     "load": ["folder", "allow_modules"],
-    "predict": ["folder", "table", "id", "client", "missing", "allow_modules"],
+    "predict": ["folder", "table", "id", "client", "missing", "decimal", "allow_modules"],
     "resume": [
         "folder",
         "tables",

@@ -3,14 +3,14 @@
     P(w) = λ/2 ‖w‖² + 1/2N Σ_i (x_iᵀw - y_i)²,  so that A w = b with A = XᵀX/N + λ and b = Xᵀy/N
 
 One round is one step of conjugate gradients (Hestenes and Stiefel, 1952), of which A p is all that
-clients compute. They send their parts of X p, which the server adds up without reading them: owners
-of a row open its entry of the total. They send their parts of Xᵀ(X p), of which it reads the sum.
+clients compute. They send their parts of z = X p, which the server adds up without reading them:
+owners of a row open its entry of the total. They send their parts of Xᵀz, of which it reads the
+sum. The labels are one more column, so that the same two steps give b and the gradient of P.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 import intarsia.core as fl
 
@@ -28,126 +28,83 @@ class Server:
     """The server's state; vectors are (features,), in the schema's order."""
 
     options: Ridge
-    own: dict[fl.ClientId, NDArray[np.intp]]  # the places of each client's features
-    samples: int  # N
     w: fl.Array
     p: fl.Array  # the direction of the next step
     r: fl.Array  # b - A w
 
 
-@dataclass(frozen=True)
-class Client:
-    """A client's state, in the order of its block."""
-
-    w: fl.Array  # (features,) what it was told last: in the end the model
-    y: fl.Array  # (samples,) its part of the labels
-
-
-@dataclass(frozen=True)
+@fl.describe("sums over all rows, for each feature and for the labels")
 class Vector:
-    """A client's own entries of a vector, and how often labels are added to the scores by it."""
+    """An entry for each feature, and one for the column of labels."""
 
     v: fl.PerFeature
-    labels: float = 0.0
+    labels: float
 
 
-@fl.describe("each row's label, or its score by a direction or the model")
-@dataclass(frozen=True)
+@fl.describe("each row's label, or its score by a direction or the model, or their difference")
 class Scores:
     """A client's part of z, or the total."""
 
     z: fl.PerSample
 
 
-@fl.describe("sums over all rows, for each feature")
-@dataclass(frozen=True)
-class Slope:
-    """A client's part of Xᵀz."""
-
-    g: fl.PerFeature
+@fl.client_function
+def score(own: fl.LinearClient, block: fl.Block, told: Vector) -> tuple[fl.LinearClient, Scores]:
+    """Keep the vector; send this client's part of z = X v + labels · y."""
+    return replace(own, w=told.v), Scores(block.x @ told.v + told.labels * own.labels)
 
 
 @fl.client_function
-def score(own: Client, block: fl.Block, told: Vector, rng: fl.RandomKey) -> tuple[Client, Scores]:
-    """Keep the vector; send this client's part of X v, or of the labels."""
-    return replace(own, w=told.v), Scores(block.x @ told.v + told.labels * own.y)
+def slope(own: fl.LinearClient, block: fl.Block, told: Scores) -> tuple[fl.LinearClient, Vector]:
+    """Send this client's part of Xᵀz and yᵀz."""
+    return own, Vector(block.x.T @ told.z, own.labels @ told.z)
 
 
-@fl.client_function
-def slope(own: Client, block: fl.Block, told: Scores, rng: fl.RandomKey) -> tuple[Client, Slope]:
-    """Send this client's part of Xᵀz."""
-    return own, Slope(block.x.T @ told.z)
+def multiply(options: Ridge, clients: fl.Clients, v: fl.Array, labels: float) -> Vector:
+    """Return A v + labels · b, and yᵀz/N of z = X v + labels · y."""
+    sealed = clients.sum(score, Vector(v, labels))
+    total = clients.sum(slope, Scores(sealed.z))
+    # discloses a sum over all rows for each feature and the labels, and never one of a row
+    found, samples = clients.reveal(total), len(clients.schema().samples)
+    return Vector(found.v / samples + options.regularisation * v, found.labels / samples)
 
 
-def init_server(options: Ridge, schema: fl.Schema, rng: fl.RandomKey) -> Server:
-    """Return the server's state before the set-up."""
-    fl.check_tasks(schema, "ridge", "binary", "regression")
-    own = {name: schema.features.own(name) for name in schema.clients}
-    zero = np.zeros(len(schema.features))
-    return Server(options, own, len(schema.samples), zero, zero, zero)
-
-
-def init_client(
-    options: Ridge, schema: fl.Schema, client: fl.ClientId, block: fl.Block, rng: fl.RandomKey
-) -> Client:
-    """Return a client's state."""
-    return Client(np.zeros(block.shape[1]), schema.part_of_labels(client, block))
-
-
-def scores(server: Server, clients: fl.Clients, v: fl.Array, labels: float = 0.0) -> Scores:
-    """Return the sealed scores of all rows by a vector."""
-    fl.check_everyone(clients, server.own, "ridge")
-    return clients.sum(score, {name: Vector(v[at], labels) for name, at in server.own.items()})
-
-
-def slopes(server: Server, clients: fl.Clients, sealed: Scores) -> fl.Array:
-    """Return Xᵀz/N of sealed scores z."""
-    total = clients.sum(slope, dict.fromkeys(clients.ids, Scores(sealed.z)))
-    # discloses a sum over all rows for each feature, and never one of a row
-    return clients.reveal(total).g / server.samples
-
-
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(options: Ridge, clients: fl.Clients) -> Server:
     """Begin at w = 0, where b is the direction of steepest descent."""
-    b = slopes(server, clients, scores(server, clients, server.w, labels=1.0))
-    return replace(server, p=b, r=b)
+    zero = np.zeros(len(clients.schema().features))
+    b = multiply(options, clients, zero, labels=1.0).v
+    return Server(options, w=zero, p=b, r=b)
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Take a step of conjugate gradients."""
-    p, λ = server.p, server.options.regularisation
-    q = slopes(server, clients, scores(server, clients, p)) + λ * p  # A p
+    p = server.p
+    q = multiply(server.options, clients, p, labels=0.0).v  # A p
     step = server.r @ p / (p @ q)
     w, r = server.w + step * p, server.r - step * q
     done = bool(np.linalg.norm(step * p) <= 1e-12 * np.linalg.norm(w))
     return replace(server, w=w, r=r, p=r - (r @ q) / (p @ q) * p), fl.RoundMetrics(finished=done)
 
 
-def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
-    """Let the clients have the model, and return it."""
-    scores(server, clients, server.w)
-    return fl.FinalResult(fl.RoundMetrics(), server.w[None])
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
+    """Let the clients have the model; bound its objective: P(w) - min P ≤ ‖∇P(w)‖²/2λ."""
+    gradient = multiply(server.options, clients, server.w, labels=-1.0)
+    primal = (server.w @ gradient.v - gradient.labels) / 2
+    gap = gradient.v @ gradient.v / (2 * server.options.regularisation)
+    return server, fl.RoundMetrics.certified(primal, primal - gap, "conjugate gradients")
 
 
-def predict(client: Client, block: fl.Block) -> fl.Array:
-    """Return a client's part of the scores, (1, samples)."""
-    return np.atleast_2d(block.x @ client.w)
-
-
+SENDS = fl.opening(
+    # the server has vectors in the clear; scores it forwards as they are
+    {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
+    fl.sums(score) + fl.sums(slope, reveals=["v", "labels"]),
+)
 RIDGE = fl.Algorithm(
     name="ridge",
     hyperparameters=Ridge,
-    init_server=init_server,
-    init_client=init_client,
     setup=setup,
     round=round,
-    conclude=conclude,
-    model=fl.Model(predict=predict, additive=True, kind="linear"),
-    disclosure=fl.Disclosure(
-        sends=fl.opening(
-            # the server has vectors in the clear; scores it forwards as they are
-            {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"},
-            fl.sums(score) + fl.sums(slope, reveals=["g"]),
-        )
-    ),
+    certify=certify,
+    model=fl.Model(additive=True, kind="linear", tasks=("binary", "regression")),
+    disclosure=fl.Disclosure(sends=SENDS),
 )

@@ -332,7 +332,7 @@ REFUSED: dict[str, Case] = {
     ),
     "an infinite value": Case(
         f"{BANK_CSV}column 'debt' is -inf in row 5; expected a finite number: replace it by a "
-        "number or by an empty cell (missing).",
+        'number or by an empty cell (missing), or add "-inf" to missing.',
         bank={"debt": at(4, "-inf")},
     ),
     "values that are too large to square": Case(

@@ -16,7 +16,7 @@ from intarsia.cli.main import main
 from intarsia.core import plugins
 from intarsia.datasets.registry import dataset_names, load
 from intarsia.deployment.policy import Policy
-from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.errors import CheckpointError, ExperimentError, FederationError
 from intarsia.partition.registry import partition, partition_kinds
 from intarsia.testing.toy_federations import table
 from intarsia.training.registry import algorithm_named, algorithm_names
@@ -253,6 +253,12 @@ def test_an_algorithm_with_a_name_of_this_package_is_refused():
         intarsia.run(tables=tables(), algorithm=mine, **SETTINGS)
     with pytest.raises(ExperimentError, match=r"name is 3\.0; give a name"):
         intarsia.run(tables=tables(), algorithm=3.0, **SETTINGS)
+
+
+def test_rounds_with_some_of_the_clients_are_refused_where_an_algorithm_needs_all():
+    ridge = own_algorithm.ridge().RIDGE
+    with pytest.raises(FederationError, match="1 of 2 clients take part in a round, and ridge"):
+        intarsia.run(algorithm=ridge, tables=tables(), participation=0.5, **SETTINGS)
 
 
 def test_a_search_takes_an_algorithm_itself(tmp_path):

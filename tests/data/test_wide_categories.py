@@ -171,7 +171,11 @@ def test_missing_values_are_counted_however_a_table_is_stored(levels):
     assert block.sparse == (levels > MOST_CENTRED)
     assert block.shape == (200, levels + 1)
     assert block.missing().tolist() == [1] * (levels + 1)
-    assert block.rows_that_lack() == 2
+    assert block.rows_that_lack().sum() == 2
+    gaps = ~block.observed()
+    assert gaps.sum(axis=0).tolist() == [1] * (levels + 1)
+    np.testing.assert_array_equal(gaps.any(axis=1), block.rows_that_lack())
+    np.testing.assert_array_equal(~block.observed(np.array([2, 0])), gaps[:, [2, 0]])
     assert missing_percent(block) == pytest.approx(100 / 200)
     if block.sparse:
         assert block.x.nnz == 2 * 200 - 1
@@ -180,7 +184,7 @@ def test_missing_values_are_counted_however_a_table_is_stored(levels):
             indicators=block.indicators,
         )
         assert whole.missing().tolist() == block.missing().tolist()
-        assert whole.rows_that_lack() == 2
+        assert whole.rows_that_lack().sum() == 2
         part = block.take(np.arange(2), np.arange(levels, -1, -1))
         assert part.missing().tolist() == [1] * (levels + 1)
 

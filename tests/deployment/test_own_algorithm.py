@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import os
@@ -31,7 +32,7 @@ from intarsia.testing import rules
 from intarsia.training import run as running
 from key_folders import exchanged
 from killed_runs import run_killed
-from own_algorithm import EXAMPLE, NAMES, closed_form, site_toml
+from own_algorithm import EXAMPLE, NAMES, closed_form, least_objective, site_toml
 from site_processes import SiteProcesses, Sockets
 from tests.training.test_resume import lines_of, rounds_done, stopped
 
@@ -57,12 +58,25 @@ def test_the_tutorial_shows_the_example_as_it_is_and_each_rule():
     text = page.read_text(encoding="utf-8")
     shown = [one for one in re.findall(r"```python\n(.+?)```", text, re.DOTALL) if "fl." in one]
     source = (EXAMPLE / "intarsia_ridge.py").read_text(encoding="utf-8")
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert [one for one in shown if one not in source] == []
     table = text.partition("| rule | finds |")[2].partition("\n\n")[0]
     named = {one.replace(" ", "_") for one in re.findall(r"^\| ([a-z ]+) \|", table, re.MULTILINE)}
     known = {rule.__name__ for rule in rules.RULES}
     assert named == {*known, "ends_as_it_should", "what_crosses_is_what_is_declared"}
+
+
+def test_the_example_is_sixty_lines_of_code_as_the_tutorial_says():
+    tree = ast.parse((EXAMPLE / "intarsia_ridge.py").read_text(encoding="utf-8"))
+    text = [one for one in ast.walk(tree) if isinstance(one, ast.Expr)]  # docstrings
+    said = {line for one in text for line in range(one.lineno, one.end_lineno + 1)}
+    source = (EXAMPLE / "intarsia_ridge.py").read_text(encoding="utf-8").splitlines()
+    code = [
+        line
+        for number, line in enumerate(source, 1)
+        if number not in said and line.strip() and not line.strip().startswith("#")
+    ]
+    assert len(code) == 60
 
 
 def test_a_masked_run_by_name_is_ridge_regression_on_the_joined_table(installed, tmp_path, capfd):
@@ -73,11 +87,13 @@ def test_a_masked_run_by_name_is_ridge_regression_on_the_joined_table(installed,
     x, expected = closed_form()
     assert len(x) == 120
     np.testing.assert_allclose(found.model.predict(x), expected, rtol=1e-6)
-    assert found.certificate is None  # it knows no bound
-    assert found.finished == "algorithm"
+    least = least_objective()
+    assert found.certificate.dual <= least * (1 + 1e-9)
+    assert least * (1 - 1e-9) <= found.certificate.primal <= least * (1 + 1e-6)
+    assert found.finished == "tolerance"
     assert main(["audit", str(out)]) == 0
     said = capfd.readouterr().out
-    assert "sums over all rows, for each feature" in said
+    assert "sums over all rows, for each feature and for the labels" in said
     assert "additive masks" in said
 
     killed = tmp_path / "killed"
@@ -138,7 +154,7 @@ def test_sites_that_allow_it_run_it_and_may_be_killed_with_the_server(installed,
     assert processes > 2
     check_same_as_in_one_process(description, result, tmp_path)
     entries = (tmp_path / "telecom" / "log" / "site.log").read_text()
-    assert "Slope.g" in entries
+    assert "Vector.v" in entries
     assert "each row's label, or its score by a direction or the model" in entries
 
 

@@ -72,6 +72,12 @@ def pooled(model, table: pd.DataFrame = PEOPLE):
     return model.decision_function(table).reshape(len(table), -1)
 
 
+def resting(table: pd.DataFrame = PEOPLE) -> list[str]:
+    """Return what each row of the joined table rests on: means, where a value is missing."""
+    lacking = table[["age", "income", "visits", "spent"]].isna().any(axis=1)
+    return np.where(lacking | ~table["sex"].isin(["F", "M"]), "means", "all").tolist()
+
+
 def spread(folder: Path, parts: dict[str, pd.DataFrame]) -> dict[str, Path]:
     for name, part in parts.items():
         part.to_csv(folder / f"{name}.csv", index=False)
@@ -107,7 +113,8 @@ def test_spread_columns_give_the_scores_of_the_pooled_table(
     # masks are added to whole numbers: to the nearest of a fixed grid
     close = 1e-12 if mode == "plain" else 1e-6
     np.testing.assert_allclose(found.scores, expected.max(axis=1), rtol=0, atol=close)
-    assert found.basis == ["all"] * 6
+    assert found.basis == resting()
+    assert {*found.basis} == {"all", "means"}
     if classes:
         best = (expected[:, 0] > 0).astype(int) if classes == 2 else expected.argmax(axis=1)
         assert found.labels.tolist() == [model.classes_[at] for at in best]
@@ -136,7 +143,7 @@ def test_a_value_that_several_parties_hold_counts_once_even_where_one_lacks_it(
     np.testing.assert_allclose(
         found.scores, expected, rtol=0, atol=1e-12 if mode == "plain" else 1e-6
     )
-    assert found.basis == ["all", "all", "means"]
+    assert found.basis == resting(whole)
 
 
 def test_each_partys_table_has_its_own_separator_and_what_is_missing(tmp_path: Path) -> None:
@@ -157,6 +164,18 @@ def test_each_partys_table_has_its_own_separator_and_what_is_missing(tmp_path: P
         predict_federated(folder, paths, "mean")
 
 
+def test_tables_may_have_decimal_commas_where_training_had_points(tmp_path: Path) -> None:
+    model = fitted(2)
+    folder, tables = run(tmp_path, model), {}
+    for name, part in VERTICAL.items():
+        tables[name] = tmp_path / f"{name}.csv"
+        part.to_csv(tables[name], index=False, sep=";", decimal=",")
+    found = predict_federated(folder, tables, decimal=",")
+    np.testing.assert_allclose(found.scores, pooled(model)[:, 0], atol=1e-12)
+    with pytest.raises(TableError, match='--decimal "," how they are written'):
+        predict_federated(folder, tables)
+
+
 def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) -> None:
     model = fitted(2)
     folder = run(tmp_path, model)
@@ -167,8 +186,9 @@ def test_samples_without_a_party_are_refused_or_scored_by_means(tmp_path: Path) 
     table = PEOPLE.copy()
     table.loc[4:, ["income", "visits", "spent"]] = np.nan
     np.testing.assert_allclose(found.scores, pooled(model, table)[:, 0], rtol=0, atol=1e-12)
-    assert found.basis == ["all"] * 4 + ["means"] * 2
-    assert any("all 4, means 2" in note for note in found.notes)
+    assert found.basis == resting(table)
+    told = f"all {found.basis.count('all')}, means {found.basis.count('means')}"
+    assert any(told in note for note in found.notes)
     # one client alone: all of its rows lack the same
     alone = predict_federated(folder, {"bank": tables["bank"]}, absent="mean")
     np.testing.assert_allclose(
@@ -213,8 +233,8 @@ def test_the_command_writes_what_each_row_rests_on(tmp_path: Path, capfd) -> Non
     out, err = said(capfd)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert list(rows[0]) == ["id", "score", "label", "probability", "basis"]
-    assert [row["basis"] for row in rows] == ["all"] * 5 + ["means"]
-    assert "means 1" in err
+    assert [row["basis"] for row in rows] == [*resting()[:5], "means"]
+    assert "rest on: all" in err
     assert main(["predict", str(folder), *named, "--federated"]) == 2
     assert "--absent mean" in one_error(said(capfd)[1])
 
@@ -279,7 +299,7 @@ def test_blocks_that_are_spread_give_the_scores_of_the_servers_network(hyfem, tm
     np.testing.assert_allclose(
         found.probabilities, model.server.predict_proba(table).max(axis=1), rtol=0, atol=1e-12
     )
-    assert found.basis == ["all"] * 20
+    assert found.basis == ["means" if row == 3 else "all" for row in range(20)]
 
 
 def test_blocks_that_nobody_has_count_as_means_or_a_partys_own_network_speaks(
@@ -298,7 +318,7 @@ def test_blocks_that_nobody_has_count_as_means_or_a_partys_own_network_speaks(
         found = predict_federated(folder, tables, absent=absent)
         expected = np.concatenate([of_all, alone]).max(axis=1)
         np.testing.assert_allclose(found.scores, expected, rtol=0, atol=1e-12)
-        assert found.basis == ["all"] * 8 + [name] * 12
+        assert found.basis == [*("means" if row == 3 else "all" for row in range(8)), *[name] * 12]
 
 
 def test_a_run_without_a_model_of_all_is_refused(hyfem, tmp_path) -> None:

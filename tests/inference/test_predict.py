@@ -213,6 +213,21 @@ def test_numbers_of_another_country_are_told_what_training_had(model, capfd):
     found = one_error(said(capfd)[1])
     assert "numbers with a decimal point (such as '50.5'); write them with a decimal comma" in found
     assert "'.' between thousands, as the other tables have them" in found
+    assert found.endswith('or say by --decimal "." how they are written.')
+    assert main(["predict", str(model), str(table), "--decimal", "."]) == 0
+    rows = list(csv.DictReader(io.StringIO(said(capfd)[0])))
+    assert float(rows[0]["score"]) == pytest.approx(2.6)  # 2 · (50.5 - 40) / 10 + 0.5
+
+
+def test_a_table_may_have_decimal_commas_where_training_had_points(model, capfd):
+    text = "customer;age;sex\n7;50,0;F\n8;30,0;M\n"
+    rows, _ = predicted(model, text, capfd, "--decimal", ",")
+    assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
+    table = model.parent / "table.csv"
+    assert main(["predict", str(model), str(table)]) == 2
+    assert '--decimal "," how they are written' in one_error(said(capfd)[1])
+    assert main(["predict", str(model), str(table), "--decimal", "comma"]) == 2
+    assert 'The decimal mark is \'comma\'; it is "." or ",".' in one_error(said(capfd)[1])
 
 
 def test_a_table_in_utf8_is_read_so_whatever_training_had(model, capfd):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from intarsia.data.reader import read
 from intarsia.errors import ExperimentError, TableError
 from intarsia.inspection.proposal import propose
 
@@ -127,6 +130,22 @@ def test_words_among_numbers_and_errors_of_spreadsheets_are_missing(tmp_path):
     assert {"unknown", "#DIV/0!", "k. A."} <= {*found.source.missing}
     assert "A" not in found.source.missing  # of few numbers, which may be codes
     assert [one.name for one in found.features if one.figures is not None] == ["size", "age"]
+
+
+def test_values_that_are_infinite_are_missing_and_their_column_is_kept(tmp_path):
+    """Otherwise a column would be left out for one division by 0, or be refused by the run."""
+    size = AMOUNT.astype(object)
+    size[[3, 9, 20]] = "inf", "1e400", "-inf"
+    columns = {"size": size, "age": AGE, "label": drawn("no", "yes")}
+    (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert [one.name for one in found.features] == ["size", "age"]
+    assert "'inf', '1e400', '-inf' stand for missing values too" in found.reasons["missing"]
+    table = read(found.source)
+    size = table.values[:, table.numeric.index("size")]
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(size)), [3, 9, 20])
+    alone = dataclasses.replace(found.source, missing=("",))
+    with pytest.raises(TableError, match=r"'size' is inf in row 4, and infinite in 2 more; .* add"):
+        read(alone)
 
 
 def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):

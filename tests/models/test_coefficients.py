@@ -248,6 +248,17 @@ def test_a_spreadsheet_takes_no_name_of_a_column_for_a_formula(tmp_path):
     assert {row[1] for row in written} == {"-1.5"}  # a number is none
 
 
+def test_an_odds_ratio_near_1_is_told_from_1():
+    """One euro more of an income multiplies the odds by little, and still by something."""
+    small = {"a": 4e-4, "b": -4e-4, "c": 3.21e-7, "d": 0.0, "e": 0.5, "f": 0.0123}
+    rows = [Coefficient(one, None, None, w, odds_ratio=math.exp(w)) for one, w in small.items()]
+    lines = str(Summary(tuple(rows), "logistic", 1e-3)).splitlines()
+    shown = {line.split()[0]: line.split()[-1] for line in lines if line.split()[:1] and line}
+    expected = {"a": "1.00040", "b": "0.99960", "c": "1.00000032", "d": "1", "e": "1.649"}
+    assert {one: shown[one] for one in expected} == expected
+    assert shown["f"] == "1.012"
+
+
 def test_a_scorecard_of_no_log_odds_is_refused():
     x = np.random.default_rng(0).normal(size=(40, 2))
     with pytest.raises(ExperimentError, match="log-odds of two classes"):

@@ -51,6 +51,19 @@ def install(folder):
 
 def closed_form():
     """Return the joined table, and what ridge regression on it says of each customer."""
+    x, z, _, w = _solved()
+    return x, z @ w
+
+
+def least_objective():
+    """Return the least value of λ/2 ‖w‖² + 1/2N Σ (z_iᵀw - y_i)² on the joined table."""
+    _, z, y, w = _solved()
+    return (LAMBDA * w @ w + np.square(z @ w - y).mean()) / 2
+
+
+@cache
+def _solved():
+    """Return the joined table, its standardised columns, the labels, and the weights."""
     tables = [pd.read_csv(EXAMPLE / f"{name}.csv", index_col="customer") for name in NAMES]
     joined = tables[0]
     for one in tables[1:]:
@@ -60,7 +73,7 @@ def closed_form():
     z = ((x - x.mean()) / x.std(ddof=0)).fillna(0.0).assign(intercept=1.0).to_numpy()
     y, count = joined["spend"].to_numpy(), len(joined)
     w = np.linalg.solve(z.T @ z / count + LAMBDA * np.eye(z.shape[1]), z.T @ y / count)
-    return x, z @ w
+    return x, z, y, w
 
 
 def site_toml(client, folder, modules='"intarsia_ridge:RIDGE"', more=""):

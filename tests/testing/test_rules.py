@@ -35,7 +35,7 @@ def declared(monkeypatch, **functions):
     for name, function in functions.items():
         monkeypatch.setattr(ridge, name, function)
     takes = {"Vector.v": (fl.PUBLIC,), "Scores.z": "Scores.z"}
-    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=["g"]))
+    sends = (*fl.sums(ridge.score), *fl.sums(ridge.slope, reveals=["v", "labels"]))
     return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=fl.opening(takes, sends)))
 
 
@@ -55,10 +55,10 @@ def server_reads_a_block(monkeypatch):
 
     def init_client(options, schema, client, block, rng):
         held[client] = block
-        return ridge.init_client(options, schema, client, block, rng)
+        return ridge.RIDGE.init_client(options, schema, client, block, rng)
 
     def round(server, clients, rng):
-        server, info = ridge.round(server, clients, rng)
+        server, info = ridge.round(server, clients)
         return server, replace(info, loss=float(np.mean([one.y.mean() for one in held.values()])))
 
     return replace(ridge.RIDGE, init_client=init_client, round=round)
@@ -74,7 +74,7 @@ def server_reads_what_a_client_computed(monkeypatch):
     found = with_score(monkeypatch, more)
 
     def round(server, clients, rng):
-        server, info = ridge.round(server, clients, rng)
+        server, info = ridge.round(server, clients)
         return server, replace(info, loss=sum(held.values()))
 
     return replace(found, round=round)
@@ -86,7 +86,6 @@ def message_with_numbers_in_the_clear(monkeypatch):
 
 
 @fl.describe("labels")
-@dataclass(frozen=True)
 class Labels:
     z: np.ndarray
 
@@ -98,8 +97,8 @@ def send_labels(client, block, message: fl.Ready, rng) -> tuple[object, Labels]:
 
 def array_of_each_client_that_the_server_reads(monkeypatch):
     def setup(server, clients, rng):
-        clients.ask(send_labels, dict.fromkeys(clients.ids, fl.Ready()))
-        return ridge.setup(server, clients, rng)
+        clients.ask(send_labels, fl.Ready())
+        return ridge.setup(server, clients)
 
     sends = (*_sends(), *fl.asks(send_labels))
     return replace(ridge.RIDGE, setup=setup, disclosure=fl.Disclosure(sends=sends))
@@ -116,7 +115,7 @@ def secret_from_a_seed(monkeypatch):
 
 def changed_state(monkeypatch):
     def more(client, block):
-        client.y[:] *= 1.0 + 1e-9
+        client.labels[:] *= 1.0 + 1e-9
         return 0.0
 
     return with_score(monkeypatch, more)
@@ -155,11 +154,10 @@ def declaration_of_what_never_crosses(monkeypatch):
 
 
 def message_that_cannot_be_written(monkeypatch):
-    def scores(server, clients, v, labels=0.0):
-        told = {name: ridge.Vector(v[at], [labels]) for name, at in server.own.items()}
-        return clients.sum(ridge.score, told)
+    def multiply(options, clients, v, labels):
+        return clients.sum(ridge.score, ridge.Vector(v, [labels]))
 
-    monkeypatch.setattr(ridge, "scores", scores)
+    monkeypatch.setattr(ridge, "multiply", multiply)
     return ridge.RIDGE
 
 
@@ -179,48 +177,53 @@ def state_beside_its_fields(monkeypatch):
 
 
 def first_client_that_counts_more(monkeypatch):
-    def setup(server, clients, rng):
-        first = clients.ids[0]
-        told = ridge.Vector(server.w[server.own[first]], 1.0)
+    def setup(options, clients):
+        first, schema = clients.ids[0], clients.schema()
+        zero = np.zeros(len(schema.features))
+        told = ridge.Vector(zero[schema.features.own(first)], 1.0)
         some = clients.sum(ridge.score, {first: told})
         found = clients.reveal(clients.sum(ridge.slope, {first: ridge.Scores(some.z)}))
-        b = found.g / server.samples
-        return replace(server, p=b, r=b)
+        b = found.v / len(schema.samples)
+        return ridge.Server(options, w=zero, p=b, r=b)
 
     return replace(ridge.RIDGE, setup=setup)
 
 
 def weights_of_another_shape(monkeypatch):
     def conclude(*given):
-        found = ridge.conclude(*given)
+        found = ridge.RIDGE.conclude(*given)
         return replace(found, weights=found.weights[0])
 
     return replace(ridge.RIDGE, conclude=conclude)
 
 
 def scores_of_another_shape(monkeypatch):
-    model = replace(ridge.RIDGE.model, predict=lambda *given: ridge.predict(*given)[0])
-    return replace(ridge.RIDGE, model=model)
+    model = ridge.RIDGE.model
+    return replace(
+        ridge.RIDGE, model=replace(model, predict=lambda *given: model.predict(*given)[0])
+    )
 
 
 def weights_that_are_no_numbers(monkeypatch):
     def round(server, clients, rng):
-        server, info = ridge.round(server, clients, rng)
+        server, info = ridge.round(server, clients)
         return replace(server, w=server.w * np.nan), info
 
     return replace(ridge.RIDGE, round=round)
 
 
 def scores_that_are_not_the_models(monkeypatch):
-    model = replace(ridge.RIDGE.model, predict=lambda *given: 2 * ridge.predict(*given))
-    return replace(ridge.RIDGE, model=model)
+    model = ridge.RIDGE.model
+    return replace(
+        ridge.RIDGE, model=replace(model, predict=lambda *given: 2 * model.predict(*given))
+    )
 
 
 def round_that_asks_for_ever(monkeypatch):
     def round(server, clients, rng):
         while True:
             with contextlib.suppress(Exception):
-                ridge.scores(server, clients, server.p)
+                clients.sum(ridge.score, ridge.Vector(server.p, 0.0))
 
     return replace(ridge.RIDGE, round=round)
 
@@ -237,18 +240,17 @@ def round_that_computes_for_ever(monkeypatch):
 
 def function_that_comes_again(monkeypatch):
     def round(server, clients, rng):
-        ridge.scores(server, clients, server.p)
-        return ridge.round(server, clients, rng)
+        clients.sum(ridge.score, ridge.Vector(server.p, 0.0))
+        return ridge.round(server, clients)
 
     return replace(ridge.RIDGE, round=round)
 
 
 def total_that_is_read_sealed(monkeypatch):
-    def slopes(server, clients, z):
-        total = clients.sum(ridge.slope, dict.fromkeys(clients.ids, ridge.Scores(z.z)))
-        return np.asarray(total.g)
+    def multiply(options, clients, v, labels):
+        return np.asarray(clients.sum(ridge.score, ridge.Vector(v, labels)).z)
 
-    monkeypatch.setattr(ridge, "slopes", slopes)
+    monkeypatch.setattr(ridge, "multiply", multiply)
     return ridge.RIDGE
 
 
@@ -258,12 +260,12 @@ def hyperparameters_that_change(monkeypatch):
         loss: str = "squared"
         regularisation: float = 1e-3
 
-    states = (ridge.Server, ridge.Client, Ridge)
+    states = (ridge.Server, fl.LinearClient, Ridge)
     return replace(ridge.RIDGE, hyperparameters=Ridge, states=states)
 
 
 def reply_that_is_not_described(monkeypatch):
-    monkeypatch.delattr(ridge.Slope, "__contents__")
+    monkeypatch.delattr(ridge.Vector, "__contents__")
     return ridge.RIDGE
 
 
@@ -288,7 +290,7 @@ FAULTS = [
         number_of_the_process,
         "processes come to the same: with two processes .* another: ",
     ),
-    (field_that_is_revealed_undeclared, r"'reveal Slope\.g' crosses and is not declared"),
+    (field_that_is_revealed_undeclared, r"'reveal Vector\.v' crosses and is not declared"),
     (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
     (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),
     (message_that_cannot_be_written, "CodecError: A value of type list cannot be written"),
@@ -302,9 +304,9 @@ FAULTS = [
     (round_that_asks_for_ever, "calls client functions more than 2000 times, the last score"),
     (round_that_computes_for_ever, "EndlessError: takes more than 0.5 seconds"),
     (function_that_comes_again, "score comes again in a round"),
-    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in slopes"),
+    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in multiply"),
     (hyperparameters_that_change, "Ridge is no frozen dataclass"),
-    (reply_that_is_not_described, "Slope does not say what 'g' hold"),
+    (reply_that_is_not_described, "Vector does not say what 'v', 'labels' hold"),
     (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
 ]
 
@@ -327,7 +329,7 @@ def test_an_algorithm_may_refuse_some_federations():
     def init_server(options, schema, rng):
         if schema.labels.task == "binary":
             raise FederationError("Two classes are not for it.")
-        return ridge.init_server(options, schema, rng)
+        return ridge.RIDGE.init_server(options, schema, rng)
 
     some = replace(ridge.RIDGE, init_server=init_server)
     assert find_faults(some, [shared, TOY], **OPTIONS) == ()

@@ -255,6 +255,30 @@ def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
     assert lines[-1]["seconds"] <= found.seconds["training"]
 
 
+@pytest.mark.parametrize(("change", "said"), [(-0.02, True), (-0.0004, False), (0.01, False)])
+def test_a_finished_model_that_is_worse_than_progress_showed_says_so(change, said, monkeypatch):
+    shown, once = [], training.grade
+
+    def grade(task, part=None, *, figures=False):
+        every, own = once(task, part, figures=figures)
+        if figures:  # the finished model, which an algorithm may have changed after its rounds
+            every = replace(every, accuracy=shown[-1] + change)
+        shown.append(every.accuracy)
+        return every, own
+
+    monkeypatch.setattr(training, "grade", grade)
+    how = {"algorithm": "cocoa", "loss": "logistic", "tolerance": 0.0, "yardsticks": False}
+    found = intarsia.run(tables=tables(), rounds=5, evaluate_every=2, **how)
+    notes = [one for one in found.notes if "finished model" in one]
+    assert bool(notes) == said
+    if said:
+        before, after = (f"{100 * one:.2f} %" for one in shown[-2:])
+        assert notes[0].startswith(
+            f"The finished model has an accuracy of {after}, and progress showed {before} at "
+            "round 4: the rounds up to 5 and what cocoa does"
+        )
+
+
 def test_an_evaluated_round_keeps_the_phase_that_it_was_trained_in(tmp_path):
     pytest.importorskip("torch")
     intarsia.run(

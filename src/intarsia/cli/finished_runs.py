@@ -184,6 +184,14 @@ def predict(
         ),
     ] = None,
     missing: Missing = None,
+    decimal: Annotated[
+        str | None,
+        typer.Option(
+            "--decimal",
+            metavar="MARK",
+            help='The decimal mark of numbers in a text file, "." or ","; default: as in training.',
+        ),
+    ] = None,
     allow_module: AllowedModules = None,
 ) -> None:
     """Write the score and the label of every row of a table.
@@ -197,16 +205,16 @@ def predict(
     a further column, basis: all, means, or the client whose own network speaks.
     """
     named = _prediction_tables(tables, out, federated, id or client, absent)
+    how: dict[str, Any] = {"decimal": decimal, "allow_modules": allow_module or ()}
     if federated:
         from intarsia.inference.federated_predict import predict_federated
 
-        rule, allowed = absent or "refuse", allow_module or ()
-        found = predict_federated(folder, named, rule, missing or (), allow_modules=allowed)
+        rule = absent or "refuse"
+        found = predict_federated(folder, named, rule, missing or (), **how)
     else:
         from intarsia.inference.predict import predict as applied
 
-        allowed, table = allow_module or (), named[""]
-        found = applied(folder, table, id, client, missing or (), allow_modules=allowed)
+        found = applied(folder, named[""], id, client, missing or (), **how)
     for note in found.notes:
         say(f"note: {note}")
     if found.score is not None:

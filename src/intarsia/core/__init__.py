@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Disclosure as Disclosure
     from intarsia.core.algorithm import FinalResult as FinalResult
     from intarsia.core.algorithm import Layout as Layout
+    from intarsia.core.algorithm import LinearClient as LinearClient
     from intarsia.core.algorithm import LocalBaseline as LocalBaseline
+    from intarsia.core.algorithm import Messages as Messages
     from intarsia.core.algorithm import Model as Model
     from intarsia.core.algorithm import NoiseKey as NoiseKey
     from intarsia.core.algorithm import PerBlock as PerBlock
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from intarsia.core.algorithm import Sends as Sends
     from intarsia.core.algorithm import ServerModel as ServerModel
     from intarsia.core.algorithm import asks as asks
-    from intarsia.core.algorithm import check_everyone as check_everyone
-    from intarsia.core.algorithm import check_tasks as check_tasks
     from intarsia.core.algorithm import client_function as client_function
     from intarsia.core.algorithm import describe as describe
     from intarsia.core.algorithm import each as each

@@ -16,6 +16,8 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial, wraps
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
 import numpy as np
@@ -181,6 +183,9 @@ class Sealed(Protocol):
 
 
 M = TypeVar("M")
+# What clients are told: messages by client, or one for all that are there. A total in it opens as
+# each one's own entries; so do entries over all features or samples that the server has itself.
+Messages = Mapping[ClientId, Any] | Any
 # state, block, message, rng (a SecretKey for a function that is secret, a NoiseKey for one that
 # releases): what a call is given
 ClientCall = tuple[Any, Block, M, Any]
@@ -222,7 +227,7 @@ class ClientFunction:
 
 
 def client_function(
-    call: Callable[[Any, Block, Any, Any], tuple[Any, Any]],
+    call: Callable[..., tuple[Any, Any]],
     *,
     name: str = "",
     part: Part = "train",
@@ -230,18 +235,35 @@ def client_function(
 ) -> ClientFunction:
     """Return the client function that a Python function defines.
 
-    It has its name, unless another is given, and the classes of message and reply that it is
-    annotated with.
+    It takes state, block and message, and a `RandomKey` if it draws random numbers. It has its
+    name, unless another is given, and the classes of message and reply that it is annotated with.
     """
     message, answer = _annotations(call, 2)
     return ClientFunction(
         name or call.__name__,
-        call,
+        _with_key(call, 4),
         part,
         message=_class(message),
         reply=_class(*typing.get_args(answer)[1:]),
         protocol=protocol,
     )
+
+
+def _with_key(function: Callable[..., T], arguments: int) -> Callable[..., T]:
+    """Return a function of so many arguments, of which the last is random numbers.
+
+    The function that is given may leave out the last, if it draws none.
+    """
+    own = inspect.signature(function, follow_wrapped=False).parameters.values()
+    kinds = [one.kind for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if len(kinds) >= arguments or inspect.Parameter.VAR_POSITIONAL in kinds:
+        return function
+
+    @wraps(function)
+    def keyless(*given: Any) -> T:
+        return function(*given[:-1])
+
+    return keyless
 
 
 def secret_function(
@@ -334,49 +356,21 @@ class Clients(Protocol):
         """Return whether contributions are hidden from the server."""
         ...
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+    def schema(self, part: str = "train") -> Schema:
+        """Return what is public of the clients' rows and columns, those that are away too."""
+        ...
+
+    def ask(self, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
         ...
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def sum(self, fn: ClientFunction, messages: Messages) -> Any:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
         ...
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server. Comment what it discloses where you call it."""
         ...
-
-
-def check_everyone(clients: Clients, known: Collection[ClientId], name: str) -> None:
-    """Refuse a round that not all known clients take part in, of an algorithm of that name.
-
-    Raises
-    ------
-    FederationError
-        If one is away.
-    """
-    if len(clients.ids) < len(known):
-        raise FederationError(
-            f"{len(clients.ids)} of {len(known)} clients take part in a round, and {name} needs "
-            "all; set experiment.participation = 1."
-        )
-
-
-def check_tasks(schema: Schema, name: str, *tasks: str) -> None:
-    """Refuse labels that an algorithm of that name does not learn.
-
-    Raises
-    ------
-    FederationError
-        If the task of the labels is none of these: "binary", "multiclass", "regression".
-    """
-    labels = schema.labels
-    if labels.task not in tasks:
-        of = f", {len(labels.classes)} classes" if labels.classes else ""
-        raise FederationError(
-            f"The task of the labels is {labels.task!r}{of}, and {name} learns "
-            f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
-        )
 
 
 class ClientsInPart:
@@ -396,11 +390,15 @@ class ClientsInPart:
         """Return whether contributions are hidden from the server."""
         return self._clients.sealed
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+    def schema(self, part: str = "train") -> Schema:
+        """Return what is public of the clients' rows and columns."""
+        return self._clients.schema(part)
+
+    def ask(self, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
         """Run the function of whole states; the server reads each reply."""
         return self._clients.ask(self._whole(fn), messages)
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def sum(self, fn: ClientFunction, messages: Messages) -> Any:
         """Run the function of whole states; the server gets the sealed total."""
         return self._clients.sum(self._whole(fn), messages)
 
@@ -451,8 +449,11 @@ def on_part(
     )
 
 
+@typing.dataclass_transform(frozen_default=True)
 def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
-    """Say in plain words what the fields of a reply hold: an audit's sentences are made of them.
+    """Make a class a reply, a frozen dataclass, and say in plain words what its fields hold.
+
+    An audit's sentences are made of these words.
 
     The words stand for one client's part and for the total of all: say what the values are, and not
     whose. Fields that are one thing to a reader have the same words.
@@ -468,7 +469,8 @@ def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
         If a field has no words, or there is none of a name.
     """
 
-    def described(reply: type[T]) -> type[T]:
+    def described(kind: type[T]) -> type[T]:
+        reply = dataclass(frozen=True)(kind)
         names = [one.name for one in dataclasses.fields(cast(Any, reply))]
         words = {name: fields.get(name, whole) for name in names}
         if wrong := sorted({*fields} - {*names} | {name for name in names if not words[name]}):
@@ -733,6 +735,25 @@ class LocalBaseline:
         return hyperparameters(**{**known, **self.changed})
 
 
+@dataclass(frozen=True)
+class LinearClient:
+    """What a client of a linear model starts with, where its algorithm makes no other state."""
+
+    w: Array  # (outputs, features) or (features,) the weights as it was told them last
+    labels: Array  # (samples,) its part of the labels: they add up to those of all samples
+
+
+def _linear_client(options: Any, schema: Schema, client: ClientId, block: Block) -> LinearClient:
+    """Return weights of zero, and the client's part of the labels."""
+    zeros = np.zeros((schema.labels.outputs, block.shape[1]))
+    return LinearClient(zeros, schema.part_of_labels(client, block))
+
+
+def _linear_scores(state: Any, block: Block) -> Array:
+    """Return the scores by the weights in a client's state, (outputs, samples)."""
+    return np.stack([block.x @ w for w in np.atleast_2d(state.w)])
+
+
 def _architecture(options: Any, schema: Schema, client: ClientId | None) -> Any:
     return options.architecture
 
@@ -743,13 +764,20 @@ class Model:
 
     `predict` gives a client's scores of the samples of a block, (outputs, samples); where it is
     `additive` the clients' scores of a sample add up to the model's, and training blocks hold each
-    value divided by its number of holders.
+    value divided by its number of holders. Of linear models it may be left out: the scores are then
+    those by the weights `w` of a client's state.
+
+    Raises
+    ------
+    TypeError
+        If `predict` is left out and the model is not linear.
     """
 
-    predict: Callable[[Any, Block], Array]
+    predict: Callable[[Any, Block], Array] = _linear_scores
     additive: bool = False
     # one linear model of all columns, linear models or networks of each client
     kind: Literal["linear", "client_linear", "networks"] = "networks"
+    tasks: tuple[str, ...] = ("binary", "multiclass", "regression")  # of the labels it learns
     own_feature_space: bool = False  # whether each client may have columns of its own alone
     row_weights: bool = False  # whether the weights of rows multiply their losses
     # state -> the parameters of the client's own network by name
@@ -767,13 +795,22 @@ class Model:
     # (clients, options, what all share) -> None: new clients learn from it; None: by other means
     join: Callable[[Clients, Any, Array], None] | None = None
 
+    def __post_init__(self) -> None:
+        if self.kind != "linear" and self.predict is _linear_scores:
+            raise TypeError(f"A model of kind {self.kind!r} needs its own `predict`; give it.")
 
-def _as_it_is(server: Any, clients: Clients, rng: RandomKey) -> Any:
+
+def _only_options(options: Any, schema: Schema) -> Any:
+    """Return the hyperparameters: the set-up makes the server's state of them."""
+    return options
+
+
+def _as_it_is(server: Any, clients: Clients) -> Any:
     """Return the server's state as it is."""
     return server
 
 
-def _uncertified(server: Any, clients: Clients, rng: RandomKey) -> tuple[Any, RoundMetrics]:
+def _uncertified(server: Any, clients: Clients) -> tuple[Any, RoundMetrics]:
     """Return the server's state, of which nothing is known."""
     return server, RoundMetrics()
 
@@ -783,38 +820,112 @@ def _concluded(server: Any, clients: Clients, rng: RandomKey) -> FinalResult:
     return FinalResult(RoundMetrics())
 
 
+def _linear_concluded(
+    server: Any,
+    clients: Clients,
+    rng: RandomKey,
+    *,
+    certify: Callable[..., tuple[Any, RoundMetrics]],
+) -> FinalResult:
+    """Certify the final model and reveal it: the weights `w` of the server's state."""
+    server, info = certify(server, clients, rng)
+    # discloses the model: the server may predict with it
+    w = server.w if isinstance(server.w, np.ndarray) else clients.reveal(server.w)
+    return FinalResult(info, np.atleast_2d(w))
+
+
+_ARGUMENTS: Final = MappingProxyType(  # of an algorithm's functions; the last is random numbers
+    {"init_server": 3, "init_client": 5, "setup": 3, "round": 3, "certify": 3, "conclude": 3}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated algorithm as pure functions; `hyperparameters` is its own frozen dataclass.
 
     `setup` runs once with all clients, `round` with those that are there, `certify` and
-    `conclude` with all clients again.
+    `conclude` with all clients again. A function that draws no random numbers need not take a key.
 
     `private` gives the same algorithm with noise in what it releases, which hides the data of one
     of the disclosure's units; where these are samples, rows are clipped before training.
 
-    What is left out: `setup` changes nothing, `certify` and `conclude` know nothing. `states` are
-    then the hyperparameters, and what `init_server` and `init_client` are annotated to return.
+    What is left out: `init_server` returns the hyperparameters, of which `setup` then makes the
+    server's state; without `setup` nothing changes. `certify` knows nothing. Of linear models
+    `init_client` returns a `LinearClient`, and `conclude` certifies and reveals the weights `w` of
+    the server's state; of other models it knows nothing. `states` are the hyperparameters, and what
+    `init_server`, `setup` and `init_client` are annotated to return.
+
+    Raises
+    ------
+    TypeError
+        If `init_client` is left out and the model is not linear.
     """
 
     name: str
     hyperparameters: type
-    init_server: Callable[[Any, Schema, RandomKey], Any]
-    init_client: Callable[[Any, Schema, ClientId, Block, RandomKey], Any]
-    round: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]]
+    round: Callable[..., tuple[Any, RoundMetrics]]  # (server, clients, key)
     model: Model
     disclosure: Disclosure
-    setup: Callable[[Any, Clients, RandomKey], Any] = _as_it_is
-    certify: Callable[[Any, Clients, RandomKey], tuple[Any, RoundMetrics]] = _uncertified
-    conclude: Callable[[Any, Clients, RandomKey], FinalResult] = _concluded
+    init_server: Callable[..., Any] = _only_options  # (options, schema, key)
+    # (options, schema, name of the client, its training block, key)
+    init_client: Callable[..., Any] = _linear_client
+    # (server, clients, key), each
+    setup: Callable[..., Any] = _as_it_is
+    certify: Callable[..., tuple[Any, RoundMetrics]] = _uncertified
+    conclude: Callable[..., FinalResult] = _concluded
+    absences: bool = False  # whether a round may go on without some of the clients
     # the dataclasses that a checkpoint of this algorithm may hold
     states: tuple[type, ...] = ()
     private: Callable[[Release], Algorithm] | None = None
     federated: ClassVar[Literal[True]] = True  # a baseline has the data in one place
 
     def __post_init__(self) -> None:
+        linear = self.model.kind == "linear"
+        if not linear and inspect.unwrap(self.init_client) is _linear_client:
+            raise TypeError(f"{self.name} trains no linear model: give its own `init_client`.")
+        for name, arguments in _ARGUMENTS.items():
+            object.__setattr__(self, name, _with_key(getattr(self, name), arguments))
+        if linear and getattr(self.conclude, "func", self.conclude) in (
+            _concluded,
+            _linear_concluded,  # of an algorithm that this one differs from by `certify`
+        ):
+            conclude = partial(_linear_concluded, certify=self.certify)
+            object.__setattr__(self, "conclude", conclude)
         if not self.states:
-            steps = (self.init_server, self.init_client)
-            made = (_annotations(getattr(one, "func", one), 0)[1] for one in steps)  # of a partial
-            found = dict.fromkeys(one for one in (*made, self.hyperparameters) if one is not None)
+            steps = (self.init_server, self.setup, self.init_client)
+            whole = (getattr(inspect.unwrap(one), "func", one) for one in steps)  # of a partial
+            made = (_annotations(one, 0)[1] for one in whole)
+            known = (*made, self.hyperparameters)
+            found = dict.fromkeys(one for one in known if dataclasses.is_dataclass(one))
             object.__setattr__(self, "states", tuple(found))
+
+    def begin(self, options: Any, schema: Schema, rng: RandomKey) -> Any:
+        """Return the server's state before the set-up.
+
+        Raises
+        ------
+        FederationError
+            If the algorithm does not learn labels as they are, or what it raises itself.
+        """
+        labels, tasks = schema.labels, self.model.tasks
+        if labels.task not in tasks:
+            of = f", {len(labels.classes)} classes" if labels.classes else ""
+            raise FederationError(
+                f"The task of the labels is {labels.task!r}{of}, and {self.name} learns "
+                f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
+            )
+        return self.init_server(options, schema, rng)
+
+    def check_present(self, present: int, clients: int) -> None:
+        """Refuse a round with some of the clients, if the algorithm needs all.
+
+        Raises
+        ------
+        FederationError
+            If it does.
+        """
+        if present < clients and not self.absences:
+            raise FederationError(
+                f"{present} of {clients} clients take part in a round, and {self.name} needs all; "
+                'set experiment.participation = 1, and absent = "wait" where it is set otherwise.'
+            )

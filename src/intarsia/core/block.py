@@ -245,8 +245,17 @@ class Block:
                     held[some, kind] = (x[:, kinds == kind] != 0).any(axis=1)
         return [(levels, ~held[:, kinds[levels[0]]]) for levels in self.kinds_of_levels()]
 
-    def rows_that_lack(self) -> int:
-        """Return the number of rows in which a value is missing."""
+    def observed(self, columns: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
+        """Return which values of some features are there, (samples, features)."""
+        own: Any = self.x[:, columns]  # what a sparse table does not write out is 0
+        found: NDArray[np.bool_] = ~np.isnan(own.toarray() if self.sparse else own)
+        at = np.arange(self.shape[1])[columns]
+        for levels, rows in self.without_level():
+            found[np.ix_(rows, np.isin(at, levels))] = False
+        return found
+
+    def rows_that_lack(self) -> NDArray[np.bool_]:
+        """Return in which rows a value is missing, (samples,)."""
         rows = np.zeros(len(self.samples), bool)
         if self.sparse:
             rows[np.repeat(np.arange(len(rows)), np.diff(self.x.indptr))[np.isnan(self.x.data)]] = 1
@@ -255,7 +264,7 @@ class Block:
                 rows[some] = np.isnan(own).any(axis=1)
         for _, lacking in self.without_level():
             rows |= lacking
-        return int(rows.sum())
+        return rows
 
     def missing(self) -> NDArray[np.int64]:
         """Return how many values each feature lacks, (features,).

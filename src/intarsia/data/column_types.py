@@ -256,9 +256,15 @@ class _Column:
                 values[np.isin(values, missing_numbers(self.source))] = np.nan
         infinite = np.isinf(values)
         if infinite.any():
-            row = int(infinite.argmax())
-            where = self.before + row + 1
-            raise self.source.error(f"{self.name} is {values[row]} in row {where}", advice)
+            row, others = int(infinite.argmax()), int(infinite.sum()) - 1
+            given = str(values[row])
+            if self.kind in by_text:
+                given = str(texts[codes[row]])
+            said = f"{self.name} is {given} in row {self.before + row + 1}"
+            if others and not self.before:
+                said += f", and infinite in {others} more"
+            settings = f'{advice}, or add "{given}" to missing' if advice == FINITE else advice
+            raise self.source.error(said, settings, advice)
         return values
 
     def levels(self) -> Category:

@@ -507,7 +507,7 @@ class Work:
         sends = declare_exchanges(algorithm, options, self.schemas, standardise=standardise)
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
         least = settings.privacy.least_clients if apart else 1
-        server = algorithm.init_server(options, self.schemas["train"], first_key(settings.seed))
+        server = algorithm.begin(options, self.schemas["train"], first_key(settings.seed))
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),

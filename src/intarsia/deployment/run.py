@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.schema import Holding, Schema
@@ -61,7 +60,7 @@ from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
 from intarsia.training import privacy_guarantee, timing
-from intarsia.training.checks import check_stopping, check_task, check_weights
+from intarsia.training.checks import check_clients, check_stopping, check_task, check_weights
 from intarsia.training.loop import Listeners, Progress
 from intarsia.training.outcome import Outcome
 from intarsia.training.registry import choose
@@ -288,7 +287,7 @@ class AtSites:
         check_task(description, schema, options)
         check_stopping(description, self._schemas)
         check_weights(description, plan.algorithm, schema)
-        plan.algorithm.init_server(options, schema, RandomKey((description.seed,)))
+        check_clients(description, plan.algorithm, options, schema)
         patience = self._caller.patience
         quorum = patience.quorum if patience.absent == "continue" else None
         privacy_guarantee.check_summands(description, plan.algorithm, options, schema, quorum)

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from intarsia.core.algorithm import ClientFunction, evolve
-from intarsia.core.block import ClientId
+import numpy as np
+
+from intarsia.core.algorithm import ClientFunction, Clients, Layout, Messages, evolve
+from intarsia.core.block import Array, ClientId
+from intarsia.core.schema import Index
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import Totals, from_record, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, SealedTotal, both, layouts
@@ -24,7 +27,7 @@ from intarsia.engines.sums.secure import (
     told_alike,
 )
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
-from intarsia.errors import CodecError
+from intarsia.errors import AlgorithmError, CodecError
 
 _NONE: Mapping[str, Sequence[ClientId]] = MappingProxyType({})
 
@@ -192,6 +195,39 @@ class CommunicationLog:
     def unseal(self, server: Any) -> Any:
         """Return the server state that `seal` was given."""
         return codec.replace_within(server, SealedRecord, lambda one: from_record(self.totals, one))
+
+
+def addressed(clients: Clients, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
+    """Return messages by client: one that is for all goes to each, with its own entries.
+
+    Raises
+    ------
+    AlgorithmError
+        If an array over samples or features in it has not one entry for each of all.
+    """
+    if isinstance(messages, Mapping):
+        return messages
+    whole: dict[str, tuple[Index, Array]] = {}
+    kind: Any = type(messages)
+    for name, layout in layouts(kind):
+        value = getattr(messages, name)
+        if layout not in (Layout.SAMPLES, Layout.FEATURES) or not isinstance(value, np.ndarray):
+            continue
+        schema = clients.schema(fn.part)
+        index = schema.samples if layout is Layout.SAMPLES else schema.features
+        if value.shape[-1:] != (len(index),):
+            raise AlgorithmError(
+                f"{type(messages).__name__}.{name} has the shape {value.shape}, and all clients "
+                f"have {len(index)} {layout.value}; give an entry for each, or messages by client."
+            )
+        whole[name] = index, value
+    if not whole:
+        return dict.fromkeys(clients.ids, messages)
+    own = {
+        one: {name: value[..., index.own(one)] for name, (index, value) in whole.items()}
+        for one in clients.ids
+    }
+    return {one: evolve(messages, **entries) for one, entries in own.items()}
 
 
 class Exchange:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia.core.algorithm import ClientFunction, Messages, NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of
 from intarsia.engines.client_states import States
-from intarsia.engines.communication_log import CommunicationLog, Exchange
+from intarsia.engines.communication_log import CommunicationLog, Exchange, addressed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
@@ -113,11 +113,11 @@ class Simulation:
         """Return whether other processes than this one may compute."""
         return self._staff.may_grow
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
+    def ask(self, fn: ClientFunction, messages: Messages) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
         return self._run("ask", fn, messages).replies
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
+    def sum(self, fn: ClientFunction, messages: Messages) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
         return self._run("sum", fn, messages).total()
 
@@ -162,7 +162,7 @@ class Simulation:
         own = self._blocks[client][part]
         return self._whole.get(client, own) if part == "train" else own
 
-    def schema(self, part: str) -> Schema:
+    def schema(self, part: str = "train") -> Schema:
         """Return the public schema of a part."""
         return self._schemas[part]
 
@@ -219,10 +219,8 @@ class Simulation:
         )
         self.expect(algorithm)
 
-    def _run(
-        self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Exchange:
-        exchange = Exchange(self.books, kind, fn, messages)
+    def _run(self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Messages) -> Exchange:
+        exchange = Exchange(self.books, kind, fn, addressed(self, fn, messages))
         if self._workers is None:
             self._workers = self._staff.workers(self._host)
         if self._workers is None:

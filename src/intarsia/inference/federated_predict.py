@@ -2,15 +2,16 @@
 
 Each client has a table of its own; what it adds to a score leaves it in a sum alone, sealed as in
 the run. A linear model is a sum over columns, a network of feature blocks one over blocks up to its
-first layer. Where nobody has some of a sample's columns, a rule says what stands for them, and each
-row of the output says what it rests on:
+first layer. Where nobody has some of a sample's columns, a rule says what stands for them. Where a
+column's value is missing at all that have it, its mean does. Each row of the output says what it
+rests on ("all", "means" or a client's name):
 
 refuse
     Nothing does: it is an error.
 mean
-    Their means over the training samples ("means" in the output).
+    Their means over the training samples.
 own
-    The network of a client that has the sample says it alone (the client's name in the output).
+    The network of a client that has the sample says it alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.memory import slices
 from intarsia.core.schema import Schema
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
@@ -68,6 +70,7 @@ def predict_federated(
     absent: str = "refuse",
     missing: Sequence[str] = (),
     *,
+    decimal: str | None = None,
     allow_modules: Collection[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for all samples of the clients' new tables.
@@ -83,6 +86,8 @@ def predict_federated(
         What stands for columns that nobody has of a sample.
     missing
         What counts as missing in these tables, beside what did in the client's of the run.
+    decimal
+        The decimal mark of numbers that are text in these tables, "." or ","; None: as in the run.
     allow_modules
         Those that networks may be made of, where the folder names some.
 
@@ -103,7 +108,7 @@ def predict_federated(
     model = read_model(folder / "model", allow_modules)
     described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
-    read = _read(folder, described, tables, every, missing)
+    read = _read(folder, described, tables, every, missing, decimal)
     spread = _make_parties(described, read, every, networks)
     gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
@@ -111,7 +116,7 @@ def predict_federated(
     if incomplete.any() and absent == "refuse":
         raise _refusal(spread, gaps, int(incomplete.sum()))
     scores = _scores(spread, every, gaps)
-    basis = np.where(incomplete, _MEANS, _ALL).astype(object)
+    basis = np.where(incomplete | _by_means(spread), _MEANS, _ALL).astype(object)
     if absent == "own" and networks is not None and incomplete.any():
         speakers = _speakers(spread, gaps)
         for client, own in _alone(spread, speakers).items():
@@ -156,6 +161,7 @@ def _read(
     tables: Mapping[ClientId, Path | str],
     every: LinearModel | ClientNetwork,
     missing: Sequence[str],
+    decimal: str | None,
 ) -> dict[ClientId, Table]:
     """Return the clients' new tables, read and aligned as those of the run were."""
     if not tables:
@@ -173,12 +179,15 @@ def _read(
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
         path = Path(path)
-        settings = new_table.table_settings(folder, name)
+        settings = new_table.written_with(new_table.table_settings(folder, name), decimal)
         kind = new_table.check_table(path, settings)
         names = new_table.column_names(path, settings, kind)
         source = _source(known[name], path, kind, names, every)
         separator = new_table.separator_of(path, settings, kind)
-        sources.append(replace(source, separator=separator, missing=(*source.missing, *missing)))
+        marks = {"decimal": settings.reading.get("decimal", "."),
+                 "thousands": settings.reading.get("thousands")}  # fmt: skip
+        more = (*source.missing, *missing)
+        sources.append(replace(source, separator=separator, missing=more, **marks))
     with new_table.advice_for_new_tables():
         return aligned(replace(described, clients=tuple(sources)), None, some=True)
 
@@ -232,7 +241,7 @@ def _make_parties(
         if aside:
             notes.append(f"Columns of {name!r} that the model does not know are left aside: "
                          f"{listed(aside)}.")  # fmt: skip
-        gaps = block.rows_that_lack()
+        gaps = int(block.rows_that_lack().sum())
         if gaps:
             notes.append(
                 f"{gaps} rows of {name!r} lack values; where no other client has one, its mean in "
@@ -337,6 +346,26 @@ def _scores(
         run = spread.schema.samples.cells[cell]
         total[:, run.start : run.stop] += sum(means[name] for name in names)
     found: Array = every.scores_of(total)
+    return found
+
+
+def _by_means(spread: _Spread) -> NDArray[np.bool_]:
+    """Return of which samples the clients that have a column lack its value, all of them."""
+    schema, engine = spread.schema, spread.engine
+    rows, columns = schema.samples, schema.features
+    gaps = np.zeros(len(rows), bool)
+    for name in schema.clients:
+        gaps[rows.own(name)] |= engine.block(name).rows_that_lack()
+    found, odd = np.zeros(len(rows), bool), np.flatnonzero(gaps)
+    for some in slices(len(odd), len(odd) * len(columns)):
+        there = np.zeros((len(odd[some]), len(columns)), bool)
+        asked = there.copy()
+        for name in schema.clients:
+            _, own, places = np.intersect1d(rows.own(name), odd[some], return_indices=True)
+            at = np.ix_(places, columns.own(name))
+            there[at] |= engine.block(name).take(own).observed()
+            asked[at] = True
+        found[odd[some]] = (asked & ~there).any(axis=1)
     return found
 
 

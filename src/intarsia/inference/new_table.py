@@ -73,13 +73,43 @@ def read_table(source: Source) -> Table:
         raise problem.retold(where=where, advice=problem.without_settings) from problem
 
 
+def written_with(settings: TableSettings, decimal: str | None) -> TableSettings:
+    """Return how tables were read, for one that has another decimal mark; None: it has the same.
+
+    A mark between thousands that was the decimal's in training, or is it now, is left out.
+
+    Raises
+    ------
+    ExperimentError
+        If it is neither "." nor ",".
+    """
+    if decimal is None:
+        return settings
+    if decimal not in (".", ","):
+        raise ExperimentError(f'The decimal mark is {decimal!r}; it is "." or ",".')
+    kept = {key: one for key, one in settings.reading.items() if key != "decimal"}
+    if kept.get("thousands") == decimal:
+        del kept["thousands"]
+    return replace(settings, reading={**kept, "decimal": decimal})
+
+
+def other_decimals(problem: TableError) -> str:
+    """Return the advice of an error by numbers that are written otherwise than is read."""
+    for word, mark in (("comma", ","), ("point", ".")):
+        if f"a decimal {word}" in problem.problem:
+            return f'{problem.advice}; or say by --decimal "{mark}" how they are written'
+    return problem.advice
+
+
 @contextmanager
 def advice_for_new_tables() -> Iterator[None]:
     """Let the errors of reading a table advise what a command that is given one can do."""
     try:
         yield
     except (TableError, FederationError) as problem:
-        raise problem.retold(where=problem.where, advice=problem.without_settings) from problem
+        told = problem.retold(where=problem.where, advice=problem.without_settings)
+        advice = other_decimals(told) if isinstance(told, TableError) else told.advice
+        raise told.retold(where=told.where, advice=advice) from problem
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ class Predictions:
     labels: NDArray[Any] | None  # (rows,) None for regression
     probabilities: Array | None  # (rows,) logistic loss: of the second of two classes, or the best
     notes: tuple[str, ...]  # what counted as missing, and what was left aside
-    # (rows,) what each rests on where the columns were spread over clients: "all", "means" or a
-    # client's name
+    # (rows,) what each rests on where the columns were spread over clients: "all" values, "means"
+    # for those that nobody has, or a client's name
     basis: Sequence[str] | None = None
     score: Score | None = None  # of the rows that have a label, where the table has one
     positive: str | None = None  # the second of two classes
@@ -105,6 +105,7 @@ def predict(
     client: ClientId | None = None,
     missing: Sequence[str] = (),
     *,
+    decimal: str | None = None,
     allow_modules: Collection[str] = (),
 ) -> Predictions:
     """Return the predictions of a finished run for the rows of a file.
@@ -128,6 +129,8 @@ def predict(
     missing
         What counts as missing, beside what did in training: in the table of the client whose
         network predicts, else in those of all.
+    decimal
+        The decimal mark of numbers that are text, "." or ","; None: as in training.
     allow_modules
         Those that networks may be made of, where the folder names some.
 
@@ -146,7 +149,8 @@ def predict(
     found_model = read_model(folder / "model", allow_modules)
     later = {path.parent.name: path.parent for path in folder.glob("joined/*/result.json")}
     if client in later and isinstance(found_model, Mapping) and client not in found_model:
-        return predict(*(later[client], table, id, client, missing), allow_modules=allow_modules)
+        how: dict[str, Any] = {"decimal": decimal, "allow_modules": allow_modules}
+        return predict(*(later[client], table, id, client, missing), **how)
     if client is not None:
         _check_client(folder, found_model, client, later)
     trained = new_table.owner_of(folder, table)
@@ -156,7 +160,7 @@ def predict(
     guessed = alike if reader is None and differ else None
     header = new_table.table_settings(folder, reader or guessed)
     kind = new_table.check_table(table, header)
-    header = new_table.read_as_utf8(table, header, kind)
+    header = new_table.written_with(new_table.read_as_utf8(table, header, kind), decimal)
     with _advice_to_name_a_client(folder, reader):
         names = new_table.column_names(table, header, kind)
     model, owner, taken = _estimator(found_model, table, names, client, later, trained or alike)
@@ -165,7 +169,7 @@ def predict(
         if guessed is not None:
             taken = (_note_guessed(guessed, "its file's name"),)
     settings = new_table.table_settings(folder, owner)
-    settings = new_table.read_as_utf8(table, settings, kind)
+    settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
     if not known:
@@ -266,15 +270,20 @@ def _with_zeros(block: Block, features: Sequence[str], centres: Array) -> Block:
 
 @contextmanager
 def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[None]:
-    """Let errors of reading a table advise so, where clients' tables are written differently."""
+    """Let errors of reading a table advise so, where clients' tables are written differently.
+
+    Of numbers with another decimal mark they name the option that says so.
+    """
     try:
         yield
     except TableError as problem:
         keys = ("encoding",) if "UTF-8" in problem.problem else new_table.WRITTEN_BY
-        if owner is not None or not new_table.reading_differs(folder, keys):
-            raise
-        advice = "name the client whose tables are written like this one (--client), or "
-        raise problem.retold(where=problem.where, advice=advice + problem.advice) from problem
+        advice = new_table.other_decimals(problem)
+        if owner is None and new_table.reading_differs(folder, keys):
+            advice = (
+                f"name the client whose tables are written like this one (--client), or {advice}"
+            )
+        raise problem.retold(where=problem.where, advice=advice) from problem
 
 
 def _label_of(

@@ -7,6 +7,7 @@ itself (`data.column_types`): what it would refuse is left out, for the reason t
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -376,13 +377,21 @@ def _spelled(
 
 
 def _words_among_numbers(given: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the few words, without a figure, of columns whose other values are all numbers."""
+    """Return the few words of columns whose other values are all numbers, finite ones.
+
+    A word has no figure in it, or is a number that is infinite, as "inf" and "1e400" are.
+    """
     found: dict[str, None] = {}
     for name, own in given.items():
         if is_id(name):  # such as the word before a total
             continue
         others = [one for one in own if one not in _MARKS]
-        words = [one for one in others if not re.search(r"\d", one) and number(one) is None]
+        words = [
+            one
+            for one in others
+            if math.isinf(number(one) or 0.0)
+            or not (re.search(r"\d", one) or number(one) is not None)
+        ]
         rest = [one for one in others if one not in words]
         if 0 < len(words) <= _MOST_WORDS and len(rest) >= 10 and spellings_of(rest):
             found |= dict.fromkeys(words)

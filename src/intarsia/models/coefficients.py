@@ -134,7 +134,11 @@ class Summary:
         table = new_table(title, *titles, *(["95 % interval"] if interval else []))
         for row in self.rows[:most]:
             reach = "–" if row.low is None else f"{row.low:.3g} to {row.high:.3g}"
-            cells = [_text(getattr(row, name)) for name in names]
+            own = {name: getattr(row, name) for name in names}
+            cells = [
+                _ratio(one) if name == "odds_ratio" and one is not None else _text(one)
+                for name, one in own.items()
+            ]
             table.add_row(*map(Text, (*cells, *([reach] if interval else []))))
         add_more(table, len(self.rows), len(self.rows) if most is None else most)
         return [table, *(f"note: {note}" for note in self.notes)]
@@ -151,6 +155,14 @@ def _text(cell: Any) -> str:
     if cell is None:
         return "–"
     return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def _ratio(value: float) -> str:
+    """Return a ratio with two digits of what it differs from 1 by, where that is little."""
+    beyond = abs(value - 1)
+    if not 0 < beyond < 0.01:
+        return _text(value)
+    return f"{value:.{1 - math.floor(math.log10(beyond))}f}"
 
 
 def summarise(

@@ -84,7 +84,6 @@ class Propose:
 
 
 @fl.describe(w="model weights or their changes", alpha="each row's dual variable")
-@dataclass(frozen=True)
 class Proposed:
     """A client's share of the weights, and the duals of the samples whose scores it reads."""
 
@@ -101,7 +100,6 @@ class FinalModel:
 
 
 @fl.describe(z="each row's model score", w="model weights or their changes")
-@dataclass(frozen=True)
 class FinalScores:
     """A client's part of the scores Xw, and of w(α)."""
 
@@ -118,7 +116,6 @@ class FinalTotals:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class FinalGap:
     """A client's part of N(P(w) - D(α)), summed over the outputs."""
 
@@ -133,7 +130,6 @@ class ShareOut:
 
 
 @fl.describe("model weights with noise")
-@dataclass(frozen=True)
 class NoisyWeights:
     """A client's share of the weights with its share of the noise, or their total: the model."""
 
@@ -185,7 +181,7 @@ def _check_progress(state: Any, progress: int) -> None:
 @fl.told_the_same
 @fl.client_function
 def score_model(
-    state: Certifying, block: Block, message: FinalModel, rng: fl.RandomKey
+    state: Certifying, block: Block, message: FinalModel
 ) -> tuple[Certifying, FinalScores]:
     """Keep the model and its duals; send this client's part of Xw and of w(α).
 
@@ -203,7 +199,7 @@ def score_model(
 @fl.told_the_same
 @fl.client_function
 def measure_gap(
-    state: Certifying, block: Block, message: FinalTotals, rng: fl.RandomKey
+    state: Certifying, block: Block, message: FinalTotals
 ) -> tuple[Certifying, FinalGap]:
     """Send this client's part of the gap: each sample and each feature counts once.
 
@@ -248,9 +244,7 @@ def add_noise(
 
 
 @fl.client_function
-def keep_noisy(
-    state: Certifying, block: Block, message: NoisyWeights, rng: fl.RandomKey
-) -> tuple[Any, fl.Ready]:
+def keep_noisy(state: Certifying, block: Block, message: NoisyWeights) -> tuple[Any, fl.Ready]:
     """Keep the released weights in place of the client's own."""
     return fl.evolve(state.training, w=message.w), fl.Ready()
 
@@ -321,7 +315,7 @@ def find_gap(clients: fl.Clients, message: Propose, propose: fl.ClientFunction) 
     """Let the clients measure the gap of a model, N times; return the sealed total."""
 
     def of_all(fn: fl.ClientFunction, told: Any) -> Any:
-        return clients.sum(fn, dict.fromkeys(clients.ids, told))
+        return clients.sum(fn, told)
 
     model = of_all(propose, message)
     found = of_all(score_model, FinalModel(model.w, model.alpha))
@@ -356,7 +350,7 @@ def conclude(
             f"for {release.gap:.2e} at most; raise experiment.rounds, or experiment.tolerance "
             "(which adds noise)."
         )
-    noisy = clients.sum(add_noise, dict.fromkeys(clients.ids, ShareOut(total)))
-    clients.ask(keep_noisy, dict.fromkeys(clients.ids, NoisyWeights(noisy.w)))
+    noisy = clients.sum(add_noise, ShareOut(total))
+    clients.ask(keep_noisy, NoisyWeights(noisy.w))
     # discloses the model with noise: the server may predict with it
     return fl.FinalResult(fl.RoundMetrics(phase=phase), clients.reveal(noisy.w))

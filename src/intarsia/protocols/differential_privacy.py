@@ -38,7 +38,6 @@ class MeasureRows:
 
 
 @fl.describe("each row's squared length")
-@dataclass(frozen=True)
 class RowSquares:
     """Squared norms of the client's parts of its rows, each value counted once."""
 
@@ -55,8 +54,8 @@ class RowTotals:
 
 def clip_rows(clients: fl.Clients, clip: float) -> None:
     """Tell every client how far to scale its rows; `clipped` does it."""
-    squares = clients.sum(measure_rows, dict.fromkeys(clients.ids, MeasureRows()))
-    clients.ask(settle_rows, dict.fromkeys(clients.ids, RowTotals(squares.squares, clip)))
+    squares = clients.sum(measure_rows, MeasureRows())
+    clients.ask(settle_rows, RowTotals(squares.squares, clip))
 
 
 def clipped(state: Preparation, part: str, block: Block) -> Block:

@@ -42,16 +42,12 @@ class Return:
     """Ask to go back to the best round."""
 
 
-def _keep_best(
-    state: Both, block: Block, message: Keep, rng: fl.RandomKey
-) -> tuple[Both, fl.Ready]:
+def _keep_best(state: Both, block: Block, message: Keep) -> tuple[Both, fl.Ready]:
     _check_goes_on(state)
     return Both(state.now, state.now), fl.Ready()
 
 
-def _return_to_best(
-    state: Both, block: Block, message: Return, rng: fl.RandomKey
-) -> tuple[Both, fl.Ready]:
+def _return_to_best(state: Both, block: Block, message: Return) -> tuple[Both, fl.Ready]:
     _check_goes_on(state)
     return Both(state.best, state.best, ended=True), fl.Ready()
 
@@ -72,13 +68,13 @@ return_to_best = fl.client_function(
 
 def keep(server: Both, clients: fl.Clients) -> Both:
     """Let server and clients keep their states of now as those of the best round."""
-    clients.ask(keep_best, dict.fromkeys(clients.ids, Keep()))
+    clients.ask(keep_best, Keep())
     return Both(server.now, server.now)
 
 
 def go_back(server: Both, clients: fl.Clients) -> Both:
     """Let server and clients go back to the best round."""
-    clients.ask(return_to_best, dict.fromkeys(clients.ids, Return()))
+    clients.ask(return_to_best, Return())
     return Both(server.best, server.best, ended=True)
 
 
@@ -100,7 +96,7 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
     """Return an algorithm whose states hold that of the best round, too."""
 
     def init_server(options: Any, schema: Schema, rng: fl.RandomKey) -> Both:
-        made = algorithm.init_server(options, schema, rng)
+        made = algorithm.begin(options, schema, rng)
         return Both(made, made)
 
     def init_client(

@@ -80,7 +80,6 @@ class Ask:
 
 
 @fl.describe("each evaluated row's score or terms of it")
-@dataclass(frozen=True)
 class PartialScores:
     """A client's part of the scores."""
 
@@ -101,7 +100,6 @@ class Totals:
     absolute="mean errors of evaluated rows in regression",
     term="sums of label terms that the loss needs in regression",
 )
-@dataclass(frozen=True)
 class Sums:
     """Sums over a client's labelled samples; the second row counts shared labels once."""
 
@@ -127,7 +125,6 @@ class GradeTotals:
 
 
 @fl.describe("numbers of evaluated rows by true and predicted class")
-@dataclass(frozen=True)
 class ClassCounts:
     """How many samples there are by true and by predicted class, shared ones once."""
 

@@ -137,7 +137,6 @@ class Graded:
 
 
 @fl.describe("figures of evaluated rows and their intervals")
-@dataclass(frozen=True)
 class ClientFigures:
     """Figures of a client's own samples."""
 
@@ -145,7 +144,6 @@ class ClientFigures:
 
 
 @fl.describe("sums of scores of evaluated rows and of their probabilities")
-@dataclass(frozen=True)
 class ScoreSums:
     """Where the scores of all samples lie, and how their probabilities come true."""
 
@@ -157,7 +155,6 @@ class ScoreSums:
 
 
 @fl.describe("numbers of evaluated rows by class and score range")
-@dataclass(frozen=True)
 class ScoreCounts:
     """How many samples on each side of a class have a score in each bin, shared ones once."""
 
@@ -168,7 +165,6 @@ class ScoreCounts:
 
 
 @fl.describe("sums of predicted and true labels by ranges of prediction")
-@dataclass(frozen=True)
 class ErrorSums:
     """How predicted numbers of all samples come true, in units of the labels' deviation."""
 

@@ -62,7 +62,6 @@ class CountValues:
 
 
 @fl.describe("marks of which values of each row are there")
-@dataclass(frozen=True)
 class Counted:
     """Which values are there: 1, or 0."""
 
@@ -78,7 +77,6 @@ class Holders:
 
 
 @fl.describe("each row's model score or terms of it")
-@dataclass(frozen=True)
 class Part:
     """A client's part of the scores, or of the first layer."""
 
@@ -93,7 +91,6 @@ class SayAlone:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class Said:
     """The scores of these samples."""
 
@@ -166,11 +163,7 @@ def count_values(
     """Say which values are there."""
     held = message.columns >= 0
     values = np.zeros((len(held), block.shape[0]))
-    own = block.x[:, message.columns[held]]  # what a sparse table does not write out is 0
-    observed = ~np.isnan(own.toarray() if block.sparse else own)
-    for levels, rows in block.without_level():
-        observed[np.ix_(rows, np.isin(message.columns[held], levels))] = False
-    values[held] = observed.T
+    values[held] = block.observed(message.columns[held]).T
     return state, Counted(values)
 
 

@@ -77,7 +77,6 @@ class CompareLabels:
 
 
 @fl.describe("differences between two clients' labels on shared rows")
-@dataclass(frozen=True)
 class LabelDifferences:
     """A client's part of what the labels of two differ by, and the weights where rows have some."""
 
@@ -97,9 +96,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     pairs = _pairs(schema)
     if not pairs:
         return
-    messages = dict.fromkeys(clients.ids, CompareLabels())
     # discloses which two clients have labels that differ, and a random combination by how much
-    totals = clients.reveal(clients.sum(_add_labels(schema), messages)).totals
+    totals = clients.reveal(clients.sum(_add_labels(schema), CompareLabels())).totals
     totals = totals.reshape(len(pairs), -1)
     wrong = [pairs[number] for number in np.flatnonzero(totals[:, 0]).tolist()]
     if not wrong and totals[:, 1:].any():
@@ -202,7 +200,6 @@ class SharedFeatures:
     observed="marks of which values of each shared row are there",
     holders="marks of which shared rows a client holds",
 )
-@dataclass(frozen=True)
 class Copied:
     """Which of the shared values this client has."""
 
@@ -221,7 +218,6 @@ class CopiedTotals:
 
 
 @fl.describe("each shared row's random projections")
-@dataclass(frozen=True)
 class Projected:
     """Random projections of the values that every holder of the sample has."""
 
@@ -229,7 +225,6 @@ class Projected:
 
 
 @fl.describe("how many shared rows have copies that differ")
-@dataclass(frozen=True)
 class Conflicts:
     """Shared samples whose copies differ, counted as 1/holders at each of them."""
 
@@ -242,7 +237,6 @@ class MeasureFeatures:
 
 
 @fl.describe("counts and sums of columns")
-@dataclass(frozen=True)
 class Moments:
     """Sums over observed values, each counted once."""
 
@@ -251,7 +245,6 @@ class Moments:
 
 
 @fl.describe("squared deviations of columns")
-@dataclass(frozen=True)
 class Squares:
     """Sums over observed values of the squared deviation, each counted once.
 
@@ -271,7 +264,6 @@ class Spread:
 
 
 @fl.describe("which columns are constant")
-@dataclass(frozen=True)
 class Constant:
     """Which features are constant over the federation."""
 
@@ -306,11 +298,11 @@ def prepare(
             notes += _count_shared(clients, schema, part, number)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
-        moments = clients.sum(measure_features, dict.fromkeys(clients.ids, MeasureFeatures()))
+        moments = clients.sum(measure_features, MeasureFeatures())
         message = Moments(moments.count, moments.total)
-        squares = clients.sum(centre, dict.fromkeys(clients.ids, message))
+        squares = clients.sum(centre, message)
         spread = Spread(squares.squares, moments.count)
-        constant = clients.sum(settle_scale, dict.fromkeys(clients.ids, spread))
+        constant = clients.sum(settle_scale, spread)
         # discloses which features have one value over all clients' training samples
         zero = clients.reveal(constant).features[0] > 0
         names = [str(name) for name in schemas["train"].features.ids[zero]]
@@ -332,7 +324,6 @@ class CountClasses:
 
 
 @fl.describe("summed weights of rows by class")
-@dataclass(frozen=True)
 class ClassWeights:
     """A client's part of the weights of the classes; of numbers to predict all are one class."""
 

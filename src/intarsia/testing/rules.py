@@ -549,7 +549,7 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
     algorithm, first = trial.algorithm, RandomKey((_SEED, 0, "server", "init"))
     clients = Replayed(heard.clients, trial.schema.clients)
     try:
-        server = algorithm.init_server(trial.options, trial.schema, first)
+        server = algorithm.begin(trial.options, trial.schema, first)
         server = algorithm.setup(server, clients, first)
         number, infos = 0, []
         for number in range(1, len(heard.infos) + 1):

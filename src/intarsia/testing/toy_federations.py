@@ -161,7 +161,7 @@ def initialise(
         }
     )
     engine.expect(algorithm)
-    server = algorithm.init_server(options, schema, engine.key("init"))
+    server = algorithm.begin(options, schema, engine.key("init"))
     return algorithm.setup(server, clients or engine, engine.key("init"))
 
 

@@ -79,7 +79,7 @@ class Desk:
         self.fingerprint = b""
         self.states = algorithm.states
         self._algorithm, self._options, self._client = algorithm, options, client
-        server = algorithm.init_server(options, schemas["train"], first_key(seed))
+        server = algorithm.begin(options, schemas["train"], first_key(seed))
         self._declared = Declared(
             client,
             Geometry(schemas),
@@ -224,5 +224,5 @@ def begun(made: Federation, algorithm: Algorithm, options: Any) -> Any:
     """Return the server's state after the set-up."""
     engine = made.engine
     engine.begin(algorithm, options)
-    server = algorithm.init_server(options, engine.schema("train"), engine.key("init"))
+    server = algorithm.begin(options, engine.schema("train"), engine.key("init"))
     return algorithm.setup(server, engine, engine.key("init"))

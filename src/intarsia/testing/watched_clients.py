@@ -10,10 +10,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import PUBLIC, ClientFunction, Clients, Layout, NoiseKey, Sends
+from intarsia.core.algorithm import (
+    PUBLIC,
+    ClientFunction,
+    Clients,
+    Layout,
+    Messages,
+    NoiseKey,
+    Sends,
+)
 from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.communication_log import Split
+from intarsia.engines.communication_log import Split, addressed
 from intarsia.engines.sums.sealed import SealedField, layouts
 from intarsia.testing.toy_federations import secret_of
 
@@ -42,13 +51,19 @@ class Between:
         """Return whether contributions are hidden from the server."""
         return self.engine.sealed
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
-        """Run `fn` at each client that has a message; the server reads each reply."""
-        return self.engine.ask(self._through(self._next(fn, messages)), messages)
+    def schema(self, part: str = "train") -> Schema:
+        """Return what is public of the clients' rows and columns."""
+        return self.engine.schema(part)
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def ask(self, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
+        """Run `fn` at each client that has a message; the server reads each reply."""
+        told = addressed(self.engine, fn, messages)
+        return self.engine.ask(self._through(self._next(fn, told)), told)
+
+    def sum(self, fn: ClientFunction, messages: Messages) -> Any:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
-        return self.engine.sum(self._through(self._next(fn, messages)), messages)
+        told = addressed(self.engine, fn, messages)
+        return self.engine.sum(self._through(self._next(fn, told)), told)
 
     def reveal(self, total: Any) -> Any:
         """Open a sealed total to the server."""
@@ -96,13 +111,13 @@ class Listening(Between):
         super().begin_round()
         self.rounds.append([])
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Mapping[ClientId, Any]:
+    def ask(self, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
         """Run `fn` at each client that has a message; keep what they reply."""
         found = super().ask(fn, messages)
         self.answers.append((fn.name, found))
         return found
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def sum(self, fn: ClientFunction, messages: Messages) -> Any:
         """Run `fn` at each client that has a message; keep the sealed total."""
         found = super().sum(fn, messages)
         self.answers.append((fn.name, found))
@@ -133,14 +148,14 @@ class Replayed:
     """Clients that give the server what it was given before, and run nothing."""
 
     def __init__(self, heard: Listening, ids: Sequence[ClientId]) -> None:
-        self.ids, self.sealed = ids, heard.sealed
+        self.ids, self.sealed, self.schema = ids, heard.sealed, heard.schema
         self._left = iter(heard.answers)
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def ask(self, fn: ClientFunction, messages: Messages) -> Any:
         """Return what was replied before."""
         return self._again(fn.name)
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> Any:
+    def sum(self, fn: ClientFunction, messages: Messages) -> Any:
         """Return the total of before."""
         return self._again(fn.name)
 

@@ -390,9 +390,7 @@ class Liblinear:
         check_ranges(self)
 
 
-_LINEAR = fl.Model(
-    predict=lambda state, block: scores(block.x, state.w), kind="linear", row_weights=True
-)
+_LINEAR = fl.Model(kind="linear", row_weights=True)
 _NOTHING = fl.Disclosure()  # crosses: the data is in one place
 
 

@@ -15,7 +15,7 @@ from intarsia.inspection.overlap import block_classes
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.protocols import evaluation
-from intarsia.training import privacy_guarantee
+from intarsia.training import loop, privacy_guarantee
 from intarsia.training.baselines import Baseline
 
 
@@ -129,10 +129,18 @@ def check_fit(
     check_task(description, schema, options)
     check_weights(description, algorithm, schema)
     if algorithm.federated:
-        algorithm.init_server(options, schema, RandomKey((description.seed,)))
+        check_clients(description, algorithm, options, schema)
         modes.adding(description.privacy, schema.clients)
         modes.check_key(description.privacy)
     privacy_guarantee.check_summands(description, algorithm, options, schema)
+
+
+def check_clients(
+    description: Experiment, algorithm: Algorithm, options: Any, schema: Schema
+) -> None:
+    """Refuse what the algorithm has against its clients, or against rounds with some of them."""
+    algorithm.begin(options, schema, RandomKey((description.seed,)))
+    algorithm.check_present(loop.fewest(description, schema.clients), len(schema.clients))
 
 
 def unheld(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from intarsia.maths.linear import losses
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
+from intarsia.results.comparison import percent
 from intarsia.results.result import Finished, Result
 from intarsia.training.timing import Clock
 
@@ -40,6 +41,7 @@ _ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
 _STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
+_FALLEN = 1e-3  # of accuracy, from which on it is said that the finished model has less
 _STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
 
 
@@ -140,6 +142,7 @@ class TrainingState:
     round: int = 0
     finished: Finished | None = None
     scores: Mapping[str, float] = field(default_factory=dict[str, float])  # of the last evaluation
+    scored: int = 0  # the round of that evaluation; 0: there was none, or it is not known
     best: float = math.inf  # smallest gap
     best_round: int = 0
     halved: float = math.inf  # the gap where it was last half of what it was there before
@@ -179,7 +182,7 @@ def simulate(
     known = {part: (Schema.of(blocks, labels), blocks) for part, blocks in parts.items()}
     engine = Simulation(known, seed, secrets=secrets)
     key = engine.key("init")
-    server = algorithm.init_server(options, engine.schema("train"), key)
+    server = algorithm.begin(options, engine.schema("train"), key)
     engine.begin(algorithm, options)
     server = algorithm.setup(server, engine, key)
     number = 0
@@ -222,7 +225,7 @@ def start(task: Task) -> tuple[Any, TrainingState]:
         store.truncate_history(0)
     with task.clock.part("training"):
         key = engine.key("init")
-        server = algorithm.init_server(options, schema, key)
+        server = algorithm.begin(options, schema, key)
         engine.begin(algorithm, options)
         server = algorithm.setup(server, engine, key)
     _save(task, server, TrainingState())
@@ -333,7 +336,7 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
         if evaluated:
             scores = {} if found is None else dataclasses.asdict(found)
             scores = {name: value for name, value in scores.items() if value is not None}
-            state = replace(state, scores=scores)
+            state = replace(state, scores=scores, scored=number)
         seconds = clock.seconds["training"]
         warm = warm or (number, seconds)
         pace = _pace(number - warm[0], seconds - warm[1])
@@ -408,6 +411,7 @@ def _round(task: Task, server: Any) -> tuple[Any, fl.RoundMetrics] | None:
     """
     engine = task.engine
     while not _noise_used_up(task):
+        task.algorithm.check_present(len(engine.ids), len(engine.schema("train").clients))
         try:
             after, info = task.algorithm.round(server, engine, engine.key())
             return engine.books.settle(after), info
@@ -621,6 +625,24 @@ def stopped(description: Experiment, state: TrainingState) -> str:
     return (
         f"The model is that of round {state.chosen}{ended}: {figure} on the rows held out for "
         f"early stopping, {state.chosen_by:.4g}, was best there; no score here is of these rows."
+    )
+
+
+def fallen(task: Task, state: TrainingState, accuracy: float | None) -> tuple[str, ...]:
+    """Return a sentence if a finished model is less accurate than progress showed it last.
+
+    Early stopping has one of its own (`stopped`).
+    """
+    before = state.scores.get("accuracy")
+    if before is None or accuracy is None or not state.scored or task.description.early_stopping:
+        return ()
+    if accuracy > before - _FALLEN:
+        return ()
+    since = f"the rounds up to {state.round} and " if state.round > state.scored else ""
+    return (
+        f"The finished model has an accuracy of {percent(accuracy)}, and progress showed "
+        f"{percent(before)} at round {state.scored}: {since}what {task.algorithm.name} does at "
+        "the clients after the last round changed it since. Rows for the test choose nothing.",
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 import sites
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.linear.fedavg import FEDAVG
+from intarsia.engines.remote import caller as calling
 from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.errors import AbsentError
@@ -103,3 +104,24 @@ def test_where_a_transport_breaks_down_no_site_is_called_any_more():
         if thread.name.startswith("call 1 to "):
             thread.join(10)
             assert not thread.is_alive(), thread.name
+
+
+class Between(calling._Attempts):
+    """Attempts that end between two looks of who waits for them."""
+
+    _looked = False
+
+    @property
+    def done(self):
+        if self._looked:
+            return self._done.wait(60)
+        self._looked = True
+        return False
+
+
+def test_the_last_site_may_answer_while_it_is_looked_who_is_left(monkeypatch):
+    monkeypatch.setattr(calling, "_Attempts", Between)
+    x, y = table(40, 6)
+    blocks = rectangles(x, y, 2, 2, shared_rows=2, shared_columns=1)
+    made = sites.federation(FEDAVG, OPTIONS, blocks, BINARY)
+    assert sites.begun(made, FEDAVG, OPTIONS).samples == 40

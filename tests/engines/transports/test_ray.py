@@ -183,7 +183,7 @@ def test_noise_is_that_of_one_process(cluster, tmp_path) -> None:
             engine = engine_over(4, ledger=ledger, **given)
             key = engine.key("init")
             engine.begin(algorithm, options)
-            server = algorithm.init_server(options, engine.schema("train"), key)
+            server = algorithm.begin(options, engine.schema("train"), key)
             server = algorithm.setup(server, engine, key)
             for round_ in (1, 2):
                 engine.begin_round(round_)

@@ -112,7 +112,7 @@ def init_server(
     return with_level(server, networks.part_vector(first, ("*",)))
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Return the server's state: clients begin a level when they are there first."""
     return server
 
@@ -347,10 +347,10 @@ def _trained(
     level = fl.evolve(level, rounds=level.rounds + 1)
     # step 2: local training
     if server.options.schedule == "constant":
-        clients.ask(at_client.train_level, dict.fromkeys(clients.ids, state.Ask()))
+        clients.ask(at_client.train_level, state.Ask())
     else:
         turn = state.Turn(server.rounds)
-        clients.ask(at_client.train_level_on_schedule, dict.fromkeys(clients.ids, turn))
+        clients.ask(at_client.train_level_on_schedule, turn)
     # step 3: groups and averages
     if not state.apart(server.options, number, level):
         found = level.kind == "clusters" and server.options.clustering != "loss"
@@ -388,9 +388,9 @@ def _measured(options: FeMAM, level: Level, clients: fl.Clients, right: Any) -> 
 def _chosen(level: Level, clients: fl.Clients) -> Level:
     """Return the level with the groups that clients choose, each by the loss on its own rows."""
     for number, model in enumerate(level.models):
-        clients.ask(at_client.try_model, dict.fromkeys(clients.ids, state.Candidate(model, number)))
+        clients.ask(at_client.try_model, state.Candidate(model, number))
     # discloses which model suits a client best, and no loss
-    replies = clients.ask(at_client.choose_model, dict.fromkeys(clients.ids, state.Ask()))
+    replies = clients.ask(at_client.choose_model, state.Ask())
     chosen = {one: reply.number for one, reply in replies.items()}
     return fl.evolve(level, groups={**level.groups, **chosen})
 
@@ -406,18 +406,14 @@ def _averaged(server: Server, level: Level, clients: fl.Clients) -> Level:
     return fl.evolve(level, models=tuple(models))
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the cross-entropy over all clients' samples with the levels as they are now."""
     reached = state.reached_of(server)
     server = _caught_up(server, clients, reached)
     open_ones = [one for one in clients.ids if server.closed[one] < reached]
     if open_ones:
         clients.sum(at_client.open_level, _latest(server, reached, open_ones))
-    loss = mean_loss(
-        clients, at_client.part_of_loss, dict.fromkeys(clients.ids, state.Ask()), server.rounds
-    )
+    loss = mean_loss(clients, at_client.part_of_loss, state.Ask(), server.rounds)
     return server, fl.RoundMetrics(loss=loss, finished=_finished(server))
 
 
@@ -427,7 +423,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     server = _caught_up(server, clients, reached)
     if server.options.final_epochs:
         clients.sum(at_client.open_level, _latest(server, reached, clients.ids))
-        clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
+        clients.ask(at_client.fine_tune, state.Ask())
     tuned = server.options.final_epochs > 0  # from here on each client's model is its own
     if server.options.adaptive:
         server, tuned = _ended(server, clients), False
@@ -435,7 +431,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     server = _closed(server, clients, reached, clients.ids, tuned=tuned)
     if server.options.adaptive:
         _train_again(server, clients)
-    _, info = certify(server, clients, rng)
+    _, info = certify(server, clients)
     structure = tuple(level.kept for level in server.levels)
     return fl.FinalResult(
         info, structure=structure, level_words=state.words_of(server), notes=state.notes_of(server)
@@ -456,7 +452,7 @@ def _ended(server: Server, clients: fl.Clients) -> Server:
         level = server.levels[-1]
         if level.kind == "personal" and not level.rounds:
             clients.sum(at_client.open_level, _latest(server, number, clients.ids))
-            clients.ask(at_client.fine_tune, dict.fromkeys(clients.ids, state.Ask()))
+            clients.ask(at_client.fine_tune, state.Ask())
     return server
 
 
@@ -465,11 +461,11 @@ def _train_again(server: Server, clients: fl.Clients) -> None:
     for number, level in [*enumerate(server.levels, 1)] * server.options.final_rounds:
         if not level.kept:
             continue
-        clients.ask(at_client.train_again, dict.fromkeys(clients.ids, state.Again(number)))
+        clients.ask(at_client.train_again, state.Again(number))
         models: dict[ClientId, Any] = dict.fromkeys(clients.ids)
         if level.kind == "clusters" and len(level.models) > 1:
             # as in the level's rounds, the server reads by how much each client's model changed
-            replies = clients.ask(at_client.send_model, dict.fromkeys(clients.ids, state.Ask()))
+            replies = clients.ask(at_client.send_model, state.Ask())
             told = np.stack([replies[one].model for one in clients.ids])
             groups = np.array([state.group_of(level, one) for one in clients.ids])
             shares = np.array([server.shares[one] for one in clients.ids])
@@ -528,6 +524,7 @@ FEMAM = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, at_client.Client, FeMAM, Level, state.Offset, state.Prior),
     model=fl.Model(
         predict=at_client.predict,

@@ -108,9 +108,7 @@ def best_weight(total: Array) -> float:
 
 
 @fl.client_function
-def count_rows(
-    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, state.Counted]:
+def count_rows(client: Client, block: Block, message: state.Ask) -> tuple[Client, state.Counted]:
     """Send how many rows of each class models are trained on, for a sum over clients."""
     return client, state.Counted(_rows(client, block))
 
@@ -118,7 +116,7 @@ def count_rows(
 @fl.told_the_same
 @fl.client_function
 def compare_shares(
-    client: Client, block: Block, message: state.Common, rng: fl.RandomKey
+    client: Client, block: Block, message: state.Common
 ) -> tuple[Client, state.Differences]:
     """Send how much the client's shares of the classes differ, for a sum over clients."""
     shares = shares_of(message.counts)
@@ -127,9 +125,7 @@ def compare_shares(
 
 @fl.told_the_same
 @fl.client_function
-def try_offsets(
-    client: Client, block: Block, message: state.Prior, rng: fl.RandomKey
-) -> tuple[Client, state.Tried]:
+def try_offsets(client: Client, block: Block, message: state.Prior) -> tuple[Client, state.Tried]:
     """Send the losses of the rows for validation with each weight of the client's shares."""
     _, y = labelled(block)
     rows = client.held_out
@@ -138,9 +134,7 @@ def try_offsets(
 
 
 @fl.client_function
-def take_offset(
-    client: Client, block: Block, message: state.Weighed, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def take_offset(client: Client, block: Block, message: state.Weighed) -> tuple[Client, fl.Ready]:
     """Take for the latest level a network of which only the bias counts."""
     weight, bias = client.start["classifier.weight"], client.start["classifier.bias"]
     moved = message.weight * _offsets(client, block, message)
@@ -168,7 +162,7 @@ def with_offset(level: state.Level, clients: fl.Clients) -> state.Level:
     """Return the level of shares, which the clients that are there have found and taken."""
 
     def total_of(part: fl.ClientFunction, message: Any) -> Any:
-        return clients.sum(part, dict.fromkeys(clients.ids, message)).at
+        return clients.sum(part, message).at
 
     counts = total_of(count_rows, state.Ask())
     compared = total_of(compare_shares, state.Common(counts))

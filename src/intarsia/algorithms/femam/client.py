@@ -213,9 +213,7 @@ def _pull(options: FeMAM, number: int) -> float:
 
 
 @fl.client_function
-def begin_level(
-    client: Client, block: Block, message: state.Begin, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def begin_level(client: Client, block: Block, message: state.Begin) -> tuple[Client, fl.Ready]:
     """Make what the level starts from.
 
     Raises
@@ -267,9 +265,7 @@ def _enough(client: Client) -> bool:
 
 @_with_told_models
 @fl.client_function
-def open_level(
-    client: Client, block: Block, message: state.Latest, rng: fl.RandomKey
-) -> tuple[Client, state.Right]:
+def open_level(client: Client, block: Block, message: state.Latest) -> tuple[Client, state.Right]:
     """Open the model of the latest level; send how it does on the rows for validation.
 
     Where the server reads models, a client of fewer than five such rows sends zeros.
@@ -285,9 +281,7 @@ def open_level(
 
 
 @fl.client_function
-def try_model(
-    client: Client, block: Block, message: state.Candidate, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def try_model(client: Client, block: Block, message: state.Candidate) -> tuple[Client, fl.Ready]:
     """Keep a model of the latest level if its loss is less than that of those before."""
     trial = _opened(client, message.model)
     own, y = labelled(block)
@@ -301,9 +295,7 @@ def try_model(
 
 
 @fl.client_function
-def choose_model(
-    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, state.Choice]:
+def choose_model(client: Client, block: Block, message: state.Ask) -> tuple[Client, state.Choice]:
     """Take the best model of the latest level; say which it is."""
     return fl.evolve(_opened(client, client.best), best=None), state.Choice(client.choice)
 
@@ -382,9 +374,7 @@ def train_again(calls: Sequence[fl.ClientCall[state.Again]]) -> list[tuple[Clien
 
 
 @fl.client_function
-def keep_again(
-    client: Client, block: Block, message: state.Trained, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def keep_again(client: Client, block: Block, message: state.Trained) -> tuple[Client, fl.Ready]:
     """Keep what a level came to: the average of a group, or the client's own network."""
     client = _opened(client, message.model)
     kept = {**client.kept, **as_level(message.level, client.latest)}
@@ -394,9 +384,7 @@ def keep_again(
 @_with_told_models
 @fl.told_the_same
 @fl.client_function
-def send_part(
-    client: Client, block: Block, message: state.Share, rng: fl.RandomKey
-) -> tuple[Client, state.Model]:
+def send_part(client: Client, block: Block, message: state.Share) -> tuple[Client, state.Model]:
     """Send the client's part of an average, for a sum that the server does not read.
 
     Raises
@@ -417,9 +405,7 @@ def send_part(
 
 
 @fl.client_function
-def send_model(
-    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, state.Model]:
+def send_model(client: Client, block: Block, message: state.Ask) -> tuple[Client, state.Model]:
     """Send the client's model of the latest level, which the server reads to find clusters.
 
     Raises
@@ -439,7 +425,7 @@ def send_model(
 
 @fl.client_function
 def compare_models(
-    client: Client, block: Block, message: state.Candidates, rng: fl.RandomKey
+    client: Client, block: Block, message: state.Candidates
 ) -> tuple[Client, state.Compared]:
     """Send the losses of the rows for validation with each model, and their products.
 
@@ -476,7 +462,7 @@ def compare_models(
 
 @fl.client_function
 def compare_groups(
-    client: Client, block: Block, message: state.Groupings, rng: fl.RandomKey
+    client: Client, block: Block, message: state.Groupings
 ) -> tuple[Client, state.Grouped]:
     """Send how many rows the averages of others name wrongly, and its own network new rows.
 
@@ -518,9 +504,7 @@ def _check_looked_for(client: Client, level: int) -> None:
 
 @_with_told_models
 @fl.client_function
-def weigh_level(
-    client: Client, block: Block, message: state.Weigh, rng: fl.RandomKey
-) -> tuple[Client, state.Weight]:
+def weigh_level(client: Client, block: Block, message: state.Weigh) -> tuple[Client, state.Weight]:
     """Send what the latest level is worth on the rows for validation, for a sum over clients.
 
     Where the server reads models, a client of fewer than five such rows sends zeros. For each level
@@ -641,9 +625,7 @@ def _those_chosen(kept: Arrays, chosen: Sequence[int]) -> Arrays:
 
 
 @fl.client_function
-def close_level(
-    client: Client, block: Block, message: state.Closing, rng: fl.RandomKey
-) -> tuple[Client, state.Kept]:
+def close_level(client: Client, block: Block, message: state.Closing) -> tuple[Client, state.Kept]:
     """Keep the level, frozen, if the rows for validation say that it helps, or drop it.
 
     Raises
@@ -678,9 +660,7 @@ def close_level(
 @_with_told_models
 @fl.told_the_same
 @fl.client_function
-def calibrate(
-    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, state.Tried]:
+def calibrate(client: Client, block: Block, message: state.Ask) -> tuple[Client, state.Tried]:
     """Send the losses of the rows for validation with each factor of the levels' scores."""
     _, y = labelled(block)
     rows = client.held_out
@@ -689,9 +669,7 @@ def calibrate(
 
 
 @fl.client_function
-def scale_levels(
-    client: Client, block: Block, message: state.Scale, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def scale_levels(client: Client, block: Block, message: state.Scale) -> tuple[Client, fl.Ready]:
     """Multiply the scores of all levels that are kept, by their last layers.
 
     Raises
@@ -717,9 +695,7 @@ def scale_levels(
 @_with_told_models
 @fl.told_the_same
 @fl.client_function
-def part_of_loss(
-    client: Client, block: Block, message: state.Ask, rng: fl.RandomKey
-) -> tuple[Client, PartOfLoss]:
+def part_of_loss(client: Client, block: Block, message: state.Ask) -> tuple[Client, PartOfLoss]:
     """Send this client's part of the loss, over all of its labelled rows."""
     return client, PartOfLoss(targets.loss_of_scores(_scores(client, block), block))
 

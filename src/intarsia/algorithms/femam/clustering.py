@@ -31,7 +31,7 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
     """
     options = server.options
     # the server reads how each client's model differs from what all started from
-    replies = clients.ask(send_model, dict.fromkeys(clients.ids, Ask()))
+    replies = clients.ask(send_model, Ask())
     there = list(replies)
     told = np.stack([replies[one].model for one in there])
     if not np.isfinite(told).all():

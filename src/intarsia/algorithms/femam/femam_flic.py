@@ -198,9 +198,7 @@ def init_client(
 
 
 @fl.client_function
-def close_first(
-    client: Combined, block: Block, message: Ask, rng: fl.RandomKey
-) -> tuple[Combined, fl.Ready]:
+def close_first(client: Combined, block: Block, message: Ask) -> tuple[Combined, fl.Ready]:
     """Take the points and the scores of the client's rows for good: level 1 is frozen."""
     parameters = client.parameters
     points, scores = client.options.flic.architecture.outputs(parameters, block)
@@ -381,6 +379,7 @@ FEMAM_FLIC = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Both, Combined, FeMAMFlic, *FEMAM.states, Flic, Start),
     model=fl.Model(predict=predict, own_feature_space=True, network=network),
     disclosure=fl.Disclosure(

@@ -71,7 +71,6 @@ class Candidate:
 
 
 @fl.describe("which shared model fits the client best")
-@dataclass(frozen=True)
 class Choice:
     """Which of the latest level's models a client has the least loss with."""
 
@@ -86,7 +85,6 @@ class Share:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Model:
     """A client's model of the latest level, weighed if it is for a sum."""
 
@@ -94,7 +92,6 @@ class Model:
 
 
 @fl.describe("numbers of validation rows and of right predictions")
-@dataclass(frozen=True)
 class Right:
     """How many rows for validation a client names rightly, and how many there are."""
 
@@ -110,7 +107,6 @@ class Candidates:
 
 
 @fl.describe("counts and summed losses of validation rows")
-@dataclass(frozen=True)
 class Compared:
     """A client's part of how models compare (see `clustering.fewest`)."""
 
@@ -127,7 +123,6 @@ class Groupings:
 
 
 @fl.describe("numbers of rows and of wrong predictions by grouping")
-@dataclass(frozen=True)
 class Grouped:
     """A client's part of how groupings compare (see `clustering.clearest`)."""
 
@@ -135,7 +130,6 @@ class Grouped:
 
 
 @fl.describe("counts and summed losses of validation rows")
-@dataclass(frozen=True)
 class Weight:
     """A client's part of what a level is worth (see `maths.shrinkage`)."""
 
@@ -144,7 +138,6 @@ class Weight:
 
 
 @fl.describe("counts and summed losses of validation rows")
-@dataclass(frozen=True)
 class Tried:
     """A client's part of the losses with each of some factors, or weights, and its rows."""
 
@@ -159,7 +152,6 @@ class Scale:
 
 
 @fl.describe("numbers of rows of each class")
-@dataclass(frozen=True)
 class Counted:
     """How many rows of each class a client trains on, for a sum over clients."""
 
@@ -174,7 +166,6 @@ class Common:
 
 
 @fl.describe("sums that tell how much clients' class proportions differ")
-@dataclass(frozen=True)
 class Differences:
     """A client's part of how much clients' shares differ (see `class_priors.differences`)."""
 
@@ -206,7 +197,6 @@ class Closing:
 
 
 @fl.describe("whether a level of models is kept")
-@dataclass(frozen=True)
 class Kept:
     """Whether a client keeps the level, and with the adaptive schedule which ones it keeps.
 

@@ -95,7 +95,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from intarsia.algorithms.flic import barycentre, initial_anchors, own_network
 from intarsia.algorithms.flic.hyperparameters import Flic
@@ -229,7 +228,7 @@ def init_server(options: Flic, schema: Schema, rng: fl.RandomKey) -> Server:
 
 def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Start from what the server drew; align the embeddings with the anchors."""
-    server = sharing.setup(server, clients, rng)
+    server = sharing.setup(server, clients)
     if server.options.pretraining_epochs:
         clients.ask(pretrain, sharing.broadcast(server, clients))
     return server
@@ -258,7 +257,7 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     # from here on every client's α and β are its own: they are not to be opened once more
     server = fl.evolve(server, shared=None)
     notes = own_network.settled(server, clients) if options.keep_own else ()
-    _, info = sharing.certify(server, clients, rng)
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info, notes=notes)
 
 
@@ -284,7 +283,7 @@ def calibrate(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client, fl.R
 
 def join(clients: fl.Clients, options: Flic, shared: Array) -> None:
     """Let new clients learn from what all share; `final_epochs` are those of step 3."""
-    told: dict[str, Any] = dict.fromkeys(clients.ids, Shared(shared=shared, round=0))
+    told = Shared(shared=shared, round=0)
     if options.pretraining_epochs:
         clients.ask(pretrain, told)
         clients.ask(calibrate, told)

@@ -46,7 +46,6 @@ class Step:
 
 
 @fl.describe("matrices that lead to the mean covariance of each class")
-@dataclass(frozen=True)
 class Maps:
     """One client's maps, or their total."""
 
@@ -65,7 +64,7 @@ def settled(server: Server, clients: fl.Clients) -> Server:
     """Return the server with the barycentres' factors, which it does not read."""
     mean: Any = None
     for _ in range(server.options.barycentre_steps):
-        total = clients.sum(send_maps, dict.fromkeys(clients.ids, Step(mean)))
+        total = clients.sum(send_maps, Step(mean))
         mean = total.maps * (1 / sharing.weight_of_sum(server, clients))
     first = next(iter(clients.ids))
     messages = {name: Last(maps=mean, send=name == first) for name in clients.ids}
@@ -92,9 +91,7 @@ def _covariances(factors: Any) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def send_maps(
-    client: Client, block: Block, message: Step, rng: fl.RandomKey
-) -> tuple[Client, Maps]:
+def send_maps(client: Client, block: Block, message: Step) -> tuple[Client, Maps]:
     """Take the covariances a step on; send the maps from there to the client's own."""
     own, covariances = client.barycentre
     covariances = _after(covariances, message.maps)
@@ -128,9 +125,7 @@ def _root(matrices: Array) -> Array:
 
 
 @fl.client_function
-def settle_factors(
-    client: Client, block: Block, message: Last, rng: fl.RandomKey
-) -> tuple[Client, sharing.Change]:
+def settle_factors(client: Client, block: Block, message: Last) -> tuple[Client, sharing.Change]:
     """Send by how much the factors changed, if this client is to."""
     _, covariances = client.barycentre
     client = fl.evolve(client, barycentre=())

@@ -92,7 +92,6 @@ class Ask:
 
 
 @fl.describe("label-weighted second moments of embedded rows")
-@dataclass(frozen=True)
 class Moment:
     """A client's part of the moment that A starts from, or the total."""
 
@@ -107,7 +106,6 @@ class Decompose:
 
 
 @fl.describe("model parameters or their changes")
-@dataclass(frozen=True)
 class Average:
     """The average of the A_i, or one client's part of it."""
 
@@ -115,16 +113,13 @@ class Average:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class Errors:
     """A client's part of the mean squared error."""
 
     at: Array  # (2,) Σ (y - ŷ)²/2, labelled samples
 
 
-def init_client(
-    options: FlicLinear, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey
-) -> Client:
+def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Block) -> Client:
     """Return a client's state: its embedding from its own samples' mean and covariance.
 
     Raises
@@ -152,18 +147,14 @@ def init_client(
 
 
 @fl.client_function
-def part_of_moment(
-    client: Client, block: Block, message: Ask, rng: fl.RandomKey
-) -> tuple[Client, Moment]:
+def part_of_moment(client: Client, block: Block, message: Ask) -> tuple[Client, Moment]:
     """Send the embedded samples' second moment, weighted by the squares of their labels."""
     z, y = _embedded(client, block)
     return client, Moment(message.part * (z.T * y**2) @ z / len(y))
 
 
 @fl.client_function
-def decompose(
-    client: Client, block: Block, message: Decompose, rng: fl.RandomKey
-) -> tuple[Client, Average]:
+def decompose(client: Client, block: Block, message: Decompose) -> tuple[Client, Average]:
     """Send the d largest eigenvectors of the moment, which A starts from."""
     if message.moment is None:
         return client, Average(None)
@@ -176,9 +167,7 @@ decompose = fl.one_sender(decompose, "average")
 
 @fl.told_the_same
 @fl.client_function
-def descend(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Average]:
+def descend(client: Client, block: Block, message: Average) -> tuple[Client, Average]:
     """Fit β, then take the step on A; send what it comes to."""
     client, z, error = _fit(client, block, message)
     slope = np.outer(error @ z, client.head) / len(z)
@@ -187,9 +176,7 @@ def descend(
 
 @fl.told_the_same
 @fl.client_function
-def part_of_errors(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Errors]:
+def part_of_errors(client: Client, block: Block, message: Average) -> tuple[Client, Errors]:
     """Keep A and the β that fits it; send this client's part of the error."""
     client, _, error = _fit(client, block, message)
     return client, Errors(np.array([0.5 * float(error @ error), float(len(error))]))
@@ -225,15 +212,14 @@ def own_weights(client: Client) -> tuple[Array, float]:
     return weights, -float(client.mean @ weights)
 
 
-def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: FlicLinear, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
     ------
     FederationError
-        If labels are classes, or a client has no labels or fewer features than the latent space.
+        If a client has no labels or fewer features than the latent space.
     """
-    fl.check_tasks(schema, "flic-linear", "regression")
     for name, held in schema.holdings.items():
         if len(held.features) < options.latent or not held.labelled.any():
             raise FederationError(
@@ -244,30 +230,27 @@ def init_server(options: FlicLinear, schema: Schema, rng: fl.RandomKey) -> Serve
     return Server(options)
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the labels say of the representation."""
-    total = clients.sum(part_of_moment, dict.fromkeys(clients.ids, Ask(1 / len(clients.ids))))
+    total = clients.sum(part_of_moment, Ask(1 / len(clients.ids)))
     messages = dict.fromkeys(clients.ids, Decompose(None))
     messages[next(iter(clients.ids))] = Decompose(total.moment)
     return fl.evolve(server, average=clients.sum(decompose, messages).average)
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there fit and descend; average what they come to."""
     # steps 1 and 2: fit, descend
-    total = clients.sum(descend, dict.fromkeys(clients.ids, Average(server.average)))
+    total = clients.sum(descend, Average(server.average))
     # step 3: average
     average = total.average * (1 / len(clients.ids))
     server = fl.evolve(server, average=average, rounds=server.rounds + 1)
     return server, fl.RoundMetrics(phase="averaging")
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return half the mean squared error over all clients, each with the β that fits A."""
-    messages = dict.fromkeys(clients.ids, Average(server.average))
-    parts = clients.sum(part_of_errors, messages)
+    parts = clients.sum(part_of_errors, Average(server.average))
     # discloses the squared error and the number of labelled samples
     total, count = clients.reveal(parts.at).tolist()
     return server, fl.RoundMetrics(loss=total / count, phase="averaging")
@@ -275,7 +258,7 @@ def certify(
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client fit its β to the last A; the models stay at the clients."""
-    _, info = certify(server, clients, rng)
+    _, info = certify(server, clients)
     return fl.FinalResult(info)
 
 
@@ -288,9 +271,14 @@ FLIC_LINEAR = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, Client, FlicLinear),
     model=fl.Model(
-        predict=predict, kind="client_linear", own_feature_space=True, own_weights=own_weights
+        predict=predict,
+        kind="client_linear",
+        tasks=("regression",),
+        own_feature_space=True,
+        own_weights=own_weights,
     ),
     disclosure=fl.Disclosure(
         sends=fl.opening(

@@ -38,7 +38,6 @@ _SHOWN = 20  # clients that a note names
 
 
 @fl.describe("sums of errors that the own network mends")
-@dataclass(frozen=True)
 class OwnWorth:
     """A client's part of what the own networks are worth (see `maths.shrinkage`)."""
 
@@ -53,7 +52,6 @@ class OwnCompared:
 
 
 @fl.describe("whether the client keeps its own network")
-@dataclass(frozen=True)
 class OwnKept:
     """Which network a client takes."""
 
@@ -133,7 +131,7 @@ def settled(server: Server, clients: fl.Clients) -> tuple[str, ...]:
     """Let each client take the network that is better for it; return a note that names who."""
     total = clients.sum(train_own, sharing.broadcast(server, clients))
     # discloses which clients keep a network of their own
-    replies = clients.ask(keep_better, dict.fromkeys(clients.ids, OwnCompared(total.at)))
+    replies = clients.ask(keep_better, OwnCompared(total.at))
     return (_note([name for name, one in replies.items() if one.own], len(replies)),)
 
 

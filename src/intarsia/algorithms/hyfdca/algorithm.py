@@ -160,7 +160,7 @@ def _enter_partial(server: Server, clients: fl.Clients) -> tuple[Server, Partial
 
 def _start_afresh(server: Server, clients: fl.Clients) -> Server:
     """Forget the proximal rounds: with all clients back, the finish from zero is the shortest."""
-    clients.ask(forget, dict.fromkeys(clients.ids, Measure()))
+    clients.ask(forget, Measure())
     return replace(
         server,
         partial=None,
@@ -257,9 +257,7 @@ def _leave(server: Server) -> Server:
     )
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
     _check_readers(server)
     if server.partial is not None:
@@ -334,7 +332,7 @@ def _conclude(
         phase, info = newton.certify(newton.take_all(server.phase), clients)
         found = newton.reveal_errors(phase, clients, rng)
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
-    server, info = certify(server, clients, rng)
+    server, info = certify(server, clients)
     if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
         zeros = server.options.l1_ratio > 0
         return fl.FinalResult(info, newton.reveal_weights(clients, zeros=zeros))
@@ -375,9 +373,7 @@ def predict(client: Client | InPhase | Place | Certifying, block: Block) -> Arra
 
 
 @fl.client_function
-def enter_partial(
-    client: Client | InPhase, block: Block, message: Enter, rng: fl.RandomKey
-) -> tuple[Place, fl.Ready]:
+def enter_partial(client: Client | InPhase, block: Block, message: Enter) -> tuple[Place, fl.Ready]:
     """Go on with proximal rounds."""
     before = settle_trial(client, message.taken)
     if message.squares is not None:
@@ -388,10 +384,7 @@ def enter_partial(
 
 @fl.client_function
 def forget(
-    client: Client | InPhase | Place,
-    block: Block,
-    message: Measure,
-    rng: fl.RandomKey,
+    client: Client | InPhase | Place, block: Block, message: Measure
 ) -> tuple[Client, fl.Ready]:
     """Go back to zero duals and weights."""
     before = client.before if isinstance(client, Place) else settle_trial(client, 1.0)
@@ -401,10 +394,7 @@ def forget(
 
 @fl.client_function
 def propose(
-    client: Client | InPhase | Place | Certifying,
-    block: Block,
-    message: Propose,
-    rng: fl.RandomKey,
+    client: Client | InPhase | Place | Certifying, block: Block, message: Propose
 ) -> tuple[Certifying, Proposed]:
     """Send this client's share of the model, and the duals of the samples that it reads."""
     training: Client = client if isinstance(client, Client) else client.before
@@ -560,6 +550,7 @@ HYFDCA = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(
         Server,
         Client,

@@ -51,7 +51,6 @@ class Weights:
 
 
 @fl.describe(w="model weights or their changes", conjugates="terms of the training objective")
-@dataclass(frozen=True)
 class PrimalChange:
     """What a client's part of w changed by; the conjugates on the way there."""
 
@@ -60,7 +59,6 @@ class PrimalChange:
 
 
 @fl.describe(z="each row's model score", line="terms of the training objective")
-@dataclass(frozen=True)
 class ScoreChange:
     """What a client's part of z changed by; scalars for the line search."""
 
@@ -74,7 +72,6 @@ class ScoreChange:
     conjugates="terms of the training objective",
     line="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Change:
     """PrimalChange and ScoreChange in one, where no feature is shared."""
 
@@ -130,7 +127,7 @@ def count(server: Server, clients: fl.Clients) -> Server:
     server = aggregate(server, clients)
     if own_scores(server):
         return server
-    products = clients.sum(inner_products, dict.fromkeys(clients.ids, Weights(server.w, None)))
+    products = clients.sum(inner_products, Weights(server.w, None))
     return replace(server, z=server.z + products.z)
 
 
@@ -138,12 +135,12 @@ def search(server: Server, clients: fl.Clients, alpha: Any) -> Server:
     """Move to the best point between the old duals and `alpha`."""
     trial = Duals(alpha=alpha, taken=server.taken)
     if server.vertical:
-        change = clients.sum(aggregate_and_multiply, dict.fromkeys(clients.ids, trial))
+        change = clients.sum(aggregate_and_multiply, trial)
         primal = products = change
     else:
-        primal = clients.sum(aggregate_primal, dict.fromkeys(clients.ids, trial))
+        primal = clients.sum(aggregate_primal, trial)
         weights = Weights(server.w + primal.w, None)
-        products = clients.sum(inner_products, dict.fromkeys(clients.ids, weights))
+        products = clients.sum(inner_products, weights)
     # discloses the dual's data term at twelve points of the line, w·Δw and ‖Δw‖²
     data = clients.reveal(primal.conjugates) / server.samples
     cross, square = clients.reveal(products.line).tolist()
@@ -180,9 +177,7 @@ def settle_trial(client: Client | InPhase, taken: float) -> Client:
 
 
 @fl.client_function
-def aggregate_primal(
-    client: Client, block: Block, message: Duals, rng: fl.RandomKey
-) -> tuple[Client, PrimalChange]:
+def aggregate_primal(client: Client, block: Block, message: Duals) -> tuple[Client, PrimalChange]:
     """Count the duals into this client's part of w (Algorithm 4)."""
     client = settle_trial(client, message.taken)
     change = message.alpha - client.alpha
@@ -202,9 +197,7 @@ def _conjugates(client: Client, block: Block, change: Array) -> Array:
 
 
 @fl.client_function
-def inner_products(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, ScoreChange]:
+def inner_products(client: Client, block: Block, message: Weights) -> tuple[Client, ScoreChange]:
     """Count the weights into this client's part of the scores (Algorithm 2)."""
     if message.taken is not None:
         client = settle_trial(client, message.taken)
@@ -240,7 +233,6 @@ class Measure:
     total="the sum of rows' squared lengths",
     sizes="which rows are far longer or shorter than most",
 )
-@dataclass(frozen=True)
 class Norms:
     """Squared norms of a client's slices of its samples, or their totals."""
 
@@ -273,7 +265,6 @@ class MeanSquare:
     sizes="sums of the columns' squared lengths",
     sparse="how many tables are sparse",
 )
-@dataclass(frozen=True)
 class Zeros:
     """What the totals start from, at one client."""
 
@@ -297,7 +288,6 @@ class Ascend:
 
 
 @fl.describe(alpha="each row's dual variable", at="terms of the training objective")
-@dataclass(frozen=True)
 class Steps:
     """A client's dual steps, and its part of the objectives where the round started."""
 
@@ -316,18 +306,17 @@ class Scores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
     at: Array  # (3,) as in Steps
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Give every client the norms of its samples over all owners; start from zero."""
     asked_for = server.options.system in ("shares", "encrypted")
     shared = (clients.sealed or asked_for) and _needs_no_norms(server)
-    norms = clients.sum(measure_norms, dict.fromkeys(clients.ids, Measure(shared)))
+    norms = clients.sum(measure_norms, Measure(shared))
     # discloses the mean squared norm of a sample
     square = float(clients.reveal(norms.total)) / server.samples
     first = clients.ids[0]
@@ -345,9 +334,9 @@ def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
         server = replace(server, options=options, dealer=dealer, choice=why)
     untold = shared and not wide and _needs_no_norms(server)
     if untold:
-        clients.ask(settle_sizes, dict.fromkeys(clients.ids, Sizes(norms.sizes)))
+        clients.ask(settle_sizes, Sizes(norms.sizes))
     else:
-        clients.ask(settle_norms, dict.fromkeys(clients.ids, Norms(norms.squares)))
+        clients.ask(settle_norms, Norms(norms.squares))
     return replace(
         server,
         alpha=zeros.alpha,
@@ -388,7 +377,7 @@ def ascend_once(
         taken=server.taken,
         present=tuple(clients.ids),
     )
-    steps = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, ascend))
+    steps = clients.sum(local_dual_ascent, ascend)
     # discloses the data loss, the dual's data term and ‖w‖² where the round started
     info = _objectives(server, clients.reveal(steps.at))
     if complete:
@@ -431,16 +420,14 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
     """Bring w and z up to the duals at all clients; return the objectives there."""
     server = count(server, clients)
     message = Scores(alpha=server.alpha, **_scored_by(server), taken=1.0)
-    parts = clients.sum(objectives, dict.fromkeys(clients.ids, message))
+    parts = clients.sum(objectives, message)
     # discloses the data loss, the dual's data term and ‖w‖²
     info = _objectives(server, clients.reveal(parts.at))
     return replace(server, taken=1.0, earlier={}, present=tuple(clients.ids)), info
 
 
 @fl.client_function
-def measure_norms(
-    client: Client, block: Block, message: Measure, rng: fl.RandomKey
-) -> tuple[Client, Norms]:
+def measure_norms(client: Client, block: Block, message: Measure) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
     return client, Norms(own, float(own.sum()), _sizes(own) if message.sizes else None)
@@ -458,17 +445,13 @@ def _sizes(squares: Array) -> Array:
 
 
 @fl.client_function
-def settle_sizes(
-    client: Client, block: Block, message: Sizes, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def settle_sizes(client: Client, block: Block, message: Sizes) -> tuple[Client, fl.Ready]:
     """Keep about how long rows are."""
     return fl.evolve(client, sizes=message.sizes), fl.Ready()
 
 
 @fl.client_function
-def settle_norms(
-    client: Client, block: Block, message: Norms, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def settle_norms(client: Client, block: Block, message: Norms) -> tuple[Client, fl.Ready]:
     """Keep ‖x_i‖² and the row scale ‖x_i‖/‖x_{k,i}‖ (0 for a slice of zeros)."""
     return with_norms(client, block, message.squares), fl.Ready()
 
@@ -481,9 +464,7 @@ def with_norms(client: Client, block: Block, squares: Array) -> Client:
 
 
 @fl.client_function
-def send_zeros(
-    client: Client, block: Block, message: MeanSquare, rng: fl.RandomKey
-) -> tuple[Client, Zeros]:
+def send_zeros(client: Client, block: Block, message: MeanSquare) -> tuple[Client, Zeros]:
     """Send the parts that features have in ‖x_i‖², and the zeros that the totals start from.
 
     Zeros that nobody sends are zero too, so that one client sends them.
@@ -567,9 +548,7 @@ def _at(client: Client, block: Block, alpha: Array, z: Array, mine: NDArray[np.i
 
 
 @fl.client_function
-def objectives(
-    client: Client, block: Block, message: Scores, rng: fl.RandomKey
-) -> tuple[Client, Objectives]:
+def objectives(client: Client, block: Block, message: Scores) -> tuple[Client, Objectives]:
     """Send this client's part of the objectives."""
     client, z = _find_scores(client, block, message)
     return client, Objectives(_at(client, block, message.alpha, z, find_read(client)))

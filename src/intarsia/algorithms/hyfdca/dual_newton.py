@@ -105,7 +105,6 @@ class Settlement:
 
 
 @fl.describe(z="each row's model score", norms="the sum of rows' squared lengths")
-@dataclass(frozen=True)
 class FirstScores:
     """A client's part of the scores; Σ ‖x_i‖² of the samples that it counts."""
 
@@ -128,7 +127,6 @@ class MoveCentre:
     curvature="each row's curvature of the loss",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class CentredDuals:
     """Dual points and curvatures of the samples whose label counts at the client."""
 
@@ -147,7 +145,6 @@ class CountDuals:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class DualChange:
     """What the client's part of w(α) changed by."""
 
@@ -162,7 +159,6 @@ class DualWeights:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class DualNorms:
     """Norms for the certificate, each feature once."""
 
@@ -175,7 +171,6 @@ class Report:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class ShareOfScores:
     """A client's part of the scores."""
 
@@ -183,7 +178,6 @@ class ShareOfScores:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class ShareOfWeights:
     """A client's share of the weights."""
 
@@ -197,9 +191,7 @@ def dual_scale(anchor: Anchor) -> float:
 
 
 @fl.client_function
-def settle_down(
-    state: Any, block: Block, message: Settlement, rng: fl.RandomKey
-) -> tuple[Anchor, FirstScores]:
+def settle_down(state: Any, block: Block, message: Settlement) -> tuple[Anchor, FirstScores]:
     """Leave dual ascent; send this client's part of the scores."""
     before = getattr(state, "before", state)
     alpha, w = message.alpha, np.ascontiguousarray(message.w)
@@ -229,9 +221,7 @@ def settle_down(
 
 
 @fl.client_function
-def centre_duals(
-    anchor: Anchor, block: Block, message: MoveCentre, rng: fl.RandomKey
-) -> tuple[Anchor, CentredDuals]:
+def centre_duals(anchor: Anchor, block: Block, message: MoveCentre) -> tuple[Anchor, CentredDuals]:
     """Go to the new scores and the new centre; find the dual point there."""
     before, z = anchor.before, anchor.z
     if message.z is not None:
@@ -269,9 +259,7 @@ def _selection(anchor: Anchor, curved: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 @fl.client_function
-def count_duals(
-    anchor: Anchor, block: Block, message: CountDuals, rng: fl.RandomKey
-) -> tuple[Anchor, DualChange]:
+def count_duals(anchor: Anchor, block: Block, message: CountDuals) -> tuple[Anchor, DualChange]:
     """Count the dual point into w(α); go to the new weights."""
     h = message.curvature
     selected = _selection(anchor, np.asarray((h > 0).any(axis=0)))
@@ -292,9 +280,7 @@ def count_duals(
 
 
 @fl.client_function
-def measure_duals(
-    anchor: Anchor, block: Block, message: DualWeights, rng: fl.RandomKey
-) -> tuple[Anchor, DualNorms]:
+def measure_duals(anchor: Anchor, block: Block, message: DualWeights) -> tuple[Anchor, DualNorms]:
     """Send norms for the certificate."""
     given, spans = np.ascontiguousarray(message.w), anchor.before.feature_turn
     norms = [span_products(anchor.w, anchor.w, spans), span_products(given, given, spans)]
@@ -302,17 +288,13 @@ def measure_duals(
 
 
 @fl.client_function
-def report_scores(
-    anchor: Anchor, block: Block, message: Report, rng: fl.RandomKey
-) -> tuple[Anchor, ShareOfScores]:
+def report_scores(anchor: Anchor, block: Block, message: Report) -> tuple[Anchor, ShareOfScores]:
     """Send this client's part of the scores at the primal point."""
     return anchor, ShareOfScores(scores(block.x, anchor.w))
 
 
 @fl.client_function
-def report_weights(
-    anchor: Anchor, block: Block, message: Report, rng: fl.RandomKey
-) -> tuple[Anchor, ShareOfWeights]:
+def report_weights(anchor: Anchor, block: Block, message: Report) -> tuple[Anchor, ShareOfWeights]:
     """Send this client's share of the weights."""
     return anchor, ShareOfWeights(anchor.w * anchor.before.feature_share)
 
@@ -346,7 +328,6 @@ class StartResidual:
     counts="numbers of chosen rows",
     square="terms of the training objective",
 )
-@dataclass(frozen=True)
 class SelectedScores:
     """A client's part of the scores of the samples with curvature."""
 
@@ -366,7 +347,6 @@ class AdvanceResidual:
 
 
 @fl.describe(w="weighted sums of columns", square="terms of the training objective")
-@dataclass(frozen=True)
 class GatheredRows:
     """A client's part of X_Fᵀp."""
 
@@ -387,7 +367,6 @@ class GatherSolution:
 
 
 @fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
-@dataclass(frozen=True)
 class DirectionProducts:
     """Scores of the direction at samples without curvature; scalars for the line search."""
 
@@ -404,7 +383,6 @@ class TrySteps:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class TriedSlopes:
     """Σ α_i q_i at each step."""
 
@@ -413,7 +391,7 @@ class TriedSlopes:
 
 @fl.client_function
 def start_residual(
-    anchor: Anchor, block: Block, message: StartResidual, rng: fl.RandomKey
+    anchor: Anchor, block: Block, message: StartResidual
 ) -> tuple[Residual, SelectedScores]:
     """Send this client's part of the right-hand side."""
     rows = anchor.rows
@@ -437,9 +415,7 @@ def start_residual(
 
 
 @fl.client_function
-def sweep(
-    state: Residual, block: Block, message: AdvanceResidual, rng: fl.RandomKey
-) -> tuple[Residual, GatheredRows]:
+def sweep(state: Residual, block: Block, message: AdvanceResidual) -> tuple[Residual, GatheredRows]:
     """Step towards u; send X_Fᵀ of the preconditioned residual."""
     anchor = state.anchor
     residual, products = state.residual, np.ascontiguousarray(message.z)
@@ -464,7 +440,7 @@ def sweep(
 
 @fl.client_function
 def multiply_sum(
-    state: Residual, block: Block, message: FeatureSum, rng: fl.RandomKey
+    state: Residual, block: Block, message: FeatureSum
 ) -> tuple[Residual, SelectedScores]:
     """Send this client's part of X_F times the sum over features."""
     w = np.ascontiguousarray(message.w)
@@ -474,7 +450,7 @@ def multiply_sum(
 
 @fl.client_function
 def gather_solution(
-    state: Residual, block: Block, message: GatherSolution, rng: fl.RandomKey
+    state: Residual, block: Block, message: GatherSolution
 ) -> tuple[Residual, DualChange]:
     """Send this client's part of X_Fᵀu."""
     return state, DualChange(packed.gather_packed(state.rows, state.solution))
@@ -482,7 +458,7 @@ def gather_solution(
 
 @fl.client_function
 def multiply_direction(
-    state: Residual, block: Block, message: FeatureSum, rng: fl.RandomKey
+    state: Residual, block: Block, message: FeatureSum
 ) -> tuple[Anchor, DirectionProducts]:
     """Find the direction; send its scores where they are not known from u."""
     anchor = state.anchor
@@ -506,9 +482,7 @@ def multiply_direction(
 
 
 @fl.client_function
-def slope_of_steps(
-    anchor: Anchor, block: Block, message: TrySteps, rng: fl.RandomKey
-) -> tuple[Anchor, TriedSlopes]:
+def slope_of_steps(anchor: Anchor, block: Block, message: TrySteps) -> tuple[Anchor, TriedSlopes]:
     """Send the slopes of the losses along the direction."""
     before = anchor.before
     anchor = fl.evolve(anchor, q=anchor.q + message.z)
@@ -533,7 +507,7 @@ def begin(
 
     `problem` has the first fields of the state.
     """
-    found = clients.sum(settle_down, dict.fromkeys(clients.ids, Settlement(alpha, w)))
+    found = clients.sum(settle_down, Settlement(alpha, w))
     # discloses the mean of ‖x_i‖²
     square = float(clients.reveal(found.norms)[0]) / problem["samples"]
     weight = 1.0
@@ -607,7 +581,7 @@ def _solve(newton: DualNewton, clients: fl.Clients) -> Any:
 
 def _search(newton: DualNewton, clients: fl.Clients, solved: Any) -> Array:
     """Let the clients find the direction; return the step along it, (outputs,); 0: no descent."""
-    found = clients.sum(multiply_direction, dict.fromkeys(clients.ids, FeatureSum(w=solved)))
+    found = clients.sum(multiply_direction, FeatureSum(w=solved))
     trial = TrySteps(z=found.z, weight=newton.weight)
     tried = clients.sum(slope_of_steps, dict.fromkeys(newton.labelled, trial))
     # discloses d·w, ‖d‖², and the slope of the smoothed losses along d at some steps
@@ -638,7 +612,7 @@ def info(newton: DualNewton) -> fl.RoundMetrics:
 
 def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
-    found = clients.sum(report_scores, dict.fromkeys(clients.ids, Report()))
+    found = clients.sum(report_scores, Report())
     none = np.zeros(len(newton.weight))
     newton = _at(newton, clients, none, none - 1, z=found.z)
     return newton, info(newton)
@@ -646,7 +620,7 @@ def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.Rou
 
 def reveal_weights(clients: fl.Clients) -> Array:
     """Open the primal point to the server, (outputs, features)."""
-    own = clients.sum(report_weights, dict.fromkeys(clients.ids, Report()))
+    own = clients.sum(report_weights, Report())
     # discloses the model: the server may predict with it
     return np.asarray(clients.reveal(own.w))
 
@@ -658,9 +632,9 @@ def _at(
     move = MoveCentre(z=z, step=length, weight=newton.weight, momentum=momentum)
     point = clients.sum(centre_duals, dict.fromkeys(newton.labelled, move))
     count = CountDuals(alpha=point.alpha, curvature=point.curvature, step=length)
-    changed = clients.sum(count_duals, dict.fromkeys(clients.ids, count))
+    changed = clients.sum(count_duals, count)
     dual_weights = newton.dual_weights + changed.w
-    measured = clients.sum(measure_duals, dict.fromkeys(clients.ids, DualWeights(w=dual_weights)))
+    measured = clients.sum(measure_duals, DualWeights(w=dual_weights))
     # discloses for each output: losses, dual terms, the proximal term, the number of samples with
     # curvature, ‖w‖² and ‖w(α)‖²
     sums, norms = clients.reveal(point.sums), clients.reveal(measured.norms)

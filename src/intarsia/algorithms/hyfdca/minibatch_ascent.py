@@ -107,7 +107,6 @@ class Survey:
     alpha="each row's dual variable",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class RowSum:
     """A client's part of the sum of all rows; the duals to start from."""
 
@@ -129,7 +128,6 @@ class Direction:
     w="model weights or their changes",
     square="terms of the training objective",
 )
-@dataclass(frozen=True)
 class DirectionScores:
     """A client's part of the scores of the sum of all rows."""
 
@@ -154,7 +152,6 @@ class Along:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class SquaredNorm:
     """‖w‖², each feature once."""
 
@@ -176,7 +173,6 @@ class Chunk:
     counts="numbers of chosen rows",
     line="terms of the training objective",
 )
-@dataclass(frozen=True)
 class ChunkScores:
     """A client's part of the scores; scalars for the share of the last steps."""
 
@@ -196,7 +192,6 @@ class ChunkTotals:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class ChunkChange:
     """What the steps change a client's part of w by."""
 
@@ -208,7 +203,6 @@ class ChunkChange:
     counts="numbers of chosen rows",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class ChunkSteps:
     """The steps."""
 
@@ -237,7 +231,6 @@ class Settle:
     w="model weights or their changes",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Settled:
     """The duals that count at a client, and its share of w; sums for the dual."""
 
@@ -254,7 +247,6 @@ class Evaluate:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class WalkerScores:
     """A client's part of the scores."""
 
@@ -262,7 +254,6 @@ class WalkerScores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class DataTerms:
     """Sums for the objectives."""
 
@@ -271,7 +262,7 @@ class DataTerms:
 
 
 @fl.client_function
-def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> tuple[Any, RowSum]:
+def sum_rows(before: Any, block: Block, message: Survey) -> tuple[Any, RowSum]:
     """Send the sum of this client's rows, and the duals to start from."""
     loss = losses.loss_code(before.options.loss)
     y = targets(block, len(before.alpha))
@@ -289,7 +280,7 @@ def sum_rows(before: Any, block: Block, message: Survey, rng: fl.RandomKey) -> t
 
 @fl.client_function
 def score_direction(
-    before: Any, block: Block, message: Direction, rng: fl.RandomKey
+    before: Any, block: Block, message: Direction
 ) -> tuple[Walker, DirectionScores]:
     """Leave dual ascent; send this client's part of the scores of the mean row."""
     samples = block.shape[0]
@@ -309,9 +300,7 @@ def score_direction(
 
 
 @fl.client_function
-def depart(
-    walker: Walker, block: Block, message: Departure, rng: fl.RandomKey
-) -> tuple[Walker, SquaredNorm]:
+def depart(walker: Walker, block: Block, message: Departure) -> tuple[Walker, SquaredNorm]:
     """Keep the first weights."""
     w = np.ascontiguousarray(message.w)
     walker = fl.evolve(walker, w=w)
@@ -319,9 +308,7 @@ def depart(
 
 
 @fl.client_function
-def keep_along(
-    walker: Walker, block: Block, message: Along, rng: fl.RandomKey
-) -> tuple[Walker, fl.Ready]:
+def keep_along(walker: Walker, block: Block, message: Along) -> tuple[Walker, fl.Ready]:
     """Keep what each sample has of the mean row."""
     return fl.evolve(walker, along=message.z[0] * message.scale), fl.Ready()
 
@@ -360,9 +347,7 @@ def _draw_chunks(walker: Walker, draw: int) -> Walker:
 
 
 @fl.client_function
-def score_chunk(
-    walker: Walker, block: Block, message: Chunk, rng: fl.RandomKey
-) -> tuple[Walker, ChunkScores]:
+def score_chunk(walker: Walker, block: Block, message: Chunk) -> tuple[Walker, ChunkScores]:
     """Send this client's part of the scores of a chunk after the last one's steps."""
     if message.number == 0:
         walker = _draw_chunks(walker, message.draw)
@@ -441,9 +426,7 @@ def find_steps(
 
 
 @fl.client_function
-def take_steps(
-    walker: Walker, block: Block, message: TakenSteps, rng: fl.RandomKey
-) -> tuple[Walker, ChunkChange]:
+def take_steps(walker: Walker, block: Block, message: TakenSteps) -> tuple[Walker, ChunkChange]:
     """Take the steps that were found where the scores are read."""
     walker = _count_steps(walker, message.taken)
     rows, steps = walker.chunks[walker.number], np.ascontiguousarray(message.alpha)
@@ -453,9 +436,7 @@ def take_steps(
 
 
 @fl.client_function
-def settle(
-    walker: Walker, block: Block, message: Settle, rng: fl.RandomKey
-) -> tuple[Walker, Settled]:
+def settle(walker: Walker, block: Block, message: Settle) -> tuple[Walker, Settled]:
     """Count the last steps; send the duals that count here, and this client's share of w."""
     walker = fl.evolve(_count_steps(walker, message.taken), chunks=(), edges=None)
     spans, mine = walker.before.feature_turn, walker.before.counted
@@ -476,17 +457,13 @@ def settle(
 
 
 @fl.client_function
-def score_all(
-    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
-) -> tuple[Walker, WalkerScores]:
+def score_all(walker: Walker, block: Block, message: Evaluate) -> tuple[Walker, WalkerScores]:
     """Send this client's part of the scores of all its samples."""
     return walker, WalkerScores(scores(block.x, walker.w))
 
 
 @fl.client_function
-def evaluate(
-    walker: Walker, block: Block, message: Evaluate, rng: fl.RandomKey
-) -> tuple[Walker, DataTerms]:
+def evaluate(walker: Walker, block: Block, message: Evaluate) -> tuple[Walker, DataTerms]:
     """Send the losses and the dual terms of the samples whose scores this client reads."""
     assert message.z is not None
     loss, mine = losses.loss_code(walker.before.options.loss), find_read(walker.before)
@@ -538,14 +515,14 @@ class ChunkAscent:
 
 def begin(ascent: ChunkAscent, clients: fl.Clients) -> ChunkAscent:
     """Start the phase from zero (the logistic loss: from small duals)."""
-    found = clients.sum(sum_rows, dict.fromkeys(clients.ids, Survey()))
+    found = clients.sum(sum_rows, Survey())
     direction = Direction(found.total, found.alpha)
-    measured = clients.sum(score_direction, dict.fromkeys(clients.ids, direction))
+    measured = clients.sum(score_direction, direction)
     # discloses the norm of the mean row; the dual's data term of the first duals and their ‖w‖²
     square = float(clients.reveal(measured.square)[0])
     along = Along(measured.z, 1 / np.sqrt(square) if square > 0 else 0.0)
     clients.ask(keep_along, dict.fromkeys(ascent.labelled, along))
-    ready = clients.sum(depart, dict.fromkeys(clients.ids, Departure(measured.w)))
+    ready = clients.sum(depart, Departure(measured.w))
     conjugates, ridge = clients.reveal(found.sums), clients.reveal(ready.square)
     dual = conjugates / ascent.samples - 0.5 * ascent.regularisation * ridge
     return fl.evolve(ascent, dual=dual, alpha=found.alpha, dual_weights=measured.w)
@@ -595,8 +572,8 @@ def step(
 
 def certify(ascent: ChunkAscent, clients: fl.Clients) -> tuple[ChunkAscent, fl.RoundMetrics]:
     """Compute the objectives at the present point."""
-    found = clients.sum(score_all, dict.fromkeys(clients.ids, Evaluate(z=None)))
-    terms = clients.sum(evaluate, dict.fromkeys(clients.ids, Evaluate(z=found.z)))
+    found = clients.sum(score_all, Evaluate(z=None))
+    terms = clients.sum(evaluate, Evaluate(z=found.z))
     # discloses the data loss, the dual's data term and ‖w‖²
     loss, conjugate = clients.reveal(terms.sums) / ascent.samples
     ridge = 0.5 * ascent.regularisation * float(clients.reveal(terms.square)[0])

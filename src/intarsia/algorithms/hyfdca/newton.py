@@ -215,10 +215,10 @@ def begin(
     if dealer is not None:  # a basis for each cell of features
         size = next(iter(dealer.overlaps.values())).widest
     start = Start(alpha=alpha, w=w, warm=warm, frame=size, shared=dealer is not None)
-    drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
+    drawn = clients.sum(enter, start)
     if framed:
         own = OwnFrame(drawn.frame, drawn.squares)
-        clients.ask(keep_frame, dict.fromkeys(clients.ids, own))
+        clients.ask(keep_frame, own)
     if warm:  # else the scores are 0
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
@@ -392,12 +392,10 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
     )
-    gathered = clients.sum(gather_point, dict.fromkeys(clients.ids, message))
+    gathered = clients.sum(gather_point, message)
     dual_weights = newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed and newton.dealer is None else None
-    measured = clients.sum(
-        measure_point, dict.fromkeys(clients.ids, MeasurePoint(w=gathered.w, rows=rows))
-    )
+    measured = clients.sum(measure_point, MeasurePoint(w=gathered.w, rows=rows))
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
     norms = np.where(np.isneginf(norms), np.inf, norms)
@@ -529,7 +527,7 @@ def _lift(newton: Newton, clients: Clients, lift: float) -> Newton:
 
 def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
-    own = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
+    own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))
     outputs = len(newton.weight)
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
@@ -581,7 +579,7 @@ def reveal_errors(
 
 def reveal_weights(clients: Clients, *, zeros: bool = False) -> Array:
     """Open the primal point to the server, (outputs, features); with the `zeros` of it exact."""
-    own = clients.sum(share_weights, dict.fromkeys(clients.ids, Refresh(z=None)))
+    own = clients.sum(share_weights, Refresh(z=None))
     # discloses the model: the server may predict with it
     weights: Array = clients.reveal(own.w)
     if zeros:

@@ -241,7 +241,6 @@ class Start:
 
 
 @fl.describe(frame="random directions", squares="mean squares of columns")
-@dataclass(frozen=True)
 class Frame:
     """A client's random part of the frame."""
 
@@ -272,7 +271,6 @@ class Move:
     sums="terms of the training objective",
     curvature="each row's curvature of the loss",
 )
-@dataclass(frozen=True)
 class DualPoint:
     """Dual points of the samples whose label counts at the client."""
 
@@ -303,7 +301,6 @@ class Gather:
     rows="random projections of chosen rows",
     counts="numbers of chosen rows",
 )
-@dataclass(frozen=True)
 class Gathered:
     """What the client's part of w(α) changed by; its part of the Hessian."""
 
@@ -328,7 +325,6 @@ class MeasurePoint:
     bounds="powers of two above sizes of first and second derivatives",
     z="each row's model score",
 )
-@dataclass(frozen=True)
 class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
@@ -349,7 +345,6 @@ class Refresh:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class OwnScores:
     """A client's part of the scores."""
 
@@ -364,7 +359,6 @@ class ModelScores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class ModelLoss:
     """The losses of the model at the samples whose label counts at the client."""
 
@@ -372,7 +366,6 @@ class ModelLoss:
 
 
 @fl.describe(w="model weights or their changes", nonzero="which model weights are zero")
-@dataclass(frozen=True)
 class OwnWeights:
     """A client's share of the weights."""
 
@@ -463,9 +456,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
 
 
 @fl.client_function
-def keep_frame(
-    point: Point, block: Block, message: OwnFrame, rng: fl.RandomKey
-) -> tuple[Point, fl.Ready]:
+def keep_frame(point: Point, block: Block, message: OwnFrame) -> tuple[Point, fl.Ready]:
     """Keep the frame of the client's own features."""
     assert message.squares is not None
     scale = column_scale(message.squares, point.regularisation)
@@ -537,9 +528,7 @@ def _secret_basis(drawn: Array, cells: Sequence[tuple[int, int]], scale: Array) 
 
 @fl.told_the_same
 @fl.client_function
-def move_duals(
-    point: Point, block: Block, message: Move, rng: fl.RandomKey
-) -> tuple[Point, DualPoint]:
+def move_duals(point: Point, block: Block, message: Move) -> tuple[Point, DualPoint]:
     """Go to the new scores; find the dual point there."""
     z, centre, y = point.z, point.centre, targets(block, len(point.z))
     shape = losses.shape_of(point.options)
@@ -556,9 +545,7 @@ def move_duals(
 
 @fl.told_the_same
 @fl.client_function
-def gather_point(
-    point: Point, block: Block, message: Gather, rng: fl.RandomKey
-) -> tuple[Point, Gathered]:
+def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Gathered]:
     """Count the dual point into w(α); select the samples of the Hessian.
 
     Raises
@@ -672,9 +659,7 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
 
 
 @fl.client_function
-def measure_point(
-    point: Point, block: Block, message: MeasurePoint, rng: fl.RandomKey
-) -> tuple[Point, Measured]:
+def measure_point(point: Point, block: Block, message: MeasurePoint) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian.
 
     The client itself adds up w(α). Norms of other multiples of it, or of some of its parts, would
@@ -782,9 +767,7 @@ def penalty_curvature(point: Point) -> Array:
 
 
 @fl.client_function
-def grade_model(
-    point: Point, block: Block, message: ModelScores, rng: fl.RandomKey
-) -> tuple[Point, ModelLoss]:
+def grade_model(point: Point, block: Block, message: ModelScores) -> tuple[Point, ModelLoss]:
     """Send the losses of the model at the samples whose scores this client reads."""
     y, mine = targets(block, len(message.z)), point.mine
     shape, weights = losses.shape_of(point.options), block.weights_of(mine)
@@ -843,26 +826,20 @@ def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @fl.client_function
-def own_scores(
-    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
-) -> tuple[Point, OwnScores]:
+def own_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, OwnScores]:
     """Send this client's part of the scores at the primal point."""
     return point, OwnScores(scores(block.x, point.w))
 
 
 @fl.client_function
-def keep_scores(
-    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
-) -> tuple[Point, fl.Ready]:
+def keep_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, fl.Ready]:
     """Keep the scores of the samples that this client reads."""
     assert message.z is not None
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 
 
 @fl.client_function
-def share_weights(
-    point: Point, block: Block, message: Refresh, rng: fl.RandomKey
-) -> tuple[Point, OwnWeights]:
+def share_weights(point: Point, block: Block, message: Refresh) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
     model, nonzero = point.model, None
     if point.threshold:

@@ -71,7 +71,6 @@ class SmallSystem:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Coefficients:
     """The direction in the frame; none where conjugate gradients found it."""
 
@@ -79,7 +78,6 @@ class Coefficients:
 
 
 @fl.describe(z="each row's product with a step's direction", line="terms of the training objective")
-@dataclass(frozen=True)
 class Products:
     """Scores of the direction; scalars for the line search."""
 
@@ -98,7 +96,6 @@ class Line:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Slopes:
     """Σ α_i q_i at each step; with the log link also how many clients it is too far for."""
 
@@ -113,7 +110,6 @@ class TrialSteps:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class PenaltySlopes:
     """The slopes of the elastic net over κ at each step."""
 
@@ -133,7 +129,6 @@ class Precondition:
     counts="numbers of chosen rows",
     squares="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Applied:
     """Products of the selected samples with the preconditioned residual."""
 
@@ -151,7 +146,6 @@ class Conjugate:
 
 
 @fl.describe(product="weighted sums of columns", squares="terms of the training objective")
-@dataclass(frozen=True)
 class Curved:
     """The Hessian's data part along the conjugate direction."""
 
@@ -176,7 +170,7 @@ def multiply_exact(
     """
     system = SmallSystem(gradient=gradient, hessian=hessian)
     solved = clients.sum(solve, {solver: system})
-    return clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=solved.y)))
+    return clients.sum(by or multiply, Coefficients(y=solved.y))
 
 
 def multiply_conjugate(
@@ -198,7 +192,7 @@ def multiply_conjugate(
     or after `most`. `single` is the precision of the products of dense rows; `by` as in
     `multiply_exact`.
     """
-    found = clients.sum(start_search, dict.fromkeys(clients.ids, Precondition(gram, single)))
+    found = clients.sum(start_search, Precondition(gram, single))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
     squares = clients.reveal(found.squares)
     first, weighted = squares[:, 1], squares[:, 0]
@@ -207,20 +201,20 @@ def multiply_conjugate(
     while count < most:
         count += 1
         conjugate = Conjugate(products=found.products, keep=keep)
-        curved = clients.sum(curve, dict.fromkeys(clients.ids, conjugate))
+        curved = clients.sum(curve, conjugate)
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
         least = (_CLOSE if count < _FEW else residual) ** 2 * first if enough is None else enough
         going = (squares[:, 1] > least) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
-        found = clients.sum(advance_search, dict.fromkeys(clients.ids, advance))
+        found = clients.sum(advance_search, advance)
         squares = clients.reveal(found.squares)
         if not (going & (squares[:, 1] > least)).any():
             break
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]
-    products = clients.sum(by or multiply, dict.fromkeys(clients.ids, Coefficients(y=None)))
+    products = clients.sum(by or multiply, Coefficients(y=None))
     return products, count
 
 
@@ -250,9 +244,8 @@ def line_search(
             return np.asarray(line[:, :1] + steps * line[:, 1:])
         if steps is first:
             return np.asarray(line)
-        trial = dict.fromkeys(clients.ids, TrialSteps(steps))
         # discloses the same at the steps between
-        return np.asarray(clients.reveal(clients.sum(slope_of_penalty, trial).slopes))
+        return np.asarray(clients.reveal(clients.sum(slope_of_penalty, TrialSteps(steps)).slopes))
 
     def slope(z: Any, steps: Array) -> Array:
         message = Line(z=z, steps=steps, weight=weight)
@@ -301,9 +294,7 @@ def _root(steps: Array, slope: Array) -> tuple[Array, Array]:
 
 
 @fl.client_function
-def solve(
-    point: Point, block: Block, message: SmallSystem, rng: fl.RandomKey
-) -> tuple[Point, Coefficients]:
+def solve(point: Point, block: Block, message: SmallSystem) -> tuple[Point, Coefficients]:
     """Solve the Newton system in the frame."""
     y = np.empty_like(message.gradient)
     for c, hessian in enumerate(message.hessian):
@@ -315,7 +306,7 @@ def solve(
 
 @fl.client_function
 def multiply(
-    state: Point | Search | Sharing, block: Block, message: Coefficients, rng: fl.RandomKey
+    state: Point | Search | Sharing, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
     """Send this client's part of the direction's scores."""
     return products_of(state, block, message)
@@ -373,7 +364,7 @@ def _penalty_slopes(point: Point, direction: Array, steps: Array) -> Array:
 @fl.told_the_same
 @fl.client_function
 def slope_of_penalty(
-    point: Point, block: Block, message: TrialSteps, rng: fl.RandomKey
+    point: Point, block: Block, message: TrialSteps
 ) -> tuple[Point, PenaltySlopes]:
     """Send the slopes of the elastic net along the direction."""
     point = fl.evolve(point, penalty_looks=_looked(point, message.steps, point.penalty_looks, 0))
@@ -382,9 +373,7 @@ def slope_of_penalty(
 
 @fl.told_the_same
 @fl.client_function
-def slope_along(
-    point: Point, block: Block, message: Line, rng: fl.RandomKey
-) -> tuple[Point, Slopes]:
+def slope_along(point: Point, block: Block, message: Line) -> tuple[Point, Slopes]:
     """Send the slopes of the losses along the direction."""
     point = fl.evolve(point, looks=_looked(point, message.steps, point.looks, 1))
     if message.z is not None:
@@ -410,9 +399,7 @@ def _size_of_slope(point: Point, y: Array, weights: Array | None) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def start_search(
-    point: Point, block: Block, message: Precondition, rng: fl.RandomKey
-) -> tuple[Search, Applied]:
+def start_search(point: Point, block: Block, message: Precondition) -> tuple[Search, Applied]:
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
         point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
@@ -523,9 +510,7 @@ def _apart(point: Point, preconditioned: Array, residual: Array) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def curve(
-    search: Search, block: Block, message: Conjugate, rng: fl.RandomKey
-) -> tuple[Search, Curved]:
+def curve(search: Search, block: Block, message: Conjugate) -> tuple[Search, Curved]:
     """Go on to the next conjugate direction; send the Hessian's product with it."""
     point, keep = search.point, message.keep[:, None]
     conjugate = search.preconditioned + keep * search.conjugate
@@ -561,9 +546,7 @@ def curve(
 
 @fl.told_the_same
 @fl.client_function
-def advance_search(
-    search: Search, block: Block, message: Advance, rng: fl.RandomKey
-) -> tuple[Search, Applied]:
+def advance_search(search: Search, block: Block, message: Advance) -> tuple[Search, Applied]:
     """Step along the conjugate direction; precondition the new residual."""
     step, point = message.step[:, None], search.point
     direction = search.direction + step * search.conjugate

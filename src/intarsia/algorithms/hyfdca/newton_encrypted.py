@@ -70,7 +70,6 @@ class Encrypt:
 @fl.describe(
     "chosen rows encrypted under a key of their client", counts="numbers of ciphertexts of rows"
 )
-@dataclass(frozen=True)
 class EncryptedRows:
     """Ciphertexts of a client's rows with curvature, cell by cell; see `_headed`."""
 
@@ -97,7 +96,6 @@ class ToMultiply:
     "products of columns under encryption less random numbers",
     counts="numbers of ciphertexts of products",
 )
-@dataclass(frozen=True)
 class EncryptedProducts:
     """What the others decrypt, in the first cell that a pair has in common; see `_headed`."""
 

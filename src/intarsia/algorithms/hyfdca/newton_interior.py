@@ -117,7 +117,6 @@ class StepInside:
     curvature="each row's curvature of the loss",
     sums="terms of the training objective",
 )
-@dataclass(frozen=True)
 class DualInside:
     """Duals of the samples whose scores the client reads, what they go to, log h."""
 
@@ -147,7 +146,6 @@ class CountInside:
     rows="random projections of chosen rows",
     counts="numbers of chosen rows",
 )
-@dataclass(frozen=True)
 class CountedInside:
     """Parts of Xᵀ aim / N and of the Hessian; what the client's part of w(α) changed by."""
 
@@ -173,7 +171,6 @@ class MeasureInside:
     gradient="gradient and curvature of the loss",
     hessian="gradient and curvature of the loss",
 )
-@dataclass(frozen=True)
 class MeasuredInside:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
@@ -191,7 +188,6 @@ class Reach:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Reached:
     """Whether steps are too far, and the products along them."""
 
@@ -207,7 +203,6 @@ class Correct:
 
 
 @fl.describe("each row's dual variable")
-@dataclass(frozen=True)
 class Correction:
     """What the second direction adds to the aim."""
 
@@ -233,9 +228,7 @@ def _spread(point: Point, values: Array) -> Array:
 
 @fl.told_the_same
 @fl.client_function
-def step_inside(
-    point: Point, block: Block, message: StepInside, rng: fl.RandomKey
-) -> tuple[Point, DualInside]:
+def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point, DualInside]:
     """Go to the new scores and duals; send them with their aim at μ = 0."""
     if message.keep is not None:
         point = fl.evolve(point, z=point.z * message.keep[:, None])
@@ -290,9 +283,7 @@ def _first(
 
 @fl.told_the_same
 @fl.client_function
-def reach_boundary(
-    point: Point, block: Block, message: Reach, rng: fl.RandomKey
-) -> tuple[Point, Reached]:
+def reach_boundary(point: Point, block: Block, message: Reach) -> tuple[Point, Reached]:
     """Send which steps along a direction are too far, and the products along it."""
     q = point.q + message.z if message.second else message.z
     r, sign, _, weights = _seen(point, block)
@@ -304,9 +295,7 @@ def reach_boundary(
 
 @fl.told_the_same
 @fl.client_function
-def correct_aim(
-    point: Point, block: Block, message: Correct, rng: fl.RandomKey
-) -> tuple[Point, Correction]:
+def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Correction]:
     """Set the targets of the second direction; send what they add to the aim."""
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
@@ -319,7 +308,7 @@ def correct_aim(
 
 @fl.client_function
 def multiply_second(
-    state: Point | Search, block: Block, message: Coefficients, rng: fl.RandomKey
+    state: Point | Search, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
     """Do as `multiply` for the second direction: a site counts rounds by the first."""
     return products_of(state, block, message)
@@ -327,9 +316,7 @@ def multiply_second(
 
 @fl.told_the_same
 @fl.client_function
-def count_inside(
-    point: Point, block: Block, message: CountInside, rng: fl.RandomKey
-) -> tuple[Point, CountedInside]:
+def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Point, CountedInside]:
     """Count duals into w(α) and the aim into the gradient; take all samples into the Hessian."""
     pull = gather(block.x, message.aim) / point.samples
     if message.alpha is None:
@@ -356,7 +343,7 @@ def count_inside(
 
 @fl.client_function
 def measure_inside(
-    point: Point, block: Block, message: MeasureInside, rng: fl.RandomKey
+    point: Point, block: Block, message: MeasureInside
 ) -> tuple[Point, MeasuredInside]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
     norms = gradient = hessian = None
@@ -416,10 +403,10 @@ def _draw_frame(newton: Any, clients: fl.Clients) -> None:
     """Let the clients go to a frame that the owners of each feature know, at the present point."""
     size = math.ceil(_FRAME * newton.features)
     start = Start(alpha=newton.alpha, w=None, warm=True, frame=size)
-    drawn = clients.sum(enter, dict.fromkeys(clients.ids, start))
+    drawn = clients.sum(enter, start)
     own = OwnFrame(drawn.frame, drawn.squares)
-    clients.ask(keep_frame, dict.fromkeys(clients.ids, own))
-    scores = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
+    clients.ask(keep_frame, own)
+    scores = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=scores.z)))
 
 
@@ -439,9 +426,9 @@ def step(
     correct = Correct(0.5 * share * state.products)
     # step 3: second direction
     aimed = clients.sum(correct_aim, dict.fromkeys(state.labelled, correct))
-    counted = clients.sum(count_inside, dict.fromkeys(clients.ids, CountInside(aim=aimed.aim)))
+    counted = clients.sum(count_inside, CountInside(aim=aimed.aim))
     measure = MeasureInside(pull=counted.pull, exact=state.framed)
-    measured = clients.sum(measure_inside, dict.fromkeys(clients.ids, measure))
+    measured = clients.sum(measure_inside, measure)
     state = fl.evolve(state, gram=None)
     enough = _SECOND * state.products * np.maximum(share, _LEAST_RESIDUAL)
     found = _solve(state, clients, measured.gradient, enough, multiply_second)
@@ -505,11 +492,11 @@ def _at(
         framed=state.framed,
         gram=not state.framed,
     )
-    counted = clients.sum(count_inside, dict.fromkeys(clients.ids, count))
+    counted = clients.sum(count_inside, count)
     dual_weights = state.dual_weights + counted.w
     rows = counted.rows if state.framed else None
     measure = MeasureInside(pull=counted.pull, w=dual_weights, rows=rows)
-    measured = clients.sum(measure_inside, dict.fromkeys(clients.ids, measure))
+    measured = clients.sum(measure_inside, measure)
     # discloses for each output ‖w‖² and ‖w(α)‖²
     norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
     return fl.evolve(
@@ -539,7 +526,7 @@ def info(state: InteriorPoint) -> fl.RoundMetrics:
 
 def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, fl.RoundMetrics]:
     """Compute the scores afresh at the primal point, then the certificate."""
-    own = clients.sum(own_scores, dict.fromkeys(clients.ids, Refresh(z=None)))
+    own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=own.z)))
     none = np.zeros_like(state.primal)
     state = _at(state, clients, none, none)

@@ -133,7 +133,6 @@ class Mask:
     counts="numbers of values for chosen rows",
     announced="numbers of chosen rows and public random numbers",
 )
-@dataclass(frozen=True)
 class MaskedRows:
     """A client's rows with curvature less its words: cell by cell, (outputs, samples, features)."""
 
@@ -162,7 +161,6 @@ class Factors:
 
 
 @fl.describe("gradient and curvature of the loss in a secret basis")
-@dataclass(frozen=True)
 class SystemShare:
     """A client's share of half the Hessian and of the gradient, as halves of words.
 
@@ -187,7 +185,6 @@ class InverseRoot:
     zero="the score of zeros in a secret basis",
     far="numbers of columns that lie far from zero",
 )
-@dataclass(frozen=True)
 class OwnVariances:
     """A client's share of the inverse Hessian's diagonal, and of what a row of zeros varies by."""
 
@@ -204,7 +201,6 @@ class ZeroTotal:
 
 
 @fl.describe("how exactly the score of zeros is known")
-@dataclass(frozen=True)
 class ZeroDeviation:
     """A client's share of √(cᵀ H⁻¹ c), which all clients know."""
 
@@ -377,9 +373,8 @@ def reveal_variances(
     # discloses how many columns, of all clients together, are as good as constant beside their mean
     if np.rint(clients.reveal(total.far))[0] > 0:
         return diagonal, known, None
-    asked = dict.fromkeys(clients.ids, ZeroTotal(total.zero))
     # discloses how exactly the intercept is known where all columns are 0
-    deviation: Array = clients.reveal(clients.sum(zero_deviation, asked).deviation)
+    deviation: Array = clients.reveal(clients.sum(zero_deviation, ZeroTotal(total.zero)).deviation)
     return diagonal, known, np.where(known.all(axis=1), deviation**2, np.nan)
 
 
@@ -790,7 +785,7 @@ def _own_part(point: Point, rows: Array) -> NDArray[np.uint64]:
 
 @fl.client_function
 def own_variances(
-    state: Point | Sharing, block: Block, message: InverseRoot, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: InverseRoot
 ) -> tuple[Point, OwnVariances]:
     """Send this client's share of the inverse Hessian's diagonal, and of the row of zeros.
 
@@ -819,7 +814,7 @@ def zero_row(block: Block) -> Array:
 
 @fl.client_function
 def zero_deviation(
-    state: Point | Sharing, block: Block, message: ZeroTotal, rng: fl.RandomKey
+    state: Point | Sharing, block: Block, message: ZeroTotal
 ) -> tuple[Point, ZeroDeviation]:
     """Send this client's share of the length of what a row of zeros varies by.
 

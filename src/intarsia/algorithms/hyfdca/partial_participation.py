@@ -105,7 +105,6 @@ class Missed:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Counted:
     """What a client's part of w changed by."""
 
@@ -122,7 +121,6 @@ class Draw:
 
 
 @fl.describe(u="model weights or their changes", z="each row's model score")
-@dataclass(frozen=True)
 class Drawn:
     """What the model moved by, each feature once; what a client's part of z changed by."""
 
@@ -141,7 +139,6 @@ class AscendThere:
 
 
 @fl.describe(alpha="each row's dual variable", along="terms of the training objective")
-@dataclass(frozen=True)
 class StepsThere:
     """A client's dual steps."""
 
@@ -157,7 +154,6 @@ class Trial:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Pulled:
     """What a client's part of w changes by on trial, and the model with it."""
 
@@ -174,7 +170,6 @@ class Model:
 
 
 @fl.describe(z="each row's model score", square="terms of the training objective")
-@dataclass(frozen=True)
 class TrialScores:
     """What a client's part of z changes by on trial."""
 
@@ -192,7 +187,6 @@ class KeepTrial:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class LossThere:
     """A client's part of the loss of the samples that are there."""
 
@@ -212,7 +206,6 @@ class Candidate:
     z="each row's model score",
     conjugates="terms of the training objective",
 )
-@dataclass(frozen=True)
 class Evaluated:
     """A client's part of w(α), of Xu, and of the dual's data term."""
 
@@ -231,7 +224,6 @@ class ModelTotals:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class ModelObjectives:
     """A client's part of the objectives, each sample and each feature once."""
 
@@ -273,9 +265,7 @@ def enter(before: Any, block: Block, shares: Array, metric: float) -> Place:
 
 
 @fl.client_function
-def count_missed(
-    place: Place, block: Block, message: Missed, rng: fl.RandomKey
-) -> tuple[Place, Counted]:
+def count_missed(place: Place, block: Block, message: Missed) -> tuple[Place, Counted]:
     """Count the duals that the client missed into its part of w."""
     change = message.alpha - place.alpha
     place = replace(place, alpha=message.alpha, alpha_trial=message.alpha)
@@ -287,7 +277,7 @@ def _regularised(place: Place) -> float:
 
 
 @fl.client_function
-def draw_model(place: Place, block: Block, message: Draw, rng: fl.RandomKey) -> tuple[Place, Drawn]:
+def draw_model(place: Place, block: Block, message: Draw) -> tuple[Place, Drawn]:
     """Move the model towards the counted weights; count it into this client's part of z."""
     move = place.pull * (message.w - message.u)
     u = message.u + move
@@ -385,18 +375,14 @@ def _settle_trial(place: Place, taken: float) -> Place:
 
 
 @fl.client_function
-def count_trial(
-    place: Place, block: Block, message: Trial, rng: fl.RandomKey
-) -> tuple[Place, Pulled]:
+def count_trial(place: Place, block: Block, message: Trial) -> tuple[Place, Pulled]:
     """Send what this client's part of w changes by, and the model with it."""
     w = gather(block.x, message.alpha - place.alpha) / _regularised(place)
     return replace(place, alpha_trial=message.alpha), Pulled(w, w * place.pull)
 
 
 @fl.client_function
-def multiply_trial(
-    place: Place, block: Block, message: Model, rng: fl.RandomKey
-) -> tuple[Place, TrialScores]:
+def multiply_trial(place: Place, block: Block, message: Model) -> tuple[Place, TrialScores]:
     """Send what this client's part of z changes by."""
     change = message.u - place.u
     weight = _feature_share(place, message.present) / place.pull
@@ -406,9 +392,7 @@ def multiply_trial(
 
 
 @fl.client_function
-def keep_trial(
-    place: Place, block: Block, message: KeepTrial, rng: fl.RandomKey
-) -> tuple[Place, LossThere]:
+def keep_trial(place: Place, block: Block, message: KeepTrial) -> tuple[Place, LossThere]:
     """Keep what the search took; send the loss of this client's samples."""
     place, before = _settle_trial(place, message.taken), place.before
     mine = find_read(before, message.present)
@@ -422,9 +406,7 @@ def _loss(place: Place, block: Block, z: Array, mine: NDArray[np.int64]) -> floa
 
 
 @fl.client_function
-def part_of_dual(
-    place: Place, block: Block, message: Candidate, rng: fl.RandomKey
-) -> tuple[Place, Evaluated]:
+def part_of_dual(place: Place, block: Block, message: Candidate) -> tuple[Place, Evaluated]:
     """Send this client's part of w(α), of Xu, and of the dual's data term."""
     alpha, before = message.alpha, place.before
     held = before.label_share > 0
@@ -438,7 +420,7 @@ def part_of_dual(
 
 @fl.client_function
 def part_of_objectives(
-    place: Place, block: Block, message: ModelTotals, rng: fl.RandomKey
+    place: Place, block: Block, message: ModelTotals
 ) -> tuple[Place, ModelObjectives]:
     """Send this client's part of the objectives."""
     before, mine = place.before, find_read(place.before)
@@ -452,9 +434,7 @@ def part_of_objectives(
 
 
 @fl.client_function
-def keep_model(
-    place: Place, block: Block, message: Keep, rng: fl.RandomKey
-) -> tuple[Place, fl.Ready]:
+def keep_model(place: Place, block: Block, message: Keep) -> tuple[Place, fl.Ready]:
     """Keep the weights to predict with."""
     return replace(place, model=message.u), fl.Ready()
 
@@ -560,7 +540,7 @@ def certify(partial: Partial, clients: fl.Clients) -> tuple[Partial, fl.RoundMet
             f"away, above the {start:.3g} of a model of zeros: run more rounds, or raise "
             "algorithm.proximal."
         )
-    clients.ask(keep_model, dict.fromkeys(clients.ids, Keep(weights)))
+    clients.ask(keep_model, Keep(weights))
     info = fl.RoundMetrics.certified(primal, dual, PHASE)
     return replace(partial, best=weights, lowest=primal), info, weights, duals
 
@@ -570,9 +550,9 @@ def _objectives(
 ) -> tuple[float, float, float, float]:
     """Return P(0), P(u), the highest D(sα) for s from 0 to 1, and that s."""
     ridge = partial.regularisation
-    parts = clients.sum(part_of_dual, dict.fromkeys(clients.ids, Candidate(u, alpha)))
+    parts = clients.sum(part_of_dual, Candidate(u, alpha))
     totals = ModelTotals(u=u, w=parts.w, z=parts.z)
-    sums = clients.sum(part_of_objectives, dict.fromkeys(clients.ids, totals))
+    sums = clients.sum(part_of_objectives, totals)
     # discloses the dual's data term at a few points, Σ l(z_i), Σ l(0), ‖u‖², ‖w(α)‖²
     conjugates = clients.reveal(parts.conjugates) / partial.samples
     loss, zero, square, square_dual = clients.reveal(sums.at).tolist()

@@ -21,7 +21,7 @@ from intarsia.algorithms.hyfdca import (
 )
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial
-from intarsia.core.algorithm import RandomKey, Release, evolve
+from intarsia.core.algorithm import Release, evolve
 from intarsia.core.block import Array, Block, ClientId, places_of
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import (
@@ -246,7 +246,7 @@ class Client:
     retired: ClassVar[frozenset[str]] = frozenset({"counted_cells", "label_key"})
 
 
-def init_server(options: HyFDCA, schema: Schema, rng: RandomKey) -> Server:
+def init_server(options: HyFDCA, schema: Schema) -> Server:
     """Return the server's state before the set-up."""
     return Server(
         options,
@@ -378,7 +378,6 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: RandomKey,
     *,
     release: Release | None = None,
 ) -> Client:

@@ -108,7 +108,7 @@ def _sent(options: HyFEM, extractors: Any, columns: Any = None, rest: Any = None
     return Whole(*(None if one is None else network.rounded(one, kind) for one in parts))
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on."""
     start = server.start
     if start.extractors is None:
@@ -168,7 +168,7 @@ def _with_classifiers(server: Server, clients: fl.Clients) -> Server:
     options, first = server.options, server.whole.rest is None
     total = clients.sum(at_client.local_training, _broadcast(server, clients))
     # discloses each client's classifier and its classes: once, or in every round
-    replies = clients.ask(at_client.send_classifier, dict.fromkeys(clients.ids, fl.Ready()))
+    replies = clients.ask(at_client.send_classifier, fl.Ready())
     before = server.start if first else server.whole
     assert server.start.extractors is not None
     assert before.columns is not None
@@ -220,7 +220,7 @@ def _own_columns(server: Server, client: ClientId) -> Any:
     return {name: columns[name] for name, owners in server.owners.items() if client in owners}
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train; add up their parts of the change."""
     server = fl.evolve(server, rounds=server.rounds + 1)
     if server.options.shares == "nothing":
@@ -256,9 +256,7 @@ def _with_classes(server: Server, clients: fl.Clients) -> Server:
     return fl.evolve(server, seen=total.classes, seen_by_block=by_block, counted=there)
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the cross-entropy of the clients' networks over all their samples."""
     messages = _broadcast(server, clients)
     return server, fl.RoundMetrics(
@@ -268,7 +266,7 @@ def certify(
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Give every client the server's network, and open it to the server, whose model it is."""
-    _, info = certify(server, clients, rng)
+    _, info = certify(server, clients)
     whole = server.whole
     if whole.rest is None:
         return fl.FinalResult(info)
@@ -330,6 +328,7 @@ HYFEM = fl.Algorithm(
     round=round,
     certify=certify,
     conclude=conclude,
+    absences=True,
     states=(Server, at_client.Client, HyFEM, Whole, Composition, Extractor),
     model=fl.Model(
         predict=at_client.predict,

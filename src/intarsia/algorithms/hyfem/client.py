@@ -40,7 +40,6 @@ _ALMOST = 1 - 1e-3  # of the blocks that a row keeps: all of them, rounded
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Whole:
     """The server's network, sealed: what it starts from, or what it has come to."""
 
@@ -69,7 +68,6 @@ class Weight:
 
 
 @fl.describe("the client's weight in each class that it has")
-@dataclass(frozen=True)
 class Seen:
     """The client's p_m for each class that it has rows of, else 0."""
 
@@ -97,7 +95,6 @@ class Told:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Change:
     """A client's part of the server's change, weighed."""
 
@@ -289,9 +286,7 @@ def held_classes(block: Block, outputs: int) -> NDArray[np.bool_]:
 
 
 @fl.client_function
-def send_start(
-    client: Client, block: Block, message: Whole, rng: fl.RandomKey
-) -> tuple[Client, Whole]:
+def send_start(client: Client, block: Block, message: Whole) -> tuple[Client, Whole]:
     """Send what the total starts from."""
     return client, message
 
@@ -300,9 +295,7 @@ send_start = fl.one_sender(send_start, "extractors", "columns", "rest")
 
 
 @fl.client_function
-def weigh_classes(
-    client: Client, block: Block, message: Weight, rng: fl.RandomKey
-) -> tuple[Client, Seen]:
+def weigh_classes(client: Client, block: Block, message: Weight) -> tuple[Client, Seen]:
     """Send the client's weight for each class that it has."""
     own: Array = np.where(client.classes, client.shares[client.name], 0.0)
     wanted = client.options.softmax == "balanced" or not client.made_of.hidden
@@ -350,7 +343,7 @@ train_alone = replace(train_alone, stream=local_training.name)
 
 @fl.client_function
 def send_classifier(
-    client: Client, block: Block, message: fl.Ready, rng: fl.RandomKey
+    client: Client, block: Block, message: fl.Ready
 ) -> tuple[Client, OwnClassifier]:
     """Send the classifier as it is, and which of its rows count."""
     own = nets.parts_of(client.made_of, client.parameters)
@@ -410,9 +403,7 @@ def _of_classes(client: Client, share: float, total: Array | None) -> Array:
 
 
 @fl.client_function
-def part_of_loss(
-    client: Client, block: Block, message: Told, rng: fl.RandomKey
-) -> tuple[Client, Loss]:
+def part_of_loss(client: Client, block: Block, message: Told) -> tuple[Client, Loss]:
     """Keep the server's network; send the client's part of the loss."""
     client = _opened(client, message)
     found = nets.scores(client.made_of, client.parameters, block)

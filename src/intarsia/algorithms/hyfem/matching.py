@@ -10,7 +10,7 @@ next round starts. A neuron that is opened because that is cheaper (`growth`) ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 @fl.describe("network parameters or their changes", classes="which classes a client has rows of")
-@dataclass(frozen=True)
 class OwnClassifier:
     """A client's classifier, and the classes that it has rows of."""
 

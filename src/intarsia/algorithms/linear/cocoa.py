@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -91,7 +90,6 @@ class Ascend:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class PrimalChange:
     """What w moves by from a client's steps."""
 
@@ -99,7 +97,6 @@ class PrimalChange:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objectives:
     """A client's part of the objectives."""
 
@@ -111,7 +108,6 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: fl.RandomKey,
     *,
     release: fl.Release | None = None,
 ) -> Client:
@@ -158,9 +154,7 @@ def local_dual_ascent(
 
 @fl.told_the_same
 @fl.client_function
-def objectives(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, Objectives]:
+def objectives(client: Client, block: Block, message: Weights) -> tuple[Client, Objectives]:
     """Keep the model; send this client's part of the objectives."""
     loss, w = losses.loss_code(client.options.loss), message.w
     y, shape = targets(block, len(w)), losses.shape_of(client.options)
@@ -174,7 +168,7 @@ def objectives(
 
 @fl.client_function
 def propose(
-    client: Client | Certifying, block: Block, message: Propose, rng: fl.RandomKey
+    client: Client | Certifying, block: Block, message: Propose
 ) -> tuple[Certifying, Proposed]:
     """Send this client's share of the model, and its duals."""
     training = client.training if isinstance(client, Certifying) else client
@@ -188,7 +182,7 @@ def propose(
     )
 
 
-def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: CoCoA, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -219,21 +213,19 @@ def init_server(options: CoCoA, schema: Schema, rng: fl.RandomKey) -> Server:
     return Server(options, len(schema.samples))
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
     message = Ascend(w=server.w)
     # step 1: local dual ascent
-    change = clients.sum(local_dual_ascent, dict.fromkeys(clients.ids, message))
+    change = clients.sum(local_dual_ascent, message)
     # step 2: aggregation
     w = server.w + change.w * server.options.gamma
     return replace(server, w=w), fl.RoundMetrics(phase=_PHASE)
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the objectives over all clients."""
-    parts = clients.sum(objectives, dict.fromkeys(clients.ids, Weights(server.w)))
+    parts = clients.sum(objectives, Weights(server.w))
     # discloses the data loss, the dual's data term and ‖w‖²
     loss, conjugate, square = clients.reveal(parts.at).tolist()
     ridge = 0.5 * server.options.regularisation * square
@@ -259,9 +251,9 @@ COCOA = fl.Algorithm(
     setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(sealed_weights.conclude, certify=certify),
+    absences=True,
     states=(Server, Client, CoCoA, fl.Release),
-    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    model=fl.Model(additive=True, kind="linear"),
     disclosure=fl.Disclosure(
         sends=fl.opening(
             dict.fromkeys(["Ascend.w", "Weights.w"], _W),

@@ -102,7 +102,6 @@ class Descend:
 
 
 @fl.describe("model weights or their changes")
-@dataclass(frozen=True)
 class Change:
     """A client's part of the change of the average."""
 
@@ -110,7 +109,6 @@ class Change:
 
 
 @fl.describe("each row's model score")
-@dataclass(frozen=True)
 class Scores:
     """A client's part of the scores, or their total."""
 
@@ -118,7 +116,6 @@ class Scores:
 
 
 @fl.describe("terms of the training objective")
-@dataclass(frozen=True)
 class Objective:
     """A client's part of the objective."""
 
@@ -130,7 +127,6 @@ def init_client(
     schema: Schema,
     client: ClientId,
     block: Block,
-    rng: fl.RandomKey,
     *,
     release: fl.Release | None = None,
 ) -> Client:
@@ -232,18 +228,14 @@ def _draw(rng: fl.RandomKey, rows: int, length: int) -> NDArray[np.int64]:
 
 @fl.told_the_same
 @fl.client_function
-def part_of_scores(
-    client: Client, block: Block, message: Weights, rng: fl.RandomKey
-) -> tuple[Client, Scores]:
+def part_of_scores(client: Client, block: Block, message: Weights) -> tuple[Client, Scores]:
     """Keep the model; send this client's part of the scores."""
     return replace(client, w=message.w), Scores(scores(block.x, message.w))
 
 
 @fl.told_the_same
 @fl.client_function
-def part_of_objective(
-    client: Client, block: Block, message: Scores, rng: fl.RandomKey
-) -> tuple[Client, Objective]:
+def part_of_objective(client: Client, block: Block, message: Scores) -> tuple[Client, Objective]:
     """Send this client's part of the objective."""
     held = client.label_share > 0
     y = targets(block, len(message.z))[:, held]
@@ -253,7 +245,7 @@ def part_of_objective(
     return client, Objective(np.array([(loss @ client.label_share[held]).sum(), square]))
 
 
-def init_server(options: FedAvg, schema: Schema, rng: fl.RandomKey) -> Server:
+def init_server(options: FedAvg, schema: Schema) -> Server:
     """Return the server's state before the set-up.
 
     Raises
@@ -274,7 +266,6 @@ def init_server(options: FedAvg, schema: Schema, rng: fl.RandomKey) -> Server:
 def round(
     server: Server,
     clients: fl.Clients,
-    rng: fl.RandomKey,
     *,
     descent: fl.ClientFunction = local_descent,
 ) -> tuple[Server, fl.RoundMetrics]:
@@ -282,17 +273,15 @@ def round(
     number = server.rounds + 1
     message = Descend(w=server.w, number=number, present=tuple(clients.ids))
     # step 1: local descent
-    change = clients.sum(descent, dict.fromkeys(clients.ids, message))
+    change = clients.sum(descent, message)
     # step 2: averaging
     return replace(server, w=server.w + change.w, rounds=number), fl.RoundMetrics(phase="averaging")
 
 
-def certify(
-    server: Server, clients: fl.Clients, rng: fl.RandomKey
-) -> tuple[Server, fl.RoundMetrics]:
+def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Return the objective of the model over all clients; there is no dual to bound it from."""
-    products = clients.sum(part_of_scores, dict.fromkeys(clients.ids, Weights(server.w)))
-    parts = clients.sum(part_of_objective, dict.fromkeys(clients.ids, Scores(products.z)))
+    products = clients.sum(part_of_scores, Weights(server.w))
+    parts = clients.sum(part_of_objective, Scores(products.z))
     # discloses the data loss and ‖w‖²
     loss, square = clients.reveal(parts.at).tolist()
     primal = loss / server.samples + 0.5 * server.options.regularisation * square
@@ -342,9 +331,9 @@ FEDAVG = fl.Algorithm(
     setup=sealed_weights.setup,
     round=round,
     certify=certify,
-    conclude=partial(sealed_weights.conclude, certify=certify),
+    absences=True,
     states=(Server, Client, FedAvg, Copies, Learners, fl.Release),
-    model=fl.Model(predict=sealed_weights.predict, additive=True, kind="linear"),
+    model=fl.Model(additive=True, kind="linear"),
     disclosure=_disclosure(local_descent),
     private=private,
 )

@@ -26,7 +26,6 @@ class CountLabels:
 
 
 @fl.describe("the number and the sum of labels")
-@dataclass(frozen=True)
 class LabelSums:
     """A client's part of them, or the total."""
 
@@ -34,7 +33,6 @@ class LabelSums:
 
 
 @fl.describe("the sum of squared deviations of labels")
-@dataclass(frozen=True)
 class LabelSquares:
     """A client's part of the squared deviations."""
 
@@ -56,9 +54,9 @@ class Settled:
 
 def settle(clients: fl.Clients) -> None:
     """Let all clients know mean and deviation of the labels."""
-    sums = clients.sum(count_labels, dict.fromkeys(clients.ids, CountLabels())).at
-    squares = clients.sum(square_labels, dict.fromkeys(clients.ids, LabelSums(sums))).at
-    clients.ask(settle_labels, dict.fromkeys(clients.ids, LabelSpread(sums, squares)))
+    sums = clients.sum(count_labels, CountLabels()).at
+    squares = clients.sum(square_labels, LabelSums(sums)).at
+    clients.ask(settle_labels, LabelSpread(sums, squares))
 
 
 def on_scale(client: Any, block: Block) -> Block:
@@ -73,9 +71,7 @@ def _labels(block: Block) -> Array:
 
 
 @fl.client_function
-def count_labels(
-    client: Any, block: Block, message: CountLabels, rng: fl.RandomKey
-) -> tuple[Any, LabelSums]:
+def count_labels(client: Any, block: Block, message: CountLabels) -> tuple[Any, LabelSums]:
     """Send the number of labels and their sum."""
     y = _labels(block)
     return client, LabelSums(np.array([float(len(y)), float(y.sum())]))
@@ -83,9 +79,7 @@ def count_labels(
 
 @fl.told_the_same
 @fl.client_function
-def square_labels(
-    client: Any, block: Block, message: LabelSums, rng: fl.RandomKey
-) -> tuple[Any, LabelSquares]:
+def square_labels(client: Any, block: Block, message: LabelSums) -> tuple[Any, LabelSquares]:
     """Keep the mean; send the squared deviations from it."""
     centre = float(message.at[1] / message.at[0])
     squares = float(((_labels(block) - centre) ** 2).sum())
@@ -93,9 +87,7 @@ def square_labels(
 
 
 @fl.client_function
-def settle_labels(
-    client: Any, block: Block, message: LabelSpread, rng: fl.RandomKey
-) -> tuple[Any, Settled]:
+def settle_labels(client: Any, block: Block, message: LabelSpread) -> tuple[Any, Settled]:
     """Keep the deviation; labels that are all the same stay as they are."""
     spread = float(np.sqrt(message.squares[0] / message.sums[0]))
     return fl.evolve(client, spread=spread or 1.0), Settled()

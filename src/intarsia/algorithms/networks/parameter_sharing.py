@@ -72,7 +72,6 @@ class Client:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Start:
     """What training starts from, told to one client; the others get none of it."""
 
@@ -89,7 +88,6 @@ class Shared:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Change:
     """By how much one client moved what all share, or the total."""
 
@@ -97,7 +95,6 @@ class Change:
 
 
 @fl.describe("counts and summed losses of training rows")
-@dataclass(frozen=True)
 class Loss:
     """A client's part of the loss."""
 
@@ -135,9 +132,7 @@ def init_client(
 
 
 @fl.client_function
-def send_start(
-    client: Client, block: Block, message: Start, rng: fl.RandomKey
-) -> tuple[Client, Start]:
+def send_start(client: Client, block: Block, message: Start) -> tuple[Client, Start]:
     """Send what the total starts from."""
     return client, message
 
@@ -303,7 +298,7 @@ def allowed(server: Server, client: ClientId) -> Mapping[str, Sequence[Any]]:
     return {"Start.shared": (None, server.start.shared)}
 
 
-def setup(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
+def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the server drew, as a total that it cannot read from then on.
 
     Labels that are numbers are brought to one scale before.
@@ -324,16 +319,15 @@ def shares(options: NetworkOptions) -> bool:
 
 def start_alike(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Server:
     """Set up, and let all clients' own networks start from the one that the server drew."""
-    server = setup(server, clients, rng)
+    server = setup(server, clients)
     if server.shared is not None:
         clients.ask(take_start, broadcast(server, clients))
     return server
 
 
-def broadcast(server: Server, clients: fl.Clients) -> dict[ClientId, Shared]:
-    """Return the message of what all share, for each client that is there."""
-    message = Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
-    return dict.fromkeys(clients.ids, message)
+def broadcast(server: Server, clients: fl.Clients) -> Shared:
+    """Return the message of what all share."""
+    return Shared(shared=server.shared, round=server.rounds, clients=len(clients.ids))
 
 
 def weight_of_sum(server: Server, clients: fl.Clients) -> float:
@@ -368,7 +362,7 @@ def train_and_average(
 
 
 def mean_loss(
-    clients: fl.Clients, part: fl.ClientFunction, messages: Mapping[ClientId, Any], rounds: int
+    clients: fl.Clients, part: fl.ClientFunction, messages: fl.Messages, rounds: int
 ) -> float:
     """Return the loss over all clients' labelled samples, from what `part` sends of it: a `Loss`.
 
@@ -391,7 +385,6 @@ def mean_loss(
 def certify(
     server: Server,
     clients: fl.Clients,
-    rng: fl.RandomKey,
     *,
     part_of_loss: fl.ClientFunction = part_of_loss,
 ) -> tuple[Server, fl.RoundMetrics]:
@@ -411,7 +404,7 @@ def conclude(
     """Let every client train a last time if it is to; the networks stay at the clients."""
     if server.options.final_epochs:
         clients.ask(personalise, broadcast(server, clients))
-    _, info = certify(server, clients, rng, part_of_loss=part_of_loss)
+    _, info = certify(server, clients, part_of_loss=part_of_loss)
     return fl.FinalResult(info)
 
 
@@ -495,6 +488,7 @@ def network_algorithm(
         },
         name=name,
         hyperparameters=options,
+        absences=True,
         states=(Server, Client, options, Start, *states),
         model=fl.Model(
             predict=predict,

@@ -330,6 +330,7 @@ OWN_NETWORKS = fl.Algorithm(
     round=partial(sharing.train_and_average, training=local_training, alone=local_training),
     certify=partial(sharing.certify, part_of_loss=part_of_loss),
     conclude=partial(sharing.conclude, personalise=personalise, part_of_loss=part_of_loss),
+    absences=True,
     states=(Server, Client, OwnNetworks, sharing.Start),
     model=fl.Model(
         predict=predict,

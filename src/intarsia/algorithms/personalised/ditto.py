@@ -89,7 +89,7 @@ certify = partial(sharing.certify, part_of_loss=part_of_own_loss)
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Return how good the clients' own networks are, which stay with them."""
-    return fl.FinalResult(certify(server, clients, rng)[1])
+    return fl.FinalResult(certify(server, clients)[1])
 
 
 DITTO = sharing.network_algorithm(

@@ -77,7 +77,6 @@ class Points:
 
 
 @fl.describe("similarities of random points as a network sees them")
-@dataclass(frozen=True)
 class Kernel:
     """The inner products of the embedded points at one client, or their total."""
 
@@ -122,9 +121,7 @@ def _objective(options: FedHeNN) -> Callable[[nn.Module, Batch], Any]:
 
 @fl.told_the_same
 @fl.client_function
-def send_kernel(
-    client: Client, block: Block, message: Points, rng: fl.RandomKey
-) -> tuple[Client, Kernel]:
+def send_kernel(client: Client, block: Block, message: Points) -> tuple[Client, Kernel]:
     """Embed the points; send their inner products."""
     x = _points(client.options, features_of(client.options, block), message.key)
     names = tuple(map(str, range(x.shape[1])))
@@ -194,15 +191,15 @@ def _normed(kernel: Array) -> Array:
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there train towards the mean of their kernels."""
     server = fl.evolve(server, rounds=server.rounds + 1)
-    clients.ask(local_training, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
+    clients.ask(local_training, _mean_kernel(server, clients, rng))
     return server, fl.RoundMetrics(phase="local")
 
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
     """Let every client train a last time; the networks stay at the clients."""
     if server.options.final_epochs:
-        clients.ask(personalise, dict.fromkeys(clients.ids, _mean_kernel(server, clients, rng)))
-    _, info = sharing.certify(server, clients, rng)
+        clients.ask(personalise, _mean_kernel(server, clients, rng))
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info)
 
 
@@ -211,7 +208,7 @@ def _mean_kernel(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> Simi
     if server.options.similarity_weight == 0:
         return Similar(key=0, kernel=None, round=server.rounds)
     key = rng.fold_in("points").integer()
-    total = clients.sum(send_kernel, dict.fromkeys(clients.ids, Points(key)))
+    total = clients.sum(send_kernel, Points(key))
     part = 1 / sharing.weight_of_sum(server, clients)
     return Similar(key=key, kernel=total.at * part, round=server.rounds)
 

@@ -248,14 +248,14 @@ def conclude_tuned(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl
     if server.options.final_epochs:
         clients.ask(fine_tune, sharing.broadcast(server, clients))
         server = fl.evolve(server, shared=None)  # from here on each client's network is its own
-    _, info = sharing.certify(server, clients, rng)
+    _, info = sharing.certify(server, clients)
     return fl.FinalResult(info)
 
 
 def join(clients: fl.Clients, options: HetFedRep, shared: Array) -> None:
     """Let new clients learn φ and β to the α of a finished federation, in `final_epochs`."""
     message = sharing.Shared(shared=shared, round=0)
-    clients.ask(personalise, dict.fromkeys(clients.ids, message))
+    clients.ask(personalise, message)
 
 
 FEDREP = sharing.network_algorithm(

@@ -62,7 +62,6 @@ class Average:
 
 
 @fl.describe("network parameters or their changes")
-@dataclass(frozen=True)
 class Parameters:
     """All parameters of a client's network, or their total or mean."""
 
@@ -90,18 +89,14 @@ def _trained(calls: Sequence[fl.ClientCall[Shared]], epochs: int) -> list[tuple[
 
 
 @fl.client_function
-def send_network(
-    client: Client, block: Block, message: Average, rng: fl.RandomKey
-) -> tuple[Client, Parameters]:
+def send_network(client: Client, block: Block, message: Average) -> tuple[Client, Parameters]:
     """Send the client's network, for a sum that the server does not read."""
     own = part_vector(client.parameters, client.options.shared_parts)
     return client, Parameters(client.weight * own)
 
 
 @fl.client_function
-def mix(
-    client: Client, block: Block, message: Parameters, rng: fl.RandomKey
-) -> tuple[Client, fl.Ready]:
+def mix(client: Client, block: Block, message: Parameters) -> tuple[Client, fl.Ready]:
     """Step towards the mean network."""
     parts = client.options.shared_parts
     own = part_vector(client.parameters, parts)
@@ -125,9 +120,9 @@ def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Serve
     drawn = rng.fold_in("aggregation").generator().random()
     if not options.shared_parts or drawn >= options.aggregation:
         return server, fl.RoundMetrics(phase="local")
-    total = clients.sum(send_network, dict.fromkeys(clients.ids, Average()))
+    total = clients.sum(send_network, Average())
     mean = Parameters(at=total.at * (1 / sharing.weight_of_sum(server, clients)))
-    clients.ask(mix, dict.fromkeys(clients.ids, mean))
+    clients.ask(mix, mean)
     return server, fl.RoundMetrics(phase="averaging")
 
 

@@ -91,7 +91,7 @@ def train_envelope(calls: Sequence[fl.ClientCall[Shared]]) -> list[tuple[Client,
     ]
 
 
-def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
+def round(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Let the clients that are there step with w; step to the average."""
     server = fl.evolve(server, rounds=server.rounds + 1)
     total = clients.sum(train_envelope, sharing.broadcast(server, clients))

@@ -237,7 +237,9 @@ class Caller:
             while not all(one.done for one in waiting.values()):
                 refusals = sum(one.refused for one in waiting.values())
                 tried = all(one.tried for one in waiting.values())
-                first = next(one for one in waiting.values() if one.failed or not one.done)
+                first = next((one for one in waiting.values() if one.failed or not one.done), None)
+                if first is None:
+                    break  # the last one has answered since
                 if first.failed or (tried and refusals > max(0, may_go)):
                     break
                 if not progress.wait(max(0.0, end - time.monotonic())):

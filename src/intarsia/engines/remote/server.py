@@ -13,11 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, RandomKey, evolve
+from intarsia.core.algorithm import Algorithm, ClientFunction, Messages, RandomKey, evolve
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
-from intarsia.engines.communication_log import RECORDS, CommunicationLog, Exchange, Version
+from intarsia.engines.communication_log import (
+    RECORDS,
+    CommunicationLog,
+    Exchange,
+    Version,
+    addressed,
+)
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.caller import Caller
 from intarsia.engines.remote.replies import Replies, check_piece, malformed, shape_of
@@ -72,11 +78,11 @@ class Remote:
         """Return whether contributions are hidden from the server."""
         return self.books.mode != "plain"
 
-    def ask(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
+    def ask(self, fn: ClientFunction, messages: Messages) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
         return self._run("ask", fn, messages).replies
 
-    def sum(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> SealedTotal:
+    def sum(self, fn: ClientFunction, messages: Messages) -> SealedTotal:
         """Run `fn` at each client that has a message; the server gets the sealed total."""
         return self._run("sum", fn, messages).total()
 
@@ -159,7 +165,7 @@ class Remote:
         """Return the server's random key for this round."""
         return RandomKey((self._seed, self.books.round, "server", *words))
 
-    def schema(self, part: str) -> Schema:
+    def schema(self, part: str = "train") -> Schema:
         """Return the public schema of a part."""
         return self._schemas[part]
 
@@ -186,10 +192,8 @@ class Remote:
         """Let each site make the state that it starts the experiment's algorithm with."""
         self._caller.call("stage", wire.BEGIN, dict.fromkeys(self._clients, b""))
 
-    def _run(
-        self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Mapping[ClientId, Any]
-    ) -> Exchange:
-        exchange = Exchange(self.books, kind, fn, messages)
+    def _run(self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Messages) -> Exchange:
+        exchange = Exchange(self.books, kind, fn, addressed(self, fn, messages))
         bodies: dict[ClientId, bytes] = {}
         written: dict[int, bytes] = {}  # of messages with nothing sealed: the same for all
         for client, message in exchange.messages.items():
