@@ -24,6 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
@@ -48,6 +51,10 @@ _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generat
 _THREADS: Final = 16
 _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 _CALLS: Final = 200  # after which a site gives memory back
+_ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
+# Seconds after which a site asks for its next task: while a job is set up, and from then on, when
+# there is none left but to end.
+_SET_UP, _AT_WORK = 0.2, 2.0
 
 
 def _chunks(self: Any) -> str:
@@ -126,18 +133,60 @@ def _without_tensors() -> None:
     sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # none
 
 
+def _import_ahead() -> None:
+    """Import what a kit names while the library sets the job up: its processes wait for each other.
+
+    Whatever is wrong is said when the entry point is called. A job's process begins in its kit.
+    """
+
+    def imported() -> None:
+        with contextlib.suppress(Exception):
+            _entry_point(Path("local"), "job")
+
+    threading.Thread(target=imported, name="imports", daemon=True).start()
+
+
+class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
+    """Notes in the server's process that a site has connected: its process is a new one.
+
+    Whoever supervises runs then asks the sites at once, not when it is time to.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self._file = Path(file)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Note a registration; what cannot be written is seen when it is time to."""
+        if event_type == EventType.CLIENT_REGISTER_PROCESSED:
+            with contextlib.suppress(OSError):
+                self._file.touch()
+
+
+def newest_arrival(kit: Path) -> int:
+    """Return when a site connected to a server last, in nanoseconds; 0: none has so far."""
+    try:
+        return (kit / "local" / _ARRIVALS).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 class ServerSide:
     """The server's component of a job."""
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
         _without_tensors()
+        _import_ahead()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
     def main(self) -> None:
         """Run the experiment, or go on with it."""
         context = collab.context
-        lines = Lines(list(context.clients))
+        proxies = list(context.clients)
+        for proxy in proxies[:1]:  # all have the one engine
+            proxy.backend.engine.server.runner_config.task_request_interval = _AT_WORK
+        lines = Lines(proxies)
         folder = Path(context.workspace.get_site_config_dir())
         _entry_point(folder, "job")(folder, self.run, lines)
 
@@ -153,6 +202,7 @@ class SiteSide:
         self._lock = threading.Lock()
         self._calls = 0
         _without_tensors()
+        _import_ahead()
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
@@ -209,6 +259,7 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> 
     executor = component("executor", _EXECUTOR, client_obj_id="site", **threads)
     server = {
         "format_version": 2,
+        "server": {"task_request_interval": _SET_UP},
         "workflows": [controller],
         "components": [component("server", f"{_HERE}.ServerSide", run=run)],
     }
@@ -379,7 +430,9 @@ def _made_safe(kit: Path, *, server: bool) -> None:
         components = resources.get("components", [])
         resources["components"] = [one for one in components if ".logging." not in one["path"]]
         if server:
-            resources["components"].append(revocation.component(kit))
+            noted = {"file": str(local / _ARRIVALS)}
+            arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
+            resources["components"] += [revocation.component(kit), arrivals]
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         (local / "resources.json").write_text(text, encoding="utf-8")
     rights = local / "authorization.json.default"
