@@ -56,10 +56,10 @@ def main() -> None:
     title = f'A site that was killed and is back, {arguments.sites} sites, "{arguments.absent}"'
     notes = (
         "Seconds from the start of the site, or from the request for a run: until the site has "
-        "connected, another job is submitted, all its processes have begun, and an exchange more "
-        "is done. CPU: seconds of the job's processes until then, and "
-        f"of all that ran on the machine of {os.cpu_count()} cores meanwhile. Load: of the last "
-        "minute; a machine for each site would have less than a third of it to do."
+        "connected, another job is submitted, all its processes have begun, and a site has "
+        "answered the first call, or another round or the set-up is done. CPU: seconds of the "
+        f"job's processes until then, and of all that ran on the machine of {os.cpu_count()} cores "
+        "meanwhile. Load: of the last minute."
     )
     show(title, COLUMNS, rows)
     print(notes)
@@ -134,18 +134,17 @@ class Measured:
         tree = four_sites.tree("hyfdca", self._described, self._four.tables, name=run)
         tree["experiment"].update(rounds=rounds, evaluate_every=0, checkpoint_seconds=1.0)
         tree["algorithm"] = {"name": "fedavg", "loss": "logistic"}
-        tree.pop("client", None)
         self._four.submit(tree, self._patience)
 
     def _until_it_goes_on(self, run: str, before: str, act: Callable[[], None]) -> list[str]:
         arrivals = self._four.kits / "server" / "local" / "arrivals"
-        connected, exchanged = arrivals.stat().st_mtime, self._journal(run)
+        connected, reached = arrivals.stat().st_mtime, self._reached(run, new=not before)
         begin, busy = time.time(), _busy()
         act()
         _seconds(lambda: self._job(run) not in ("", before))
         submitted, arrived = time.time() - begin, arrivals.stat().st_mtime
         there = arrived - begin if arrived != connected else None
-        _seconds(lambda: self._journal(run) > exchanged)
+        _seconds(lambda: self._reached(run, new=not before) > reached)
         on, job = time.time() - begin, self._job(run)
         processes = _processes(job)
         begun = [one.create_time() - begin for one in processes]
@@ -157,13 +156,12 @@ class Measured:
         path = self._four.kits / "server" / "local" / "runs" / run / "job.id"
         return path.read_text() if path.is_file() else ""
 
-    def _journal(self, run: str) -> tuple[str, int]:
-        """Return how much the server has written down of exchanges; it only grows."""
-        with contextlib.suppress(FileNotFoundError):
-            journal = (self._four.out(run) / "journal").glob("*.journal")
-            sizes = [(one.name, one.stat().st_size) for one in journal]
-            return max((one for one in sizes if one[1]), default=("", 0))
-        return "", 0
+    def _reached(self, run: str, *, new: bool) -> int:
+        """Return how far a run is: of a new one, whether a site has answered; else the rounds."""
+        out = self._four.out(run)
+        if not new:
+            return self._four.standing(run).round + (out / "set-up.state").is_file()
+        return int(any(one.stat().st_size for one in (out / "journal").glob("*.journal")))
 
 
 def _processes(job: str) -> list[psutil.Process]:

@@ -58,8 +58,6 @@ _ENDS: Final = "ends.json"
 _MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
 _SILENT: Final = "silent.json"  # sites whose answer a run waits for before its job is submitted
 _TICK: Final = 0.2  # seconds between looks whether there is something to look at
-# Seconds after which a site that has connected answers: a question of before is waited for in vain.
-_SETTLED: Final = 0.5
 _DONE: Final = "FINISHED"
 _RUNNING: Final = "RUNNING"  # status of a job of which every site has started its part
 ENTRY_POINTS: Final = {"job": f"{__name__}.run_in_job"}  # what a job runs at the server
@@ -389,7 +387,6 @@ def supervise(
         if (latest := arrived()) != newest:
             newest = latest
             looked.clear()
-            time.sleep(_SETTLED)
         answers = cache(jobs.sites)  # asked once for all runs
         for one in list_statuses(folder):
             name, now = one.name, time.monotonic()

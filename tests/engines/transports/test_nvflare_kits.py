@@ -133,17 +133,32 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
         {"client_name": "post", "status": "no_jobs"},
         {"client_name": "shop", "status": "no_reply"},
     ]
+    # a site that is starting loses a question, which is waited for in vain, and answers the next
+    late, now, patience = {"client_name": "late", "status": "no_reply"}, [0.0], []
+    known = {**late, "status": "no_jobs"}
+
+    def ask():
+        if len(patience) == 1:
+            now[0] += patience[0]
+            return [*statuses, late]
+        return [*statuses, known]
 
     def session(*given, **more):
         sys.stdout.write("a line of the framework\n")
         cell = SimpleNamespace(send_request=None)
         return SimpleNamespace(
-            get_client_job_status=lambda: statuses, api=SimpleNamespace(cell=cell)
+            get_client_job_status=ask,
+            set_timeout=patience.append,
+            api=SimpleNamespace(cell=cell),
         )
+
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
+    found = {"bank": {"one", "two"}, "post": set(), "late": set()}
+    assert nvflare.Jobs(tmp_path).sites() == found
+    assert patience == [1.0, 5.0, 5.0, 5.0]  # the last of each two is for what is asked next
     assert capfd.readouterr() == ("", "")
 
 

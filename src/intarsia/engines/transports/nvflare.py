@@ -20,6 +20,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +50,9 @@ _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that 
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
-_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
+# Seconds in which a site must say that it is there: asked once, and again. One whose process is
+# starting loses a question, and answers the next.
+_SOON, _ANSWER = 1.0, 5.0
 _CALLS: Final = 200  # after which a site gives memory back
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
@@ -370,10 +373,19 @@ def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
 
     A site whose process has ended is known as such at once; one that is cut off takes all the time.
     """
-    try:
-        return session.get_client_job_status() or ()
-    except NoClientsAvailable:
-        return ()
+    found: Sequence[Mapping[str, str]] = ()
+    for seconds in (_SOON, _ANSWER):
+        begin = time.monotonic()
+        session.set_timeout(seconds)
+        try:
+            found = session.get_client_job_status() or ()
+        except NoClientsAvailable:
+            return ()
+        finally:
+            session.set_timeout(_ANSWER)
+        if time.monotonic() - begin < seconds:
+            break  # nobody was waited for in vain
+    return found
 
 
 def check_ports(kit: Path) -> None:
