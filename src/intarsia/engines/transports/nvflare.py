@@ -56,8 +56,9 @@ _SOON, _ANSWER = 1.0, 5.0
 _CALLS: Final = 200  # after which a site gives memory back
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
-# there is none left but to end.
+# there is none left but to end. All sites together ask so many times a second at most.
 _SET_UP, _AT_WORK = 0.2, 2.0
+_QUESTIONS: Final = 50
 
 
 def _chunks(self: Any) -> str:
@@ -262,7 +263,7 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> 
     executor = component("executor", _EXECUTOR, client_obj_id="site", **threads)
     server = {
         "format_version": 2,
-        "server": {"task_request_interval": _SET_UP},
+        "server": {"task_request_interval": min(_AT_WORK, max(_SET_UP, len(sites) / _QUESTIONS))},
         "workflows": [controller],
         "components": [component("server", f"{_HERE}.ServerSide", run=run)],
     }
