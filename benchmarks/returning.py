@@ -1,10 +1,15 @@
 """How long a federation over NVIDIA FLARE stands still after a site was killed and is back.
 
-    python benchmarks/returning.py [--absent wait|continue] [--kills N] [--write]
+    python benchmarks/returning.py [--absent wait|continue] [--kills N] [--sites N] [--write]
 
-Four sites and a server on this machine, over mutual TLS, train federated averaging with a deadline
-of ten minutes, as a user has it. Of one site all processes are killed with -9. It is started again
-half a minute later. Needs intarsia[nvflare].
+A server and sites on this machine, over mutual TLS, train federated averaging with a deadline of
+ten minutes, as a user has it. Of one site all processes are killed with -9: while the server waits
+for its answer, while no exchange is going on, and while the job is set up. The site is started
+again half a minute later. How long a first run takes to its first exchange is measured, too. Needs
+intarsia[nvflare].
+
+Nobody asks the sites but the server: a question that comes while a site starts is answered to
+nobody, and the server waits for it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 from tables import show, write
@@ -27,30 +32,34 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import four_sites
 from federation_of_four import Federation
 from intarsia.engines.remote.caller import RetryPolicy
-from intarsia.engines.transports.nvflare import Jobs
 
-RUN, SITE = "returning", "retailer"
-AWAY = 30.0  # seconds
-COLUMNS = ("kill", "not connected", "started, connected", "connected, new job", "goes on", "CPU")
+AWAY: Final = 30.0  # seconds
+MOMENTS: Final = "in an exchange", "between exchanges", "in the set-up"
+COLUMNS: Final = (
+    *("moment", "site connected", "job submitted", "its processes", "goes on"),
+    *("CPU of the job", "CPU of the machine", "load"),
+)
 
 
 def main() -> None:
     arguments = _arguments()
+    four_sites.NAMES = four_sites.NAMES[: arguments.sites]
     with tempfile.TemporaryDirectory() as name:
         four = Federation(Path(name))
         four.start_all()
-        jobs = Jobs(four.kits / "server" / "admin")
+        arrivals = four.kits / "server" / "local" / "arrivals"
+        _seconds(lambda: arrivals.is_file() and time.time() - arrivals.stat().st_mtime > 5.0)
         try:
-            rows = killed(four, jobs, arguments.absent, arguments.kills)
+            rows = measured(Measured(four, arguments.absent), arguments.kills)
         finally:
-            jobs.close()
             four.stop_all()
-    title = f'A site that was killed and is back, absent = "{arguments.absent}"'
+    title = f'A site that was killed and is back, {arguments.sites} sites, "{arguments.absent}"'
     notes = (
-        "Seconds: from the kill until the status says that the site is not connected; from its "
-        "start until it is connected; from then until another job is submitted, and until a round "
-        "more is done. CPU: seconds of all processes of the new job until then. All run on one "
-        f"machine of {os.cpu_count()} cores, at load {os.getloadavg()[0]:.1f}."
+        "Seconds from the start of the site, or from the request for a run: until the site has "
+        "connected, another job is submitted, all its processes have begun, and a site has "
+        "answered the first call, or another round or the set-up is done. CPU: seconds of the "
+        f"job's processes until then, and of all that ran on the machine of {os.cpu_count()} cores "
+        "meanwhile. Load: of the last minute."
     )
     show(title, COLUMNS, rows)
     print(notes)
@@ -61,61 +70,122 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--absent", choices=["wait", "continue"], default="wait")
-    parser.add_argument("--kills", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=2, help="at each moment")
+    parser.add_argument("--sites", type=int, choices=[3, 4], default=4)
     parser.add_argument("--write", action="store_true", help="write a section of RESULTS.md")
     return parser.parse_args()
 
 
-def killed(four: Federation, jobs: Jobs, absent: Any, kills: int) -> list[list[str]]:
-    """Return what each kill of a site came to."""
-    described = four.describe("hyfdca")
-    tree = four_sites.tree("hyfdca", described, four.tables, name=RUN)
-    tree["experiment"].update(rounds=10**6, evaluate_every=0, checkpoint_seconds=1.0)
-    tree["algorithm"] = {"name": "fedavg", "loss": "logistic"}
-    four.submit(tree, RetryPolicy(deadline=600.0, absent=absent, quorum=3))
-    path, found = four.kits / "server" / "local" / "runs" / RUN / "job.id", []
-    for kill in range(1, kills + 1):
-        reached = four.standing(RUN).round
-        _seconds(lambda reached=reached: four.standing(RUN).round > reached + 5)
-        worker, before = four.worker(SITE, RUN), path.read_text()
-        four.kill(SITE)
+def measured(found: Measured, kills: int) -> list[list[str]]:
+    """Return what each kill came to, and before them each request for a run."""
+    rows = [["a new run", *found.submitted(f"run-{one}")] for one in range(kills)]
+    for kill in range(kills):
+        for moment in MOMENTS:
+            rows.append([moment, *found.killed(moment, f"run-{kills}-{kill}")])
+            print(rows[-1], flush=True)
+    return rows
+
+
+class Measured:
+    """A federation whose jobs are watched from outside."""
+
+    def __init__(self, four: Federation, absent: Any) -> None:
+        self._four, self._site = four, four_sites.NAMES[-1]
+        self._described = four.describe("hyfdca")
+        self._patience = RetryPolicy(
+            deadline=600.0, absent=absent, quorum=len(four_sites.NAMES) - 1
+        )
+
+    def submitted(self, run: str) -> list[str]:
+        """Return how long a run takes to its first exchange; let it come to its end."""
+        found = self._until_it_goes_on(run, "", lambda: self._submit(run, rounds=2))
+        self._four.finished(run)
+        return found
+
+    def killed(self, moment: str, run: str) -> list[str]:
+        """Return how long a run, which may be new, stands still after a kill of a site."""
+        four = self._four
+        if moment == MOMENTS[2]:
+            run += "-set-up"
+            self._submit(run, rounds=1)
+        elif not (four.kits / "server" / "local" / "runs" / run).exists():
+            self._submit(run, rounds=10**6)
+        if moment != MOMENTS[2]:
+            _seconds(lambda: four.standing(run).round >= 1)
+        worker, before = four.worker(self._site, run), self._job(run)
+        others = [] if moment == MOMENTS[2] else [worker]
+        if moment == MOMENTS[1]:
+            others = [four.worker("server", run)]
+        for process in others:
+            process.suspend()
+        time.sleep(1.0)
+        four.kill(self._site)
         worker.kill()
-        gone = _seconds(lambda: not _connected(jobs))
+        for process in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
         time.sleep(AWAY)
-        reached = four.standing(RUN).round
-        four.start(SITE)
-        back = _seconds(lambda: _connected(jobs))
-        submitted = _seconds(lambda before=before: path.is_file() and path.read_text() != before)
-        on = submitted + _seconds(lambda reached=reached: four.standing(RUN).round > reached)
-        cpu = _cpu(path.read_text())
-        found.append([str(kill), *(f"{one:.1f}" for one in (gone, back, submitted, on, cpu))])
-        print(found[-1], flush=True)
+        found = self._until_it_goes_on(run, before, lambda: four.start(self._site))
+        if moment == MOMENTS[2]:
+            four.finished(run)
+        return found
+
+    def _submit(self, run: str, rounds: int) -> None:
+        tree = four_sites.tree("hyfdca", self._described, self._four.tables, name=run)
+        tree["experiment"].update(rounds=rounds, evaluate_every=0, checkpoint_seconds=1.0)
+        tree["algorithm"] = {"name": "fedavg", "loss": "logistic"}
+        self._four.submit(tree, self._patience)
+
+    def _until_it_goes_on(self, run: str, before: str, act: Callable[[], None]) -> list[str]:
+        arrivals = self._four.kits / "server" / "local" / "arrivals"
+        connected, reached = arrivals.stat().st_mtime, self._reached(run, new=not before)
+        begin, busy = time.time(), _busy()
+        act()
+        _seconds(lambda: self._job(run) not in ("", before))
+        submitted, arrived = time.time() - begin, arrivals.stat().st_mtime
+        there = arrived - begin if arrived != connected else None
+        _seconds(lambda: self._reached(run, new=not before) > reached)
+        on, job = time.time() - begin, self._job(run)
+        processes = _processes(job)
+        begun = [one.create_time() - begin for one in processes]
+        cpu = sum(sum(one.cpu_times()[:2]) for one in processes)
+        numbers = submitted, max(begun), on, cpu, _busy() - busy, os.getloadavg()[0]
+        return ["–" if there is None else f"{there:.1f}", *(f"{one:.1f}" for one in numbers)]
+
+    def _job(self, run: str) -> str:
+        path = self._four.kits / "server" / "local" / "runs" / run / "job.id"
+        return path.read_text() if path.is_file() else ""
+
+    def _reached(self, run: str, *, new: bool) -> int:
+        """Return how far a run is: of a new one, whether a site has answered; else the rounds."""
+        out = self._four.out(run)
+        if not new:
+            return self._four.standing(run).round + (out / "set-up.state").is_file()
+        return int(any(one.stat().st_size for one in (out / "journal").glob("*.journal")))
+
+
+def _processes(job: str) -> list[psutil.Process]:
+    """Return the processes that work on a job."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(job in word for word in process.cmdline()):
+                found.append(process)
     return found
 
 
-def _connected(jobs: Jobs) -> bool:
-    with contextlib.suppress(OSError):
-        return SITE in jobs.sites()
-    return False
+def _busy() -> float:
+    """Return the seconds for which the cores of this machine were at work."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system)
 
 
 def _seconds(condition: Callable[[], bool]) -> float:
     """Return how long it takes until a condition holds."""
     begin = time.monotonic()
     while not condition():
-        time.sleep(0.1)
+        time.sleep(0.05)
     return time.monotonic() - begin
-
-
-def _cpu(job: str) -> float:
-    """Return the seconds of the processes that work on a job."""
-    found = 0.0
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if any(job in word for word in process.cmdline()):
-                times = process.cpu_times()
-                found += times.user + times.system
-    return found
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,7 @@ from intarsia.deployment import federation_file
 from intarsia.deployment import server as federation_server
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
-from intarsia.errors import ExperimentError
+from intarsia.errors import AbsentError, ExperimentError
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
@@ -63,11 +64,13 @@ class Jobs:
 
     def __init__(self):
         self.submitted, self.aborted, self.known, self.there = [], [], {}, True
+        self.done = []  # "submit" and "abort", in order
         self.answering, self.working = set(remote.NAMES), {}  # jobs by sites that work on others
 
     def submit(self, job):
         self._check()
         self.submitted.append(job)
+        self.done.append("submit")
         name = f"job-{len(self.submitted)}"
         self.known[name] = "RUNNING"
         return name
@@ -84,6 +87,7 @@ class Jobs:
     def abort(self, job):
         self._check()
         self.aborted.append(job)
+        self.done.append("abort")
         raise ConnectionError("the job is not running")
 
     def _check(self):
@@ -208,6 +212,55 @@ def test_a_job_is_ended_once_for_each_return_of_a_site(tmp_path, absent):
     assert found == [(1, 0)] * 3 + [(2, 1)] * 4 + [(3, 2)] * 2
     ended = [one for one in said if "ended" in one]
     assert ended == ["four: the job is ended, since 'bank' is back without it"] * 2
+    # ending one takes seconds in which the next one begins
+    assert jobs.done == ["submit", "submit", "abort", "submit", "abort"]
+
+
+def test_a_new_run_and_a_site_that_connects_are_not_waited_for(tmp_path):
+    """Nobody waits for the hour after which the supervisor looks of itself."""
+    jobs = Jobs()
+    jobs.working["bank"] = set()  # its process is a new one whenever it is asked
+    # at the start, in a look, while it is waited for the next one, and so on
+    moments = iter([0, 0, partial(asked, tmp_path), 0, 1, 1, 2])
+
+    def arrived():
+        moment = next(moments)
+        if callable(moment):
+            moment()
+            return 0
+        return moment
+
+    federation_server.supervise(
+        tmp_path,
+        jobs,
+        lambda own, run, sites, least: own,
+        stopped=lambda: jobs.done == ["submit", "submit", "abort"],
+        arrived=arrived,
+        pause=3600.0,
+        between=3600.0,
+    )
+    assert list(moments) == []
+
+
+def test_what_ends_a_job_that_another_one_has_followed_is_not_said_of_the_run(tmp_path):
+    own = asked(tmp_path)
+    for newer in ("job-1", "job-2"):
+        (own / "job.id").write_text("job-1")
+
+        class Silent:
+            def send(self, client, data, seconds, newer=newer):
+                (own / "job.id").write_text(newer)
+                raise ConnectionError("nobody is there")
+
+        patience = {"seconds": 0.01, "deadline": 0.01, "pause": 0.01}
+        request = json.loads((own / "request.json").read_text())
+        request["patience"].update(patience)
+        (own / "request.json").write_text(json.dumps(request))
+        with pytest.raises(AbsentError):
+            federation_server.run_in_job(tmp_path, "four", Silent())
+        said = own / "failure.json"
+        assert said.is_file() == (newer == "job-1")
+        said.unlink(missing_ok=True)
 
 
 def test_a_job_that_begins_or_said_what_ended_it_is_not_ended(tmp_path):

@@ -98,7 +98,13 @@ def server(
         say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
         daily = Daily(kit, process.note)
-        supervise(*given, stopped=process.stopped, note=process.note, each=daily.look)
+        supervise(
+            *given,
+            stopped=process.stopped,
+            note=process.note,
+            each=daily.look,
+            arrived=partial(nvflare.newest_arrival, kit),
+        )
 
 
 @app.command()

@@ -28,7 +28,6 @@ from intarsia.core.settings import (
 from intarsia.engines.remote.wire import Call
 from intarsia.errors import ExperimentError, PolicyError, nearest
 from intarsia.experiment.config import Experiment
-from intarsia.training.registry import algorithm_names
 
 DIGEST: Final = 64  # hex digits of the digest of a job
 _ROUNDS: Final = "rounds.json"
@@ -66,11 +65,17 @@ class Policy:
 
     def __post_init__(self) -> None:
         check_ranges(self, "[policy] ")
-        for name in (*self.algorithms, *(one for one in self.listed if len(one) != DIGEST)):
-            if name not in algorithm_names():
-                raise ExperimentError(
-                    f"[policy] names the algorithm {name!r}; {nearest(name, algorithm_names())}."
-                )
+        names = *self.algorithms, *(one for one in self.listed if len(one) != DIGEST)
+        if names:
+            # half of what a site imports at its start, which others may be waiting for
+            from intarsia.training.registry import algorithm_names
+
+            known = algorithm_names()
+            for name in names:
+                if name not in known:
+                    raise ExperimentError(
+                        f"[policy] names the algorithm {name!r}; {nearest(name, known)}."
+                    )
         if self.most_rows and self.most_rows < self.least_rows:
             raise ExperimentError(
                 f"[policy] least_rows is {self.least_rows} and most_rows {self.most_rows}; no "

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,7 @@ _STOPPED: Final = "stopped"
 _ENDS: Final = "ends.json"
 _MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
 _SILENT: Final = "silent.json"  # sites whose answer a run waits for before its job is submitted
+_TICK: Final = 0.2  # seconds between looks whether there is something to look at
 _DONE: Final = "FINISHED"
 _RUNNING: Final = "RUNNING"  # status of a job of which every site has started its part
 ENTRY_POINTS: Final = {"job": f"{__name__}.run_in_job"}  # what a job runs at the server
@@ -136,21 +138,30 @@ def request(
             )
         with run_folder.alone_in(own / "out"):  # a job may not have come to its end
             shutil.rmtree(own)
-    own.mkdir(parents=True)
     tree = experiment.to_dict(description)
     tree["experiment"].pop("out", None)
     asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
-    _write_json(own / _REQUEST, asked)
-    return own
+    return _put(own, asked)
+
+
+def _put(own: Path, asked: Mapping[str, Any]) -> Path:
+    """Write the folder of a run as a whole: the supervisor looks at once."""
+    own.parent.mkdir(exist_ok=True)
+    filling = Path(tempfile.mkdtemp(prefix=".asked-", dir=own.parents[1]))
+    try:
+        _write_json(filling / _REQUEST, asked)
+        return filling.rename(own)
+    except OSError:
+        shutil.rmtree(filling)
+        raise
 
 
 def ping(folder: Path, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Path:
     """Ask for a measurement of how long calls to all sites take; return where it will be."""
     own = folder / "runs" / PING
     shutil.rmtree(own, ignore_errors=True)
-    own.mkdir(parents=True)
-    _write_json(own / _REQUEST, {"sites": list(sites), "patience": vars(patience)})
-    return own / "out" / "result.json"
+    asked = {"sites": list(sites), "patience": vars(patience)}
+    return _put(own, asked) / "out" / "result.json"
 
 
 def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Any:
@@ -173,9 +184,10 @@ def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: RetryP
 def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     """Run what was asked for, or go on with it: the main function of a job's process.
 
-    What ends it is written down for the supervisor.
+    What ends it is written down for the supervisor, unless that has submitted another job since.
     """
     own = folder / "runs" / name
+    job = _present_job(own)
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
     patience: RetryPolicy = hyperparameters(RetryPolicy, asked["patience"], "[patience]")
     out = own / "out"
@@ -196,8 +208,16 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
         again = isinstance(problem, AbsentError | BusyError)
         again = again and not isinstance(problem, PolicyError)
         found = {"error": type(problem).__name__, "sentence": str(problem), "again": again}
-        _write_json(own / _FAILURE, found)
+        if job in ("", _present_job(own)):
+            _write_json(own / _FAILURE, found)
         raise
+
+
+def _present_job(own: Path) -> str:
+    """Return the id of the newest job of a run; "": it is being submitted."""
+    with contextlib.suppress(FileNotFoundError):
+        return (own / _JOB).read_text(encoding="utf-8")
+    return ""
 
 
 def list_statuses(folder: Path) -> list[RunStatus]:
@@ -328,6 +348,7 @@ def supervise(
     stopped: Callable[[], bool],
     note: Callable[[str], None] = lambda _: None,
     each: Callable[[], None] = lambda: None,
+    arrived: Callable[[], int] = lambda: 0,
     pause: float = 2.0,
     between: float = 5.0,
 ) -> None:
@@ -347,18 +368,25 @@ def supervise(
         Told in a sentence when a job is submitted or ended.
     each
         Called before each look at the folder, such as to ask for runs.
+    arrived
+        Returns when a site connected last: the sites are asked as soon as it is another time.
     pause, between
         Seconds between looks at the folder, and between questions to the sites, each of which is a
-        line of the library's audit.log.
+        line of the library's audit.log. A run is looked at as soon as it is asked for.
     """
     looked: dict[str, float] = {}
     # By run, for those whose job this process submitted: one that ran when a process before this
     # one ended may be listed as running for ever. Sites are those that its jobs lost again and
     # again, and that no job is ended for until they were away.
     known: dict[str, set[ClientId]] = {}
+    newest = arrived()
     while not stopped():
         with contextlib.suppress(OSError):
             each()
+        begun = _changed(folder)
+        if (latest := arrived()) != newest:
+            newest = latest
+            looked.clear()
         answers = cache(jobs.sites)  # asked once for all runs
         for one in list_statuses(folder):
             name, now = one.name, time.monotonic()
@@ -370,10 +398,22 @@ def supervise(
                     looked[name] = now
                     own = folder / "runs" / name
                     lost = known.get(name)
-                    if _job_is_over(own, jobs, answers, lost, note):
-                        _submit(own, jobs, write_job, answers(), note)
+                    # NVIDIA FLARE takes some seconds to end a job, and to begin another, which
+                    # waits for the run's folder
+                    with contextlib.ExitStack() as afterwards:
+                        if _job_is_over(own, jobs, answers, lost, afterwards, note):
+                            _submit(own, jobs, write_job, answers(), note)
                     known[name] = set() if lost is None else lost
-        time.sleep(pause)
+        end = time.monotonic() + pause
+        while time.monotonic() < end and arrived() == newest and _changed(folder) == begun:
+            time.sleep(_TICK)
+
+
+def _changed(folder: Path) -> int:
+    """Return when a run was asked for last, or removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / "runs").stat().st_mtime_ns
+    return 0
 
 
 def _job_is_over(
@@ -381,6 +421,7 @@ def _job_is_over(
     jobs: Jobs,
     answers: Callable[[], Mapping[ClientId, Collection[str]]],
     lost: set[ClientId] | None,  # see supervise; None: its job is of a process before this one
+    afterwards: contextlib.ExitStack,  # when the next job is submitted
     note: Callable[[str], None],
 ) -> bool:
     """Return whether a run needs another job; end the one that it has if a site fell out of it."""
@@ -400,7 +441,7 @@ def _job_is_over(
         elif _ends_again(own):
             _fail(own)
     elif lost is None or _falls_short(own, job, status, there, lost, note):
-        _abort(jobs, job)
+        afterwards.callback(_abort, jobs, job)
     else:
         return False
     path.unlink()

@@ -1,4 +1,5 @@
 """The classes that jobs and kits of NVIDIA FLARE name; see `intarsia.engines.transports`."""
 
+from intarsia.engines.transports.nvflare import Arrivals as Arrivals
 from intarsia.engines.transports.nvflare import ServerSide as ServerSide
 from intarsia.engines.transports.nvflare import SiteSide as SiteSide

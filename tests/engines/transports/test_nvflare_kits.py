@@ -20,6 +20,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from nvflare.apis.event_type import EventType
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
@@ -133,17 +134,32 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
         {"client_name": "post", "status": "no_jobs"},
         {"client_name": "shop", "status": "no_reply"},
     ]
+    # a site that is starting loses a question, which is waited for in vain, and answers the next
+    late, now, patience = {"client_name": "late", "status": "no_reply"}, [0.0], []
+    known = {**late, "status": "no_jobs"}
+
+    def ask():
+        if len(patience) == 1:
+            now[0] += patience[0]
+            return [*statuses, late]
+        return [*statuses, known]
 
     def session(*given, **more):
         sys.stdout.write("a line of the framework\n")
         cell = SimpleNamespace(send_request=None)
         return SimpleNamespace(
-            get_client_job_status=lambda: statuses, api=SimpleNamespace(cell=cell)
+            get_client_job_status=ask,
+            set_timeout=patience.append,
+            api=SimpleNamespace(cell=cell),
         )
+
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
 
     monkeypatch.setattr(nvflare, "new_secure_session", session)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
-    assert nvflare.Jobs(tmp_path).sites() == {"bank": {"one", "two"}, "post": set()}
+    found = {"bank": {"one", "two"}, "post": set(), "late": set()}
+    assert nvflare.Jobs(tmp_path).sites() == found
+    assert patience == [1.0, 5.0, 5.0, 5.0]  # the last of each two is for what is asked next
     assert capfd.readouterr() == ("", "")
 
 
@@ -229,3 +245,23 @@ def test_what_a_job_runs_stands_in_the_kit_and_not_in_the_job(kits, tmp_path):
     text = "".join(file.read_text() for file in job.rglob("*.json"))
     assert server.ENTRY_POINTS["job"] not in text
     assert client_folder.ENTRY_POINTS["job"] not in text
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(3, 0.2), (20, 0.4), (100, 2.0), (300, 2.0)])
+def test_sites_ask_often_while_a_job_is_set_up_but_not_all_together(tmp_path, number, seconds):
+    sites = tuple(f"site-{one}" for one in range(number))
+    job = nvflare.write_job(tmp_path / "job", "calm", sites, number)
+    found = json.loads((job / "app" / "config" / "config_fed_server.json").read_text())
+    assert found["server"]["task_request_interval"] == seconds
+
+
+def test_the_server_s_process_notes_that_a_site_has_connected(kits):
+    kit = kits["server"]
+    nvflare.parent_command(kit, server.ENTRY_POINTS, server=True)
+    resources = json.loads((kit / "local" / "resources.json").read_text())
+    (named,) = (one for one in resources["components"] if one["id"] == "arrivals")
+    component = resolved(named["path"])(**named["args"])
+    component.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, None)
+    assert nvflare.newest_arrival(kit) == 0
+    component.handle_event(EventType.CLIENT_REGISTER_PROCESSED, None)
+    assert nvflare.newest_arrival(kit) > 0

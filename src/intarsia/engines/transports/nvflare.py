@@ -20,10 +20,14 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
@@ -46,8 +50,15 @@ _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that 
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
-_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
+# Seconds in which a site must say that it is there: asked once, and again. One whose process is
+# starting loses a question, and answers the next.
+_SOON, _ANSWER = 1.0, 5.0
 _CALLS: Final = 200  # after which a site gives memory back
+_ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
+# Seconds after which a site asks for its next task: while a job is set up, and from then on, when
+# there is none left but to end. All sites together ask so many times a second at most.
+_SET_UP, _AT_WORK = 0.2, 2.0
+_QUESTIONS: Final = 50
 
 
 def _chunks(self: Any) -> str:
@@ -126,18 +137,60 @@ def _without_tensors() -> None:
     sys.modules["nvflare.app_opt.pt.decomposers"] = None  # type: ignore[assignment]  # none
 
 
+def _import_ahead() -> None:
+    """Import what a kit names while the library sets the job up: its processes wait for each other.
+
+    Whatever is wrong is said when the entry point is called. A job's process begins in its kit.
+    """
+
+    def imported() -> None:
+        with contextlib.suppress(Exception):
+            _entry_point(Path("local"), "job")
+
+    threading.Thread(target=imported, name="imports", daemon=True).start()
+
+
+class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
+    """Notes in the server's process that a site has connected: its process is a new one.
+
+    Whoever supervises runs then asks the sites at once, not when it is time to.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self._file = Path(file)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Note a registration; what cannot be written is seen when it is time to."""
+        if event_type == EventType.CLIENT_REGISTER_PROCESSED:
+            with contextlib.suppress(OSError):
+                self._file.touch()
+
+
+def newest_arrival(kit: Path) -> int:
+    """Return when a site connected to a server last, in nanoseconds; 0: none has so far."""
+    try:
+        return (kit / "local" / _ARRIVALS).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 class ServerSide:
     """The server's component of a job."""
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
         _without_tensors()
+        _import_ahead()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
     def main(self) -> None:
         """Run the experiment, or go on with it."""
         context = collab.context
-        lines = Lines(list(context.clients))
+        proxies = list(context.clients)
+        for proxy in proxies[:1]:  # all have the one engine
+            proxy.backend.engine.server.runner_config.task_request_interval = _AT_WORK
+        lines = Lines(proxies)
         folder = Path(context.workspace.get_site_config_dir())
         _entry_point(folder, "job")(folder, self.run, lines)
 
@@ -153,6 +206,7 @@ class SiteSide:
         self._lock = threading.Lock()
         self._calls = 0
         _without_tensors()
+        _import_ahead()
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
@@ -209,6 +263,7 @@ def write_job(folder: Path, run: str, sites: Sequence[ClientId], least: int) -> 
     executor = component("executor", _EXECUTOR, client_obj_id="site", **threads)
     server = {
         "format_version": 2,
+        "server": {"task_request_interval": min(_AT_WORK, max(_SET_UP, len(sites) / _QUESTIONS))},
         "workflows": [controller],
         "components": [component("server", f"{_HERE}.ServerSide", run=run)],
     }
@@ -319,10 +374,19 @@ def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
 
     A site whose process has ended is known as such at once; one that is cut off takes all the time.
     """
-    try:
-        return session.get_client_job_status() or ()
-    except NoClientsAvailable:
-        return ()
+    found: Sequence[Mapping[str, str]] = ()
+    for seconds in (_SOON, _ANSWER):
+        begin = time.monotonic()
+        session.set_timeout(seconds)
+        try:
+            found = session.get_client_job_status() or ()
+        except NoClientsAvailable:
+            return ()
+        finally:
+            session.set_timeout(_ANSWER)
+        if time.monotonic() - begin < seconds:
+            break  # nobody was waited for in vain
+    return found
 
 
 def check_ports(kit: Path) -> None:
@@ -379,7 +443,9 @@ def _made_safe(kit: Path, *, server: bool) -> None:
         components = resources.get("components", [])
         resources["components"] = [one for one in components if ".logging." not in one["path"]]
         if server:
-            resources["components"].append(revocation.component(kit))
+            noted = {"file": str(local / _ARRIVALS)}
+            arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
+            resources["components"] += [revocation.component(kit), arrivals]
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         (local / "resources.json").write_text(text, encoding="utf-8")
     rights = local / "authorization.json.default"
