@@ -22,6 +22,7 @@ from intarsia.plots.overlap import (
     _sample_side,
     blocks_of,
     classes_of,
+    holdings_figure,
     holdings_picture,
 )
 from intarsia.plots.style import distinct_colours
@@ -98,6 +99,15 @@ def test_each_pixel_has_the_colour_of_an_owner_of_its_entry(parties):
                 sample,
                 feature,
             )
+
+
+def test_a_picture_has_the_colours_of_its_legend():
+    figure = holdings_figure({"bank": block([1, 2], "ab"), "shop": block([1, 2], "cd")})
+    shown = figure.axes[0].images[0].get_array()[10]
+    said = [patch.get_facecolor()[:3] for patch in figure.legends[0].get_patches()]
+    assert len(said) == 2
+    for pixel, colour in zip((shown[10], shown[-10]), said, strict=True):
+        np.testing.assert_allclose(pixel, 255 * np.array(colour), atol=1)
 
 
 def test_a_client_with_all_its_values_missing_in_a_column_is_pale_there():
