@@ -116,7 +116,6 @@ class Sums:
 
 
 @fl.describe("counts and mean losses of evaluated rows of all clients")
-@dataclass(frozen=True)
 class GradeTotals:
     """A client's part of the grades over all samples, shared labels once, or the total."""
 
