@@ -12,6 +12,7 @@ tests in fewer than one of 10^6 times.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import math
 from functools import partial
@@ -212,8 +213,9 @@ def watched(algorithm, field, own):
         return after, reply
 
     seen = dataclasses.replace(noisy, call=call, together=None)
-    keywords = {name: seen for name, one in algorithm.round.keywords.items() if one is noisy}
-    return dataclasses.replace(algorithm, round=partial(algorithm.round.func, **keywords))
+    whole = inspect.unwrap(algorithm.round)
+    keywords = {name: seen for name, one in whole.keywords.items() if one is noisy}
+    return dataclasses.replace(algorithm, round=partial(whole.func, **keywords))
 
 
 def averaged(algorithm, options, blocks, labels, field, runs, stub=lambda: None):

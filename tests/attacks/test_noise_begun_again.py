@@ -8,6 +8,7 @@ equations, two unknowns. Each attack is seen to work on noise that repeats.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import signal
 import subprocess
@@ -127,10 +128,11 @@ def watched(case, kept):
         dataclasses.replace(one, function=seen) if one.function is noisy else one
         for one in algorithm.disclosure.sends
     ]
-    given = {name: seen for name, one in algorithm.round.keywords.items() if one is noisy}
+    whole = inspect.unwrap(algorithm.round)
+    given = {name: seen for name, one in whole.keywords.items() if one is noisy}
     return dataclasses.replace(
         algorithm,
-        round=partial(algorithm.round.func, **given),
+        round=partial(whole.func, **given),
         disclosure=dataclasses.replace(algorithm.disclosure, sends=tuple(sends)),
     )
 

@@ -22,6 +22,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear import cocoa
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.algorithm import Release
+from intarsia.engines.communication_log import addressed
 from intarsia.engines.remote.declared import Declared
 from intarsia.errors import ConvergenceError, RefusedError
 from intarsia.maths.linear import losses
@@ -135,6 +136,7 @@ def test_what_the_gap_is_made_of_is_told_as_it_is():
     for name, field in [*places, ("measure_gap", "w"), ("add_noise", "gap")]:
 
         def altered(fn, messages, name=name, field=field):
+            messages = addressed(engine, fn, messages)
             if fn.name == name:
                 half = getattr(next(iter(messages.values())), field) * 0.5
                 messages = {one: replace(told, **{field: half}) for one, told in messages.items()}
@@ -156,6 +158,7 @@ def test_all_clients_find_the_gap_together_wherever_some_may_be_away(step):
     whole = engine.sum
 
     def of_some(fn, messages):
+        messages = addressed(engine, fn, messages)
         names = [*messages][:-1] if fn.name == step else messages
         return whole(fn, {name: messages[name] for name in names})
 

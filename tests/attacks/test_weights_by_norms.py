@@ -74,7 +74,7 @@ def _told_whole(at):
         def whole(fn, messages):
             if fn is newton.measure_point:
                 added = phase.dual_weights + told.last
-                messages = dict.fromkeys(messages, MeasurePoint(w=added, rows=None))
+                messages = MeasurePoint(w=added, rows=None)
             found = add(fn, messages)
             if fn is gather:
                 told.last = found.w

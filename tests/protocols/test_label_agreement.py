@@ -7,6 +7,7 @@ import pytest
 
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.engines.communication_log import addressed
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import FederationError
 from intarsia.privacy.keys.shared_key import SharedKey
@@ -91,7 +92,7 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
 
     class Watched(Simulation):
         def sum(self, fn, messages):
-            sent.extend(messages.values())
+            sent.extend(addressed(self, fn, messages).values())
             return super().sum(fn, messages)
 
         def reveal(self, total):

@@ -260,8 +260,8 @@ def _with_key(function: Callable[..., T], arguments: int) -> Callable[..., T]:
         return function
 
     @wraps(function)
-    def keyless(*given: Any) -> T:
-        return function(*given[:-1])
+    def keyless(*given: Any, **named: Any) -> T:
+        return function(*given[:-1], **named)
 
     return keyless
 

@@ -34,6 +34,7 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.datasets import registry as datasets
+from intarsia.engines.communication_log import addressed
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import SealedField, layouts
 from intarsia.maths.linear import losses, sdca
@@ -586,7 +587,7 @@ class Recorded:
                     self.sent.append((type(message).__name__, name, value))
 
     def ask(self, fn, messages):
-        self._note(messages)
+        self._note(addressed(self.engine, fn, messages))
         replies = self.engine.ask(fn, messages)
         for reply in replies.values():
             for field in dataclasses.fields(reply):
@@ -595,7 +596,7 @@ class Recorded:
         return replies
 
     def sum(self, fn, messages):
-        self._note(messages)
+        self._note(addressed(self.engine, fn, messages))
         total = self.engine.sum(fn, messages)
         for name, field in total.by_field.items():
             self.origin[id(field)] = (total.reply_class.__name__, name)
