@@ -296,16 +296,20 @@ def test_what_is_declared_is_described_in_plain_words(name):
 
 
 def test_a_reply_that_is_described_in_part_is_an_error():
-    @dataclasses.dataclass(frozen=True)
-    class Reply:
-        at: float
-        more: float
+    def reply():
+        class Reply:
+            at: float
+            more: float
+
+        return Reply
 
     for words in ((), ("counts of rows",)):
         with pytest.raises(TypeError, match="Reply has the fields"):
-            describe(*words, att="counts of rows")(Reply)
+            describe(*words, att="counts of rows")(reply())
     with pytest.raises(TypeError, match=r"\['more'\]"):
-        describe(at="counts of rows")(Reply)
-    assert contents(Reply) == {}
-    described = contents(describe("losses", at="counts of rows")(Reply))
+        describe(at="counts of rows")(reply())
+    with pytest.raises(TypeError, match="take its @dataclass away"):
+        describe("losses")(dataclasses.dataclass(frozen=True)(reply()))
+    assert contents(reply()) == {}
+    described = contents(describe("losses", at="counts of rows")(reply()))
     assert described == {"at": "counts of rows", "more": "losses"}

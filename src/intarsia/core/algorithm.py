@@ -466,10 +466,15 @@ def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
     Raises
     ------
     TypeError
-        If a field has no words, or there is none of a name.
+        If a field has no words, or there is none of a name; or if the class is a dataclass already.
     """
 
     def described(kind: type[T]) -> type[T]:
+        if "__dataclass_fields__" in vars(kind):
+            raise TypeError(
+                f"{kind.__name__} is a dataclass already, and `describe` makes it one; take its "
+                "@dataclass away."
+            )
         reply = dataclass(frozen=True)(kind)
         names = [one.name for one in dataclasses.fields(cast(Any, reply))]
         words = {name: fields.get(name, whole) for name in names}
