@@ -57,8 +57,10 @@ class Machines:
         """Wait until just these sites answer the server."""
         end, found = time.monotonic() + seconds, None
         while time.monotonic() < end:
-            status = json.loads(intarsia("status", self.server, "--json", "--sites").stdout)
-            found = {name for name, there in status.get("sites", {}).items() if there}
+            # 3: the server, which was started just now, does not run yet
+            said = intarsia("status", self.server, "--json", "--sites", allowed=(0, 3)).stdout
+            sites = json.loads(said).get("sites", {})
+            found = {name for name, there in sites.items() if there}
             if found == expected:
                 return
         raise AssertionError(f"{found} are connected, not {expected}")
