@@ -209,7 +209,7 @@ def test_what_cannot_train_is_said():
     with pytest.raises(FederationError, match="c00"):
         FLIC_LINEAR.init_server(FlicLinear(latent=7, rank=2), schema, None)
     with pytest.raises(FederationError, match="binary"):
-        FLIC_LINEAR.init_server(
+        FLIC_LINEAR.begin(
             FlicLinear(latent=2, rank=2), Schema.of(blocks, Labels("binary", ("a", "b"))), None
         )
     flat = dataclasses.replace(blocks["c00"], x=blocks["c00"].x * (np.arange(6) < 2))

@@ -7,7 +7,6 @@ import pytest
 from scipy.sparse import csr_array
 
 import federations
-from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
@@ -196,7 +195,7 @@ def test_a_round_is_one_exchange():
     _, engine, server = started(FedAvg(), overlapping(x, y))
     before = engine.books.traffic.exchanges
     engine.begin_round(1)
-    fedavg.round(server, engine, engine.key())
+    FEDAVG.round(server, engine, engine.key())
     assert engine.books.traffic.exchanges == before + 1
 
 
