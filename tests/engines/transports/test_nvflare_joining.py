@@ -27,7 +27,7 @@ class Machines:
         self.file, self.server = self.operator / "federation.toml", self.operator / "kits/server"
         self.file.write_text(
             f'[federation]\nname = "two"\nserver = "localhost"\nport = {free_port()}\n'
-            '[patience]\ndeadline = 60\n[[site]]\nname = "bank"\n[[site]]\nname = "shop"\n'
+            '[[site]]\nname = "bank"\n[[site]]\nname = "shop"\n'
         )
         intarsia("provision", self.file, "-o", self.server.parent, "--keys-at-sites")
 

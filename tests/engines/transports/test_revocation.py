@@ -183,7 +183,9 @@ def test_the_servers_kit_alone_has_the_component_and_no_job_may_name_it(kit):
         (kit / "local" / "resources.json.default").write_text(json.dumps(defaults))
         nvflare._made_safe(kit, server=True)
         written = json.loads((kit / "local" / "resources.json").read_text())
-        assert [one["path"] for one in written["components"]][1:] == [revocation.COMPONENT]
+        paths = [one["path"] for one in written["components"]]
+        assert paths[1:] == [revocation.COMPONENT, "intarsia.engines.nvflare.Arrivals"]
+        assert not {*paths[1:]} & {*written["class_allow_list"]}
     revocation.revoke(kit, "bank")
     with pytest.raises(ExperimentError, match="scheme 'grpc', where certificates"):
         nvflare._made_safe(kit, server=True)
