@@ -402,7 +402,7 @@ class Schema:
     def _holders(self, row: int, column: int) -> int:
         """Return how many clients hold both a cell of samples and one of features.
 
-        Without a set of each cell's owners: of very many clients these take gigabytes.
+        Without a set of each cell's owners, in which each client of very many is once a column.
         """
         rows, columns = self.samples, self.features
         few, many = rows.cells[row].owners, columns.cells[column].owners
