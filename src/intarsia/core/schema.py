@@ -392,13 +392,24 @@ class Schema:
         columns = self.features.cell_of[self.features.own(client)]
         kinds, row_kind = np.unique(rows, return_inverse=True)
         column_kinds, column_kind = np.unique(columns, return_inverse=True)
-        columns_owners = [self.features.owner_sets[cell] for cell in column_kinds]
-        rows_owners = [self.samples.owner_sets[cell] for cell in kinds]
-        shared = [[len(owners & others) for others in columns_owners] for owners in rows_owners]
+        cells = column_kinds.tolist()
+        shared = [[self._holders(row, column) for column in cells] for row in kinds.tolist()]
         counts = np.array(shared, np.float64).reshape(len(kinds), len(column_kinds))
         if (counts <= 1).all():
             return None
         return Copies(row_kind, column_kind, counts)
+
+    def _holders(self, row: int, column: int) -> int:
+        """Return how many clients hold both a cell of samples and one of features.
+
+        Without a set of each cell's owners, in which each client of very many is once a column.
+        """
+        rows, columns = self.samples, self.features
+        few, many = rows.cells[row].owners, columns.cells[column].owners
+        held, cell = columns.cells_of, column
+        if len(many) < len(few):
+            few, held, cell = many, rows.cells_of, row
+        return sum(cell in held[name] for name in few)
 
 
 def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp] | None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -229,7 +230,8 @@ def table_from(
             "give every row the same number of values",
         ) from None
     width = x.shape[1] if len(x.shape) == 2 else 0
-    own = [f"x{number}" for number in range(width)] if names is None else names
+    # the same text of all clients, of whom there may be very many
+    own = [sys.intern(f"x{number}") for number in range(width)] if names is None else names
     return table_of_matrix(x, source, names=own, y=y, samples=ids)
 
 

@@ -46,9 +46,11 @@ class Geometry:
         for part, schema in schemas.items():
             self.indices[part, Layout.SAMPLES] = schema.samples
             self.indices[part, Layout.FEATURES] = schema.features
+        alike: dict[Any, Any] = {}  # clients with the same columns have the same runs
         for (part, layout), index in self.indices.items():
             for client in index.positions:
-                runs = self._runs[client, part, layout] = _runs(index, client)
+                runs = _runs(index, client)
+                self._runs[client, part, layout] = runs = alike.setdefault(runs, runs)
                 if layout is Layout.SAMPLES:
                     self._cells[client, part] = tuple(cell for cell, *_ in runs)
         self._orders: dict[tuple[ClientId, str], NDArray[np.int64] | None] = {}
