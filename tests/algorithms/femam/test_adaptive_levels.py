@@ -353,7 +353,7 @@ def compared(shares, rows=None, own=0.1):
         ([0.5, 0.49, 0.49], [0.0, 0.2, 0.0], 1),  # apart, and no worse than one group
         ([0.5, 0.45, 0.45], [0.0, 0.05, 0.0], 0),  # not apart, and fewer by a tenth alone
         ([0.5, 0.51, 0.6], [0.0, 0.9, 0.0], 0),  # apart, and worse
-        ([0.5, 0.51, 0.4], [0.0, 0.9, 0.2], 2),  # what may be taken, though another is further apart
+        ([0.5, 0.51, 0.4], [0.0, 0.9, 0.2], 2),  # of those that may be taken
         ([0.6, 0.65, 0.65], [0.0, 0.2, 0.05], 1),  # one group errs on most rows: a tenth more
         ([0.6, 0.67, 0.67], [0.0, 0.2, 0.05], 0),
         ([0.02, 0.016, 0.016], [0.0, 0.0, 0.0], 0),  # fewer by a fifth, which is chance
