@@ -20,6 +20,7 @@ _WORDS = ("global", "auto", "personal", "shares")
 _OF_SCHEDULE: Any = None  # a default that the schedule says
 _DEFAULTS: dict[str, tuple[Any, Any]] = {  # of "adaptive", of "paper"
     "levels": (("global", "auto", "global", "personal"), ("global", 5, 5, 5, "personal")),
+    "candidates": ((2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), (2, 3, 4, 5, 6, 8, 10)),
     "local_epochs": (10, 2),
     "optimiser": ("adam", "sgd"),
     "rate": (1e-3, 0.01),
@@ -64,7 +65,8 @@ class FeMAM(NetworkOptions):
     # round of a level in which clusters are found first, at the latest its last; before it, each
     # client trains a model of its own, so that what tells clients apart outweighs chance
     first_clustering: Count = 4
-    candidates: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10)  # numbers of clusters that "auto" tries
+    # numbers of clusters that "auto" tries: each up to 12, with the paper's schedule fewer
+    candidates: tuple[int, ...] = _OF_SCHEDULE
     cluster_on: Literal["all", "last"] = "all"  # parameters that are clustered; the last layer's
     scaled: bool = False  # each of them to deviation 1 before
     # of clients in an average; "equal" is what "clients" was called
