@@ -76,7 +76,7 @@ def test_a_job_waits_over_a_kill_until_it_is_approved_and_the_logs_agree(four):
     reference.same(four, "asked")
     found = audited(four, four_sites.NAMES)
     assert found.returncode == 0, found.stderr[-3000:]
-    assert "The logs of bank, branch, telecom, retailer agree." in found.stderr
+    assert "The logs of bank, branch, telecom, retailer agree." in found.stdout
     # an entry that is edited afterwards is found, by the command too
     path = four.kits / "branch" / "local" / "log" / "site.log"
     text = path.read_text()
