@@ -257,16 +257,18 @@ def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
 
 @pytest.mark.parametrize(("change", "said"), [(-0.02, True), (-0.0004, False), (0.01, False)])
 def test_a_finished_model_that_is_worse_than_progress_showed_says_so(change, said, monkeypatch):
-    shown, once = [], training.grade
+    shown, once = [], training._grades
 
-    def grade(task, part=None, *, figures=False):
-        every, own = once(task, part, figures=figures)
-        if figures:  # the finished model, which an algorithm may have changed after its rounds
+    def grades(task, part, **how):
+        every, own = once(task, part, **how)
+        if how.get(
+            "with_figures"
+        ):  # the finished model, which an algorithm may have changed after its rounds
             every = replace(every, accuracy=shown[-1] + change)
         shown.append(every.accuracy)
         return every, own
 
-    monkeypatch.setattr(training, "grade", grade)
+    monkeypatch.setattr(training, "_grades", grades)
     how = {"algorithm": "cocoa", "loss": "logistic", "tolerance": 0.0, "yardsticks": False}
     found = intarsia.run(tables=tables(), rounds=5, evaluate_every=2, **how)
     notes = [one for one in found.notes if "finished model" in one]

@@ -146,7 +146,7 @@ def request(
 
 def _put(own: Path, asked: Mapping[str, Any]) -> Path:
     """Write the folder of a run as a whole: the supervisor looks at once."""
-    own.parent.mkdir(exist_ok=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
     filling = Path(tempfile.mkdtemp(prefix=".asked-", dir=own.parents[1]))
     try:
         _write_json(filling / _REQUEST, asked)
