@@ -772,5 +772,6 @@ def test_predict_says_what_a_table_lacks_and_has_beside(tmp_path: Path, capfd: A
     assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 2
     assert one_error(said(capfd)[1]).endswith(
         "column 'income' has numbers with a decimal comma (such as '1000,5'); write them with a "
-        'decimal point, and nothing between thousands; or say by --decimal "," how they are written.'
+        'decimal point, and nothing between thousands; or say by --decimal "," how they are '
+        "written."
     )
