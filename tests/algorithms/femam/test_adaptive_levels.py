@@ -349,7 +349,7 @@ def compared(shares, rows=None, own=0.1):
         ([0.5, 0.2, 0.3], [0.0, 0.3, 0.3], 1),  # as far apart, and fewer errors
         ([0.5, 0.20, 0.21], [0.0, 0.12, 0.2], 2),  # hardly more errors, and further apart
         ([0.5, 0.2, 0.12], [0.0, 0.4, 0.1], 1),  # more groups err less, and are not apart
-        ([0.5, 0.21, 0.20], [0.0, 0.05, 0.04], 1),
+        ([0.5, 0.21, 0.20], [0.0, 0.04, 0.05], 1),  # none apart: the fewest groups
         ([0.5, 0.49, 0.49], [0.0, 0.2, 0.0], 1),  # apart, and no worse than one group
         ([0.5, 0.45, 0.45], [0.0, 0.05, 0.0], 0),  # not apart, and fewer by a tenth alone
         ([0.5, 0.51, 0.6], [0.0, 0.9, 0.0], 0),  # apart, and worse
@@ -360,26 +360,26 @@ def compared(shares, rows=None, own=0.1):
     ],
 )
 def test_a_grouping_is_taken_where_the_others_of_a_group_err_less(shares, clear, taken):
-    assert clearest(compared(shares, own=0.6), clear, 0.14) == taken
+    assert clearest(compared(shares, own=0.6), (1, 2, 3), clear, 0.14) == taken
 
 
 def test_groups_are_not_taken_where_own_networks_err_less():
     """Two standard errors of a share of 0.2 in 102 rows are 0.08."""
     shares, clear = [0.5, 0.3], [0.0, 0.3]
-    assert clearest(compared(shares, own=0.23), clear, 0.14) == 1
-    assert clearest(compared(shares, own=0.2), clear, 0.14) == 0
+    assert clearest(compared(shares, own=0.23), (1, 2), clear, 0.14) == 1
+    assert clearest(compared(shares, own=0.2), (1, 2), clear, 0.14) == 0
 
 
 def test_clients_alone_in_their_group_count_with_the_errors_of_own_networks():
     """A pair among ten clients: 2 % of its rows are named wrongly, and 10 % by own networks."""
     total = compared([0.9, 0.02, 0.3], rows=[1000, 200, 1000])
-    assert clearest(total, [0.0, 0.01, 0.3], 0.14) == 1
-    assert clearest(compared([0.9, 0.3], rows=[1000, 200]), [0.0, 0.01], 0.14) == 0
+    assert clearest(total, (1, 9, 3), [0.0, 0.01, 0.3], 0.14) == 1
+    assert clearest(compared([0.9, 0.3], rows=[1000, 200]), (1, 9), [0.0, 0.01], 0.14) == 0
 
 
 def test_no_rows_and_no_groupings_speak_for_no_groups():
-    assert clearest(np.zeros(6), [0.0, 0.5], 0.14) == 0
-    assert clearest(compared([0.5]), [0.0], 0.14) == 0
+    assert clearest(np.zeros(6), (1, 2), [0.0, 0.5], 0.14) == 0
+    assert clearest(compared([0.5]), (1,), [0.0], 0.14) == 0
 
 
 def test_averages_of_others_leave_out_a_client_s_own():

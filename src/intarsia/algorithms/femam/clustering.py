@@ -135,7 +135,9 @@ def _proven(
     # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
     # those that the others' averages name wrongly; over all, the errors of own networks on new rows
     total = clients.reveal(clients.sum(compare_groups, messages).at)
-    return tried[clearest(total, [value for _, value in tried], server.options.separation)]
+    counts = [int(groups.max()) + 1 for groups, _ in tried]
+    clear = [value for _, value in tried]
+    return tried[clearest(total, counts, clear, server.options.separation)]
 
 
 def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
@@ -151,29 +153,32 @@ def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
 
 
 _APART = 0.1  # mean silhouette of groups that need to mend nothing
-_UNSURE = 2.0  # standard errors by which own networks may err less
+_AS_GOOD = 1.1  # times the least share of errors that is hardly more
+_UNSURE = 2.0  # standard errors by which own networks may err less than groups that are apart
 _FAR = 0.5  # share of errors above which one model of all has far to go, …
 _NEARLY = 1.1  # … and times its errors that groups which are apart may have then
 
 
-def clearest(total: Array, clear: Sequence[float], least: float) -> int:
+def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least: float) -> int:
     """Return the place of the grouping that clients' rows speak for; 0: one group of all.
 
     A client's rows are named by the average of the others of its group: the more others are like
     it, the better. A client that is alone in its group counts with the share of errors that own
-    networks make on new rows. A grouping may be taken if its errors are not more than those of one
-    group, or where groups are not apart fewer by the share `least` and a standard error; and not
-    more than those of own networks, beyond two standard errors. Of those it is the one whose mean
-    silhouette less its share of errors is the largest: too few groups err more, and too many are
-    less apart, though they err no more.
+    networks make on new rows. Groups that are apart may be taken if their errors are not more than
+    those of one group, nor than those of own networks beyond two standard errors. Of those it is
+    the grouping whose mean silhouette less its share of errors is the largest: too few groups err
+    more, and too many are less apart, though they err no more. Where there is none, it is of the
+    groupings whose errors are hardly more than the least the one of the fewest groups, if it errs
+    less than one group by the share `least` and a standard error, and not more than own networks
+    beyond a standard error.
 
     Parameters
     ----------
     total
         (2 + 2 groupings,): rows for validation, how many of them own networks name wrongly; for
         each grouping the rows of clients in groups, and how many of them are named wrongly.
-    clear
-        The mean silhouette of each grouping, of which the first is one group.
+    counts, clear
+        How many groups each grouping has, and its mean silhouette; the first has one.
     """
     (held, wrong), (rows, errors) = total[:2], np.split(total[2:], 2)
     if not rows[0] or len(clear) < 2:
@@ -182,14 +187,19 @@ def clearest(total: Array, clear: Sequence[float], least: float) -> int:
     shares = (errors + own * (rows[0] - rows)) / rows[0]
     best = float(shares[1:].min())
     chance = math.sqrt(best * (1 - best) / rows[0])
-    unsure = _UNSURE * math.sqrt(own * (1 - own) / (held + 2)) * rows / rows[0]
     apart = np.asarray(clear) > _APART
+    unsure = np.where(apart, _UNSURE, 1.0) * math.sqrt(own * (1 - own) / (held + 2))
     most = np.where(apart, shares[0], (1 - least) * shares[0] - chance)
     if shares[0] > _FAR:
         most = np.where(apart, _NEARLY * most, most)
-    worth = np.where(shares <= np.minimum(most, own + unsure), np.asarray(clear) - shares, -np.inf)
-    worth[0] = -np.inf
-    return int(worth.argmax()) if np.isfinite(worth).any() else 0
+    allowed = shares <= np.minimum(most, own + unsure * rows / rows[0])
+    allowed[0] = False
+    if (allowed & apart).any():
+        return int(np.where(allowed & apart, np.asarray(clear) - shares, -np.inf).argmax())
+    good = shares <= max(_AS_GOOD * best, best + chance)
+    places = [one for one in range(1, len(counts)) if good[one] and not apart[one]]
+    place = min(places, key=lambda one: (counts[one], shares[one]), default=0)
+    return place if allowed[place] else 0
 
 
 def groupings(
