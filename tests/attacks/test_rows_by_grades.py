@@ -2,7 +2,7 @@
 
 A loss is a sum over the rows. By the losses of a model times many factors the margins of five rows
 came out, and by some such models their values and labels. So each client tells its own grades by
-one model, and the grades over all samples are told by fewer models than there are rows.
+one model, and the grades over all samples are told by one model for each two rows.
 """
 
 from __future__ import annotations
@@ -119,6 +119,9 @@ def test_grades_come_again_once_some_are_away(monkeypatch):
     _, own = departing.graded(2.0)
     assert own.keys() == {"bank", "shop"}
     with pytest.raises(RefusedError):
+        departing.graded(3.0)
+    monkeypatch.setattr(type(departing.engine), "ids", ("bank",))
+    with pytest.raises(RefusedError):  # and not for each set that is smaller
         departing.graded(3.0)
 
 

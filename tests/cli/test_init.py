@@ -87,7 +87,8 @@ def test_the_file_for_two_tables_runs_as_it_is(tmp_path, monkeypatch, capfd):
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     assert "60 are at b too" in text
     ill = DEFAULT[:80].sum()
-    assert f"by its name: 0 ({80 - ill}), 1 ({ill})" in text
+    assert "# by its name\n" in text
+    assert f"({ill})" not in text  # how many rows a class has is told on the terminal
     assert "# text, as categories: town" in text
     assert str(tmp_path) not in text
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0

@@ -109,3 +109,13 @@ def test_other_models_say_how_they_begin_and_predict():
     model = fl.Model(predict=lambda state, block: block)
     with pytest.raises(TypeError, match="mine trains no linear model"):
         replace(MINE, model=model)
+
+
+def test_what_hides_something_takes_a_key():
+    def hiding(own: fl.LinearClient, block, told: Vector) -> tuple[fl.LinearClient, Vector]:
+        return own, told
+
+    with pytest.raises(TypeError, match="hiding is a secret_function and takes no key"):
+        fl.secret_function(hiding)
+    with pytest.raises(TypeError, match="double is a noise_function and takes no key"):
+        fl.noise_function(double)

@@ -270,12 +270,24 @@ def secret_function(
     call: Callable[[Any, Block, Any, SecretKey], tuple[Any, Any]],
 ) -> ClientFunction:
     """Return the client function whose random numbers hide something: it gets a `SecretKey`."""
-    return replace(client_function(call), secret=True)
+    return replace(_drawing(client_function(call), "secret_function"), secret=True)
 
 
 def noise_function(fn: ClientFunction) -> ClientFunction:
     """Return the client function as one that adds noise to what it sends: it gets a `NoiseKey`."""
-    return replace(fn, releases=True)
+    return replace(_drawing(fn, "noise_function"), releases=True)
+
+
+def _drawing(fn: ClientFunction, kind: str) -> ClientFunction:
+    """Return a client function that takes a key; TypeError where it leaves that out."""
+    own = inspect.signature(fn.call).parameters.values()
+    kinds = [one.kind for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    if len(kinds) < 4 and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        raise TypeError(
+            f"{fn.name} is a {kind} and takes no key, of which it would draw what hides its reply; "
+            "let it take one after the message."
+        )
+    return fn
 
 
 def told_the_same(fn: ClientFunction, *apart: str) -> ClientFunction:

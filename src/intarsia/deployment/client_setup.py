@@ -511,7 +511,9 @@ class Work:
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),
-            complete=settings.participation == 1.0 and not self._goes_on,
+            # an algorithm that needs all has them, whatever the job says
+            complete=not algorithm.absences
+            or (settings.participation == 1.0 and not self._goes_on),
             allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import printable
-from intarsia.inspection.proposal import Column, Proposal, TableProposal
+from intarsia.inspection.proposal import Proposal, TableProposal
 from intarsia.inspection.recommend import Advice
 from intarsia.inspection.tails import Tail
 
@@ -26,7 +26,6 @@ _TAILS = {  # what may be better where a few values are far from the rest
     "above": ("above the rest", "log(1 + value)"),
     "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
 }
-_MOST_CLASSES = 6  # that a comment names
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr writes it
 
 
@@ -143,8 +142,6 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
     for key in _KEYS:
         value = getattr(source, key)
         why = table.reasons.get(key, "")
-        if key == "label" and value is not None and value in table.columns:
-            why = f"{why}: {_values(table.columns[value])}"
         unset = value in (None, (), {}) or (key, value) == ("decimal", ".")
         if unset or (key == "missing" and "missing" not in table.reasons):
             lines += _comment(f"no {key}: {why}") if key == "id" and why else []
@@ -153,7 +150,7 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
     lines += _learned(table)
     if table.left_out:
         lines += ["exclude = ["]
-        # others get the file: what stands in cells is told on the terminal
+        # others get the file: cells and counts are told on the terminal
         for name, why in table.left_out.items():
             told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in names else "...", why)
             lines.append(f"  {toml(name)},  # {_plain(told)}")
@@ -185,17 +182,6 @@ def _learned(table: TableProposal) -> list[str]:
                 f"with a few values far {where}: {', '.join(tails)}; {better} may be better"
             )
     return _comment(*said)
-
-
-def _values(label: Column) -> str:
-    """Return the classes of a label with their rows, or its range."""
-    if label.kinds == "numbers":
-        figures = label.figures or (0.0,)
-        return f"{min(figures):g} to {max(figures):g}"
-    counts = [int((label.codes == code).sum()) for code in range(len(label.texts))]
-    pairs = sorted(zip(label.texts, counts, strict=True))
-    told = [f"{text} ({count:,})" for text, count in pairs[:_MOST_CLASSES]]
-    return ", ".join([*told, *(["…"] if len(pairs) > _MOST_CLASSES else [])])
 
 
 def _comment(*sentences: str) -> list[str]:

@@ -278,7 +278,7 @@ def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block,
 
 
 def _models_graded(schema: Schema, wanted: Mask) -> int:
-    """Return by how many models `sum_grades` is answered: fewer than there are rows to tell.
+    """Return by how many models `sum_grades` is answered: few, beside the rows.
 
     One for each two rows. Of several clients those of the one with the most do not count: it could
     take them away from the total.

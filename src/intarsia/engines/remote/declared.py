@@ -333,7 +333,7 @@ class Declared:
         """Refuse one more reply than a run may have; return the sums that know this one.
 
         The one that was sent last tells nothing new. Where clients are away since, there may be
-        another one without them.
+        one more without them.
         """
         if not one.most:
             return sums
@@ -341,7 +341,8 @@ class Declared:
         number, last, *asked = sums.once.get(key, (0, ""))
         if digest == last:
             return sums
-        if number >= one.most and (self.complete or not set(call.asked) < set(asked)):
+        fewer = not self.complete and set(call.asked) < set(asked)
+        if number >= one.most + fewer:
             raise RefusedError(
                 f"{key} was asked for with another model, and {number} of a run are answered: more "
                 "would tell rows. Run the algorithm as it is at the server, or begin another run."
