@@ -556,6 +556,12 @@ MUTATIONS = [
             ROWS_BY_GRADES,
         ),
         (
+            "totals of clients that were told the same models",
+            "self._sums = place.declared().with_told(fn, message, call, self._sums)",
+            "pass",
+            ROWS_BY_GRADES,
+        ),
+        (
             "an answer that fails counts",
             "if one.once or one.once_for:  # that",
             "if False:  # that",
@@ -1482,7 +1488,7 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "complete rounds at the site",
-            "complete=settings.participation == 1.0 and not self._goes_on,",
+            "complete=not algorithm.absences or all_there,",
             "",
             SINGLE,
         ),

@@ -7,6 +7,8 @@ one model, and the grades over all samples are told by one model for each two ro
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
@@ -16,7 +18,7 @@ from intarsia.algorithms.linear import fedavg
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.remote.declared import Declared
-from intarsia.errors import RefusedError
+from intarsia.errors import RefusedError, TamperedError
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
@@ -65,10 +67,16 @@ class Departing:
         told = fedavg.Descend(server.w, 1, tuple(tested))
         self.change = self.engine.sum(fedavg.local_descent, dict.fromkeys(tested, told)).w
 
-    def graded(self, factor, **how):
-        """Return the grades of the change times a factor."""
-        told = dict.fromkeys(self.engine.ids, fedavg.Weights(self.change * float(factor)))
-        self.engine.sum(fedavg.part_of_scores, told)
+    def graded(self, factor, others=None, **how):
+        """Return the grades of the change times a factor; `others` than the bank, times another."""
+        told = {
+            name: fedavg.Weights(
+                self.change * float(factor if others is None or name == "bank" else others)
+            )
+            for name in self.engine.ids
+        }
+        with contextlib.suppress(TamperedError):  # what they seal does not add up: none needs it
+            self.engine.sum(fedavg.part_of_scores, told)
         return evaluation.evaluate(
             *(self.engine, self.engine.schema("test"), FEDAVG.model.predict, losses.LOGISTIC),
             part="test",
@@ -142,6 +150,28 @@ def test_totals_are_told_by_fewer_models_than_rows(tested, most):
         assert not own
     with pytest.raises(RefusedError, match=r"evaluation\.sum_grades: The site refused"):
         departing.graded(2.0, totals_only=True)
+
+
+def test_a_total_is_not_of_clients_that_were_told_other_models(monkeypatch):
+    """Where the others' model stands still, the total tells the bank's own loss."""
+    departing = Departing()
+    with pytest.raises(TamperedError):
+        departing.graded(1.0, others=0.0, totals_only=True)
+    monkeypatch.setattr(Declared, "with_told", lambda self, fn, message, call, sums: sums)
+    departing = Departing()
+    total, _ = departing.graded(1.0, others=0.0, totals_only=True)
+    w = np.asarray(departing.engine.reveal(departing.change)).ravel()
+    bank = departing.tested["bank"]
+    truth = np.logaddexp(0, -bank.y * (bank.x @ w)).sum()
+    assert total.loss * 45 - 40 * np.log(2.0) == pytest.approx(truth, abs=1e-6)
+
+
+def test_no_client_alone_goes_on_from_another_model():
+    departing = Departing()
+    told = fedavg.Descend(departing.change, 2, tuple(TESTED))
+    departing.engine.begin_round(2)
+    with pytest.raises(RefusedError):
+        departing.engine.sum(fedavg.local_descent, {"bank": told})
 
 
 def test_totals_are_those_of_the_clients_grades():

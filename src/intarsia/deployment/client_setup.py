@@ -508,12 +508,12 @@ class Work:
         apart = privacy_guarantee.keeps_apart(settings, algorithm, options)
         least = settings.privacy.least_clients if apart else 1
         server = algorithm.begin(options, self.schemas["train"], first_key(settings.seed))
+        all_there = settings.participation == 1.0 and not self._goes_on
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),
             # an algorithm that needs all has them, whatever the job says
-            complete=not algorithm.absences
-            or (settings.participation == 1.0 and not self._goes_on),
+            complete=not algorithm.absences or all_there,
             allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
 

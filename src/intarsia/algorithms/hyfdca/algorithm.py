@@ -382,6 +382,7 @@ def enter_partial(client: Client | InPhase, block: Block, message: Enter) -> tup
     return place, fl.Ready()
 
 
+@fl.told_the_same
 @fl.client_function
 def forget(
     client: Client | InPhase | Place, block: Block, message: Measure

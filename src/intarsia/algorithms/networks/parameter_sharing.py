@@ -230,6 +230,7 @@ def protect(client: Client, moved: Change, clients: int, key: fl.NoiseKey) -> Ch
     return Change(clip_change(moved.shared, client.clip) + share * normal)
 
 
+@fl.told_the_same
 @fl.client_function
 def take_start(
     client: Client, block: Block, message: Shared, rng: fl.RandomKey

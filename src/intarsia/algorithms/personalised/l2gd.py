@@ -95,6 +95,7 @@ def send_network(client: Client, block: Block, message: Average) -> tuple[Client
     return client, Parameters(client.weight * own)
 
 
+@fl.told_the_same
 @fl.client_function
 def mix(client: Client, block: Block, message: Parameters) -> tuple[Client, fl.Ready]:
     """Step towards the mean network."""

@@ -16,6 +16,8 @@ schema, and which exchange it is of from the site's own count.
   in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns; of scores those alone of which it is the reader among the clients
   that are asked. To the server it opens fields that are declared as read by it.
+* What a site seals is bound to all that it was told as all clients were, where all take part in each
+  round: a total is of clients that came from the same models by the same steps.
 * Once it opened a field that tells the model, it trains no more in this run; what is declared to be
   asked for once is answered for one message alone, and what has a number of different replies sends
   no more of them. None of this goes back with its state.
@@ -34,14 +36,22 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from intarsia.core.algorithm import AS_IT_IS, PUBLIC, Layout, Origin, Sends, contents
+from intarsia.core.algorithm import (
+    AS_IT_IS,
+    PUBLIC,
+    ClientFunction,
+    Layout,
+    Origin,
+    Sends,
+    contents,
+)
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.remote.replies import is_optional
 from intarsia.engines.remote.wire import Call, function_name
 from intarsia.engines.sums.plain import EVERYONE, FIRST_BLOCK, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, layouts
-from intarsia.engines.sums.secure import REFRESH, Combination, SecureCells
+from intarsia.engines.sums.secure import REFRESH, Combination, SecureCells, told_alike
 from intarsia.errors import RefusedError, StaleError
 from intarsia.privacy.secure_aggregation.protocol import Piece
 
@@ -74,6 +84,7 @@ class Sums:
     once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     begun: tuple[int, ...] = ()  # exchanges at which the site began anew
     kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
+    told: str = ""  # checksum of all that it was told as all clients were
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -127,7 +138,7 @@ class Sums:
             ]
             for name, some in self.known.items()
         }
-        rest = self.ended, dict(self.once), self.begun, self.kept
+        rest = self.ended, dict(self.once), self.begun, self.kept, self.told
         return json.dumps([known, list(asked), self.forgotten, *rest])
 
     @classmethod
@@ -135,7 +146,7 @@ class Sums:
         """Return the sums that a text was made of."""
         # earlier versions: no rest, or not all of it
         known, asked, forgotten, *rest = json.loads(text)
-        rest[2:] = map(tuple, rest[2:])
+        rest[2:4] = map(tuple, rest[2:4])
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
@@ -349,6 +360,17 @@ class Declared:
             )
         return replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
 
+    def with_told(self, fn: ClientFunction, message: Any, call: Call, sums: Sums) -> Sums:
+        """Return the sums that know what all clients are told, where all take part in each round.
+
+        A client that was told another model, or trained when others did not, has another checksum,
+        and its parts of totals add up with no others: they would be what it alone came to.
+        """
+        if not (self.complete and fn.alike and self._clients == frozenset(call.asked)):
+            return sums
+        told = (sums.told, fn.name, told_alike(fn, vars(message)))
+        return replace(sums, told=_digest(told).hex())
+
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""
         return not self._model.isdisjoint(
@@ -379,7 +401,8 @@ class Declared:
                 "algorithm as it is at the server."
             )
         # of what is asked, too, where it brings scores: one alone would read those of others
-        if one.together == "some" or (call.kind != "sum" and one.parties is None):
+        model = one.function.alike and not one.function.protocol  # what all go on from
+        if one.together == "some" or (call.kind != "sum" and one.parties is None and not model):
             return
         if one.together == "present" and not self.complete:
             return

@@ -408,13 +408,18 @@ class _Run:
             raise
         if place.sealing is not None:
             self._sums = place.declared().check_number(one, reply, call, self._sums)
+            self._sums = place.declared().with_told(fn, message, call, self._sums)
         down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)
             protection = "none: asked for" if call.kind == "ask" else "none: the mode is plain"
             self._entry["left"] = site_entries.of_reply(one, reply, protection)
             return after, body, down, len(body)
-        before = None if fn.told_before is None else fn.told_before(after, place.block(fn.part))
+        before: Any = None
+        if fn.told_before is not None:
+            before = fn.told_before(after, place.block(fn.part))
+        if told := self._sums.told:
+            before = (before, told)
         sealed, up = self._sealed(call, one, message, reply, place, before)
         return after, codec.encode(sealed), down, up
 

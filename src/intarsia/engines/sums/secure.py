@@ -169,8 +169,8 @@ class SecureCollector:
     ) -> None:
         self._geometry, self._sealing, self._fn, self._stream = geometry, sealing, fn, stream
         self._groups = groups
-        # the server has not read what clients were told before: the first says it, for all
-        self._unknown = fn.told_before is not None
+        # the server does not count what clients were told before: the first says it, for all
+        self._unknown = True
         self._kind: Any = type(None)
         self._plans: dict[str, _Plan] = {}
         self._last: dict[str, Any] = {}
