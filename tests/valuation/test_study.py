@@ -279,3 +279,21 @@ def test_tables_at_sites_one_party_and_another_measure_are_refused(folder, tmp_p
     running.run(described, out=tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a run or a search"):
         study.contribution(described, out=tmp_path / "run")
+
+
+def test_values_are_of_the_right_rows_where_ids_are_text_at_one_party_alone(tmp_path):
+    """Together the ids are whole numbers, and of the bank alone text: 1, 10, 100."""
+    rng = np.random.default_rng(4)
+    x, more = rng.normal(size=(160, 2)), rng.normal(size=160)
+    y = (x[:, 0] + more + 0.3 * rng.normal(size=160) > 0).astype(int)
+    bank = [f"{k + 1:06},{x[k, 0]:.4f},{x[k, 1]:.4f},{y[k]}" for k in range(160)]
+    shop = [f"{k + 1},{one:.4f}" for k, one in enumerate(more)]
+    (tmp_path / "bank.csv").write_text("\n".join(["id,a,b,y", *bank]) + "\n")
+    (tmp_path / "shop.csv").write_text("\n".join(["id,c", *shop]) + "\n")
+    lines = ['[alignment]\nnormalise = ["zeros"]', "[split]\ntest = 0.3"]
+    lines += ['[algorithm]\nname = "hyfdca"\nloss = "logistic"']
+    lines += ['[[client]]\nname = "bank"\npath = "bank.csv"\nid = "id"\nlabel = "y"']
+    lines += ['id_type = "text"', '[[client]]\nname = "shop"\npath = "shop.csv"\nid = "id"']
+    (tmp_path / "mine.toml").write_text("\n".join(lines) + "\n")
+    found = study.contribution(tmp_path / "mine.toml", out=tmp_path / "study")
+    agrees(found, config.load(tmp_path / "mine.toml"), [("bank",), ("bank", "shop")])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.atomic_files import write_atomically
-from intarsia.core.block import ClientId, Labels
+from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.json_text import parse_json
 from intarsia.core.memory import give_back
 from intarsia.core.npz import check_npz
@@ -142,9 +142,16 @@ def _said(
         own = {name: model.predict(states[name], block) for name, block in blocks.items()}
     found = {}
     for name, scores in own.items():
-        order = np.argsort(blocks[name].samples, kind="stable")
-        found[name] = _as_labels(scores[:, order], schema.labels, labels, loss)
+        found[name] = _as_labels(scores[:, order_of_ids(blocks[name])], schema.labels, labels, loss)
     return found
+
+
+def order_of_ids(block: Block) -> NDArray[np.intp]:
+    """Return the order of a block's rows by their ids as text, (rows,).
+
+    Ids are whole numbers or text by whoever takes part, and as text they are the same.
+    """
+    return np.argsort(block.samples.astype(str), kind="stable")
 
 
 def _as_labels(scores: Array, own: Labels, labels: Labels, loss: int) -> Array:
@@ -170,6 +177,7 @@ def write(found: Coalition, parties: Sequence[ClientId], folder: Path) -> None:
         "note": found.note,
         "rounds": found.rounds,
         "seconds": found.seconds,
+        "order": "text",  # of the ids that the scores are in; earlier versions: none
     }
     arrays: dict[str, Any] = {"record": np.array(json.dumps(record))}
     arrays |= {f"party{parties.index(name)}": own for name, own in found.said.items()}
@@ -179,7 +187,7 @@ def write(found: Coalition, parties: Sequence[ClientId], folder: Path) -> None:
 
 
 def read(number: int, parties: Sequence[ClientId], folder: Path) -> Coalition | None:
-    """Return the coalition that is kept in a folder; None: it is not there.
+    """Return the coalition that is kept in a folder; None: it is not there, or in another order.
 
     Raises
     ------
@@ -193,6 +201,8 @@ def read(number: int, parties: Sequence[ClientId], folder: Path) -> Coalition | 
         check_npz(path, packed=False)
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             record: dict[str, Any] = parse_json(str(file["record"]))
+            if record.pop("order", "") != "text":
+                return None
             names = [name for name in file.files if name != "record"]
             said = {parties[int(name.removeprefix("party"))]: file[name] for name in names}
             return Coalition(number, said=said, **record)

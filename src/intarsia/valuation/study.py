@@ -367,7 +367,7 @@ def _has_labels(block: Block) -> bool:
 
 def _truth(block: Block) -> tuple[NDArray[np.intp], Array]:
     """Return the labelled rows of a table in the order of their ids, and their labels."""
-    order = np.argsort(block.samples, kind="stable")
+    order = coalitions.order_of_ids(block)
     if block.y is None:
         return order[:0], np.zeros(0)
     y = block.y[order]
@@ -392,7 +392,7 @@ def _rows(found: federation.Federation, measure: str) -> tuple[dict[ClientId, _R
     """
     own = {name: _truth(block) for name, block in found.test.items()}
     ids = {
-        name: np.sort(found.test[name].samples, kind="stable")[known]
+        name: found.test[name].samples[coalitions.order_of_ids(found.test[name])][known]
         for name, (known, _) in own.items()
         if len(known)
     }

@@ -16,8 +16,8 @@ schema, and which exchange it is of from the site's own count.
   in each round: the total of fewer would tell more of each.
 * A site opens cells that it owns; of scores those alone of which it is the reader among the clients
   that are asked. To the server it opens fields that are declared as read by it.
-* What a site seals is bound to all that it was told as all clients were, where all take part in each
-  round: a total is of clients that came from the same models by the same steps.
+* Where all take part in each round, what a site seals is bound to all that it was told as all
+  clients were: a total is of clients that came from the same models by the same steps.
 * Once it opened a field that tells the model, it trains no more in this run; what is declared to be
   asked for once is answered for one message alone, and what has a number of different replies sends
   no more of them. None of this goes back with its state.
