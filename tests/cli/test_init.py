@@ -456,3 +456,13 @@ def test_the_file_has_no_words_of_cells_that_the_terminal_tells(tmp_path, monkey
     assert "Ward-7" not in text
     assert "'branch': 'Ward-7' in every row that has it" in err
     assert "'haemolysed S7' in row 6" in err
+
+
+def test_values_with_a_decimal_comma_are_those_with_a_point(tmp_path, monkeypatch, capfd):
+    """Rows of one id whose common column is written otherwise are the same samples."""
+    income = (np.arange(120) * 7.25 + 0.5).tolist()
+    quoted = [f'"{income[k]:.2f}"'.replace(".", ",") for k in BANK]
+    own = {"customer": BANK, "income": quoted, "default": [k % 2 for k in BANK]}
+    proposed(tmp_path, monkeypatch, own, shop(income=[f"{income[k]:.2f}" for k in SHOP]))
+    assert "other samples" not in said(capfd)[1]
+    assert client(tomllib.loads((tmp_path / "mine.toml").read_text()), 1)["id"] == "customer"

@@ -90,15 +90,16 @@ def is_year_first(text: str) -> bool:
     return _YEAR_FIRST.fullmatch(text) is not None
 
 
-def canonical(text: str) -> str:
+def canonical(text: str, value: float | None = None) -> str:
     """Return a category or class as text that does not depend on the file's number format.
 
-    "1.0", "+1" and "1" are "1"; "True" is "true"; "01" stays, since it may be a code.
+    "1.0", "+1" and "1" are "1"; "True" is "true"; "01" stays, since it may be a code. `value` is
+    the number that the text is where the file has a decimal comma or thousands.
     """
     text = text.strip()
     if text.lower() in ("true", "false"):
         return text.lower()
-    value = number(text)
+    value = number(text) if value is None else value
     if value is None or not math.isfinite(value) or _LEADING_ZERO.match(text):
         return text
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)

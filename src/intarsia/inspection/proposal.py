@@ -102,13 +102,18 @@ class Column:
     @cached_property
     def canonical(self) -> NDArray[Any]:
         """Return the value of each row as text that is written alike everywhere, (rows,)."""
-        names = [canonical(one) for one in self.texts]
-        return np.array([*names, ""], np.str_)[self.codes]
+        return np.array([*self._written, ""], np.str_)[self.codes]
 
     @cached_property
     def values_there(self) -> frozenset[str]:
         """Return the different values, written as in `canonical`."""
-        return frozenset(map(canonical, self.texts))
+        return frozenset(self._written)
+
+    @cached_property
+    def _written(self) -> list[str]:
+        """Return the different values as text that is written alike everywhere."""
+        values = self.figures or (None,) * len(self.texts)
+        return [canonical(text, value) for text, value in zip(self.texts, values, strict=True)]
 
     @property
     def kinds(self) -> str:
