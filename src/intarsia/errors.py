@@ -9,9 +9,9 @@ IntarsiaError
 │   ├── BusyError              another process works in the folder of a run or of a site
 │   ├── VersionError           the server and a site have versions whose calls differ
 │   ├── RangeError             a value is too large to be sealed, or no number
-│   └── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
+│   ├── KeyMaterialError       a key file, a fingerprint or a key exchange is wrong
+│   └── AlgorithmError         an algorithm of the user's own is wrong, or breaks a rule of all
 ├── ConvergenceError           training diverged; names the likely cause
-├── AlgorithmError             an algorithm breaks a rule that every algorithm keeps
 ├── SealedError                a sealed total was read without `reveal`
 ├── TamperedError              a message or a sealed total was altered or cut
 ├── ReplayError                a message came again or out of order, or a stream was to hide twice
@@ -100,12 +100,12 @@ class KeyMaterialError(UserError, ValueError):
     """A key file, a fingerprint or a message of the key exchange is wrong."""
 
 
+class AlgorithmError(UserError, AssertionError):
+    """An algorithm is not written as one is, or breaks rules that all keep; a line for each."""
+
+
 class ConvergenceError(IntarsiaError, ArithmeticError):
     """Training diverged; the sentence names the likely cause and a remedy."""
-
-
-class AlgorithmError(IntarsiaError, AssertionError):
-    """An algorithm breaks rules that every algorithm keeps; each line says one."""
 
 
 class SealedError(IntarsiaError, TypeError):

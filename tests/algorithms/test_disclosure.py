@@ -14,6 +14,7 @@ from federations import BINARY, rectangles, table
 from intarsia.core.algorithm import contents, describe
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
+from intarsia.errors import AlgorithmError
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.results import audit
 from intarsia.testing import rules
@@ -304,11 +305,11 @@ def test_a_reply_that_is_described_in_part_is_an_error():
         return Reply
 
     for words in ((), ("counts of rows",)):
-        with pytest.raises(TypeError, match="Reply has the fields"):
+        with pytest.raises(AlgorithmError, match="Reply has the fields"):
             describe(*words, att="counts of rows")(reply())
-    with pytest.raises(TypeError, match=r"\['more'\]"):
+    with pytest.raises(AlgorithmError, match=r"\['more'\]"):
         describe(at="counts of rows")(reply())
-    with pytest.raises(TypeError, match="take its @dataclass away"):
+    with pytest.raises(AlgorithmError, match="take its @dataclass away"):
         describe("losses")(dataclasses.dataclass(frozen=True)(reply()))
     assert contents(reply()) == {}
     described = contents(describe("losses", at="counts of rows")(reply()))

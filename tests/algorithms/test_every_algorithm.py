@@ -96,8 +96,7 @@ def test_an_algorithm_keeps(rule, algorithm, options, kind):
 
 @EVERY
 def test_hyperparameters_are_frozen_and_by_keyword_with_defaults(algorithm, options):
-    assert [*rules.usable_in_a_run(algorithm)] == []
-    assert algorithm.hyperparameters()
+    assert [*rules.usable_in_a_run(algorithm, algorithm.hyperparameters())] == []
 
 
 class Peeking(Between):

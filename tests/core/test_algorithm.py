@@ -13,7 +13,7 @@ from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.core import algorithm as fl
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import AlgorithmError, FederationError
+from intarsia.errors import AlgorithmError, FederationError, SealedError
 
 KEY = fl.RandomKey((0,))
 
@@ -104,10 +104,10 @@ def test_labels_and_rounds_that_an_algorithm_is_not_for_are_refused_in_a_sentenc
 
 
 def test_other_models_say_how_they_begin_and_predict():
-    with pytest.raises(TypeError, match="needs its own `predict`"):
+    with pytest.raises(AlgorithmError, match="needs its own `predict`"):
         fl.Model()
     model = fl.Model(predict=lambda state, block: block)
-    with pytest.raises(TypeError, match="mine trains no linear model"):
+    with pytest.raises(AlgorithmError, match="mine trains no linear model"):
         replace(MINE, model=model)
 
 
@@ -115,7 +115,79 @@ def test_what_hides_something_takes_a_key():
     def hiding(own: fl.LinearClient, block, told: Vector) -> tuple[fl.LinearClient, Vector]:
         return own, told
 
-    with pytest.raises(TypeError, match="hiding is a secret_function and takes no key"):
+    with pytest.raises(AlgorithmError, match="hiding is a secret_function and takes no key"):
         fl.secret_function(hiding)
-    with pytest.raises(TypeError, match="double is a noise_function and takes no key"):
+    with pytest.raises(AlgorithmError, match="double is a noise_function and takes no key"):
         fl.noise_function(double)
+
+
+def plain(own, block, told):
+    return own, told
+
+
+def unsaid(own: fl.LinearClient, block, told: Vector):
+    return own, told
+
+
+class Undescribed:
+    v: fl.PerFeature
+
+
+def undescribed(own: fl.LinearClient, block, told: Vector) -> tuple[fl.LinearClient, Undescribed]:
+    return own, Undescribed()
+
+
+@dataclass
+@fl.describe("sums")
+class Twice:
+    v: fl.PerFeature
+
+
+def twice(own: fl.LinearClient, block, told: Vector) -> tuple[fl.LinearClient, Twice]:
+    return own, Twice(told.v)
+
+
+SUMS = fl.sums(double)
+DECLARATIONS = {
+    "plain is to run at clients and is no client function; write @fl.client": lambda: fl.sums(
+        plain
+    ),
+    "a lambda is to run at clients": lambda: fl.asks(lambda own, block, told: (own, told)),
+    "unsaid does not say what it replies; annotate": lambda: fl.sums(fl.client_function(unsaid)),
+    r"replies with Undescribed, .* no frozen dataclass; write @fl.describe": lambda: fl.asks(
+        fl.client_function(undescribed)
+    ),
+    "replies with Twice, .*; take its @dataclass away": lambda: fl.sums(fl.client_function(twice)),
+    "is given 'Vector.w', .*; use 'Vector.v'": lambda: fl.opening({"Vector.w": "Vector.v"}, SUMS),
+    "what Vector.v holds totals of: 'vw' .*; use 'v'": lambda: fl.Disclosure(
+        sends=fl.opening({"Vector.v": "Vector.vw"}, SUMS)
+    ),
+    "reveals of double: 'vv' is given, .*; use 'v'": lambda: fl.Disclosure(
+        sends=fl.sums(double, reveals=["vv"])
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "declare"), DECLARATIONS.items(), ids=[*DECLARATIONS])
+def test_a_declaration_that_does_not_hold_together_is_refused_in_a_sentence(said, declare):
+    with pytest.raises(AlgorithmError, match=said):
+        declare()
+
+
+def test_what_is_no_sum_or_factor_of_totals_is_refused_in_a_sentence(engine):
+    total = engine.sum(double, Vector(np.zeros(len(engine.schema().features))))
+    for wrong in (
+        lambda: total.v + 1,
+        lambda: 1.0 - total.v,
+        lambda: total.v / 2,
+        lambda: total.v * np.ones(6),
+        lambda: np.ones(6) @ total.v,
+        lambda: -total.v,
+        lambda: total + total.v,
+    ):
+        with pytest.raises(SealedError, match=r"A sealed total was read .* clients.reveal"):
+            wrong()
+    with pytest.raises(AlgorithmError, match="double is given a SealedTotal, and its message is a"):
+        engine.sum(double, total)
+    with pytest.raises(AttributeError, match="clients have no 'blocks'"):
+        _ = engine.blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -145,7 +146,7 @@ def field_that_is_revealed_undeclared(monkeypatch):
 
 
 def function_that_is_not_declared(monkeypatch):
-    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=_sends()[1:]))
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=_sends()[:1]))
 
 
 def declaration_of_what_never_crosses(monkeypatch):
@@ -276,7 +277,123 @@ def refusal_of_every_federation(monkeypatch):
     return replace(ridge.RIDGE, init_server=init_server)
 
 
+def with_reply(monkeypatch, answer):
+    """Return ridge whose `slope` returns something else: of its state and its reply."""
+    once = ridge.slope.call
+
+    def slope(client, block, message: ridge.Scores, rng) -> tuple[object, ridge.Vector]:
+        return answer(*once(client, block, message, rng))
+
+    return declared(monkeypatch, slope=fl.client_function(slope))
+
+
+def dict_for_a_reply(monkeypatch):
+    return with_reply(monkeypatch, lambda client, reply: (client, vars(reply)))
+
+
+def three_values_for_two(monkeypatch):
+    return with_reply(monkeypatch, lambda client, reply: (client, reply, 0))
+
+
+def dict_for_a_state(monkeypatch):
+    return with_reply(monkeypatch, lambda client, reply: (vars(client), reply))
+
+
+def reply_that_is_too_short(monkeypatch):
+    return with_reply(monkeypatch, lambda own, reply: (own, replace(reply, v=reply.v[:-1])))
+
+
+def rows_without_a_layout(monkeypatch):
+    """Return ridge whose scores are declared as arrays that all clients have of one shape."""
+
+    @fl.describe("each row's label or score")
+    class Scores:
+        z: fl.Array
+
+    def score(client, block, message):
+        z = block.x @ message.v + message.labels * client.labels
+        return replace(client, w=message.v), Scores(z)
+
+    def slope(client, block, message):
+        return client, ridge.Vector(block.x.T @ message.z, client.labels @ message.z)
+
+    monkeypatch.setattr(ridge, "Scores", Scores)
+    score.__annotations__ = {"message": ridge.Vector, "return": tuple[object, Scores]}
+    slope.__annotations__ = {"message": Scores, "return": tuple[object, ridge.Vector]}
+    functions = {"score": score, "slope": slope}
+    return declared(monkeypatch, **{k: fl.client_function(one) for k, one in functions.items()})
+
+
+def lambda_at_clients(monkeypatch):
+    def multiply(options, clients, v, labels):
+        return clients.sum(lambda *given: given[::2], ridge.Vector(v, labels))
+
+    monkeypatch.setattr(ridge, "multiply", multiply)
+    return ridge.RIDGE
+
+
+def total_that_is_divided(monkeypatch):
+    def multiply(options, clients, v, labels):
+        return clients.sum(ridge.score, ridge.Vector(v, labels)).z / 2
+
+    monkeypatch.setattr(ridge, "multiply", multiply)
+    return ridge.RIDGE
+
+
+def blocks_of_clients(monkeypatch):
+    def round(server, clients, rng):
+        return ridge.round(server, clients.blocks)
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def total_of_what_is_not_declared(monkeypatch):
+    sends = [replace(one, takes=()) if one.function is ridge.slope else one for one in _sends()]
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
+
+
+def total_of_another_name(monkeypatch):
+    takes = (("z", "Scorse.z"),)
+    sends = [replace(one, takes=takes) if one.function is ridge.slope else one for one in _sends()]
+    return replace(ridge.RIDGE, disclosure=fl.Disclosure(sends=tuple(sends)))
+
+
+def misspelled_loss(monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Ridge:
+        loss: str = "sqared"
+        regularisation: float = 1e-3
+
+    return replace(ridge.RIDGE, hyperparameters=Ridge)
+
+
+def steps_that_are_too_large(monkeypatch):
+    def round(server, clients, rng):
+        server, info = ridge.round(server, clients)
+        return replace(server, w=10 * (1 + server.w)), info
+
+    return replace(ridge.RIDGE, round=round)
+
+
 FAULTS = [
+    (rows_without_a_layout, r"z of client 'c1' has the shape \(27,\), .* declare it fl.PerSample"),
+    (
+        reply_that_is_too_short,
+        r"v of client 'c0' has the shape \(3,\), and \(4,\) is expected",
+    ),
+    (dict_for_a_reply, "slope replies with a dict, .* and a Vector"),
+    (three_values_for_two, "slope returns a tuple of 3 values, and a client function returns two"),
+    (dict_for_a_state, "slope returns a dict in the place of a LinearClient"),
+    (lambda_at_clients, "a lambda is to run at clients and is no client function"),
+    (total_that_is_divided, r"A sealed total was read \(divided; multiply it by 1 / n"),
+    (blocks_of_clients, r"clients have no 'blocks': .* reads no rows"),
+    (
+        total_of_what_is_not_declared,
+        r'when slope is called, .* fl.opening\({"Scores.z": "Scores.z"}, ...\)',
+    ),
+    (total_of_another_name, "a total of Scores.z when slope is called, and declared is 'Scorse.z'"),
+    (misspelled_loss, "There is no loss 'sqared'; use 'squared'"),
+    (steps_that_are_too_large, "training diverges: after 3 rounds the mean loss is"),
     (server_reads_a_block, "the server depends on .*: a server that was given the same answers"),
     (server_reads_what_a_client_computed, "the server depends on .* did not cross"),
     (message_with_numbers_in_the_clear, r"Vector\.v holds numbers in the clear"),
@@ -290,12 +407,12 @@ FAULTS = [
         number_of_the_process,
         "processes come to the same: with two processes .* another: ",
     ),
-    (field_that_is_revealed_undeclared, r"'reveal Vector\.v' crosses and is not declared"),
-    (function_that_is_not_declared, "'sum score -> Scores' crosses and is not declared"),
+    (field_that_is_revealed_undeclared, r"'reveal Vector\.labels' crosses and is not declared"),
+    (function_that_is_not_declared, "'sum slope -> Vector' crosses and is not declared"),
     (declaration_of_what_never_crosses, r"'reveal Scores\.z' is declared and never crosses"),
     (message_that_cannot_be_written, "CodecError: A value of type list cannot be written"),
     (state_of_no_declared_class, "it goes on from bytes: CodecError: A record 'Server'"),
-    (state_beside_its_fields, "from a checkpoint of round 1 there is other: the result"),
+    (state_beside_its_fields, "score keeps 'times' in the state beside its fields"),
     (first_client_that_counts_more, "another order .* come to another model"),
     (weights_of_another_shape, r"weights: the shape is \(4,\), and outputs and features"),
     (scores_of_another_shape, r"what predict says at c0: the shape is \(30,\)"),
@@ -304,9 +421,12 @@ FAULTS = [
     (round_that_asks_for_ever, "calls client functions more than 2000 times, the last score"),
     (round_that_computes_for_ever, "EndlessError: takes more than 0.5 seconds"),
     (function_that_comes_again, "score comes again in a round"),
-    (total_that_is_read_sealed, "SealedError: A sealed total was read .* in multiply"),
+    (
+        total_that_is_read_sealed,
+        r"py:\d+, in setup: SealedError: A sealed total was read",
+    ),
     (hyperparameters_that_change, "Ridge is no frozen dataclass"),
-    (reply_that_is_not_described, "Vector does not say what 'v', 'labels' hold"),
+    (reply_that_is_not_described, "Vector does not say what it holds in 'v', 'labels'"),
     (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
 ]
 
@@ -316,6 +436,21 @@ def test_a_fault_is_found(fault, said, monkeypatch):
     with pytest.raises(AlgorithmError, match=said) as caught:
         check_algorithm(fault(monkeypatch), TOY, **OPTIONS)
     assert "ridge breaks" in str(caught.value)
+    first, *more = str(caught.value).splitlines()[1:]
+    assert re.search(said, first)
+    if fault is not first_client_that_counts_more:  # for which a site has another reason to refuse
+        # the fault, and nothing of what follows from it
+        assert {one.partition(":")[0] for one in more} <= {first.partition(":")[0]}
+
+
+def test_faults_that_do_not_follow_from_each_other_are_all_found(monkeypatch):
+    found = find_faults(reply_that_is_not_described(monkeypatch), TOY, **OPTIONS)
+    both = find_faults(fresh_random_numbers(monkeypatch), [TOY, replace(TOY, name="2")], **OPTIONS)
+    assert [one.rule for one in both] == [
+        *(one.rule for one in found),
+        "functions_depend_on_their_arguments_alone",
+    ]
+    assert both[-1].where == "2 federations"
 
 
 def test_an_option_that_does_not_exist_is_refused():

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError, KeyMaterialError
+from intarsia.errors import AlgorithmError, FederationError, KeyMaterialError, nearest
 
 T = TypeVar("T")
 Part = Literal["train", "validation", "test"]  # of a client's rows
@@ -225,6 +225,40 @@ class ClientFunction:
     # only where that is the same for all of them
     told_before: Callable[[Any, Block], Any] | None = None
 
+    def answer(self, state: Any, block: Block, message: Any, rng: Any) -> tuple[Any, Any]:
+        """Return what `call` returns: the new state, and the reply.
+
+        Raises
+        ------
+        AlgorithmError
+            If it returns something else, or a reply of another class than it declares.
+        """
+        found: Any = self.call(state, block, message, rng)
+        if not isinstance(found, tuple) or len(found) != 2:
+            many = f" of {len(found)} values" if isinstance(found, tuple) else ""
+            said = f"returns a {type(found).__name__}{many}"
+        elif dataclasses.is_dataclass(state) and not dataclasses.is_dataclass(found[0]):
+            said = f"returns a {type(found[0]).__name__} in the place of a {type(state).__name__}"
+        elif isinstance(found[1], self.reply) and dataclasses.is_dataclass(found[1]):
+            return found
+        else:
+            said = f"replies with a {type(found[1]).__name__}"
+        reply = "its reply, a dataclass" if self.reply is object else f"a {self.reply.__name__}"
+        raise AlgorithmError(
+            f"{self.name} {said}, and a client function returns two values: the client's new state "
+            f"and {reply}; let it return these."
+        )
+
+
+def not_declared(fn: Any) -> AlgorithmError:
+    """Return the error about something that clients cannot be called by: no client function."""
+    name = getattr(fn, "__name__", "")
+    what = "a lambda" if name == "<lambda>" else name or f"a {type(fn).__name__}"
+    return AlgorithmError(
+        f"{what} is to run at clients and is no client function; write @fl.client_function above "
+        "its def."
+    )
+
 
 def client_function(
     call: Callable[..., tuple[Any, Any]],
@@ -279,11 +313,11 @@ def noise_function(fn: ClientFunction) -> ClientFunction:
 
 
 def _drawing(fn: ClientFunction, kind: str) -> ClientFunction:
-    """Return a client function that takes a key; TypeError where it leaves that out."""
+    """Return a client function that takes a key; AlgorithmError where it leaves that out."""
     own = inspect.signature(fn.call).parameters.values()
     kinds = [one.kind for one in own if one.kind is not inspect.Parameter.KEYWORD_ONLY]
     if len(kinds) < 4 and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        raise TypeError(
+        raise AlgorithmError(
             f"{fn.name} is a {kind} and takes no key, of which it would draw what hides its reply; "
             "let it take one after the message."
         )
@@ -385,6 +419,14 @@ class Clients(Protocol):
         ...
 
 
+def no_such_view(name: str) -> AttributeError:
+    """Return the error about an attribute of clients that none has, such as their rows."""
+    return AttributeError(
+        f"clients have no {name!r}: a server sees ids, sealed and schema(), may ask, sum and "
+        "reveal, and reads no rows; let a client function send what it needs"
+    )
+
+
 class ClientsInPart:
     """The clients as an algorithm sees them that knows a part of each one's state alone."""
 
@@ -477,13 +519,13 @@ def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
 
     Raises
     ------
-    TypeError
+    AlgorithmError
         If a field has no words, or there is none of a name; or if the class is a dataclass already.
     """
 
     def described(kind: type[T]) -> type[T]:
         if "__dataclass_fields__" in vars(kind):
-            raise TypeError(
+            raise AlgorithmError(
                 f"{kind.__name__} is a dataclass already, and `describe` makes it one; take its "
                 "@dataclass away."
             )
@@ -491,7 +533,7 @@ def describe(whole: str = "", /, **fields: str) -> Callable[[type[T]], type[T]]:
         names = [one.name for one in dataclasses.fields(cast(Any, reply))]
         words = {name: fields.get(name, whole) for name in names}
         if wrong := sorted({*fields} - {*names} | {name for name in names if not words[name]}):
-            raise TypeError(
+            raise AlgorithmError(
                 f"{reply.__name__} has the fields {names}; describe each of them, and no other: "
                 f"{wrong}."
             )
@@ -643,8 +685,8 @@ class Sends:
 def asks(
     *functions: ClientFunction, tells: Callable[[Any], str] = lambda options: ""
 ) -> tuple[Sends, ...]:
-    """Declare client functions whose replies the server reads one by one."""
-    return tuple(Sends(fn, "ask", fn.reply, tells=tells) for fn in functions)
+    """Declare client functions whose replies the server reads one by one; errors as of `sums`."""
+    return tuple(Sends(fn, "ask", _reply_of(fn), tells=tells) for fn in functions)
 
 
 def sums(
@@ -658,10 +700,15 @@ def sums(
 
     `opens` None: clients open each field that the server does not read; counts of samples it needs
     to add.
+
+    Raises
+    ------
+    AlgorithmError
+        If one is no client function, or is not annotated with a reply that `describe` made.
     """
     found: list[Sends] = []
     for fn in functions:
-        reply = fn.reply
+        reply: Any = _reply_of(fn)
         rest = opens
         if rest is None:
             hints = typing.get_type_hints(reply, include_extras=True)
@@ -675,6 +722,27 @@ def sums(
     return tuple(found)
 
 
+def _reply_of(fn: ClientFunction) -> type:
+    """Return the class of a client function's replies, a frozen dataclass."""
+    if not isinstance(fn, ClientFunction):
+        raise not_declared(fn)
+    reply = fn.reply
+    if reply is object:
+        raise AlgorithmError(
+            f"{fn.name} does not say what it replies; annotate what it takes and returns, as in "
+            f"def {fn.name}(own: State, block: fl.Block, told: Message) -> tuple[State, Reply]."
+        )
+    made = getattr(reply, "__dataclass_params__", None)
+    if made is None or not made.frozen:
+        remedy = 'write @fl.describe("what its fields hold, in words") above it'
+        if made is not None:
+            remedy = "take its @dataclass away: fl.describe makes it one"
+        raise AlgorithmError(
+            f"{fn.name} replies with {reply.__name__}, which is no frozen dataclass; {remedy}."
+        )
+    return reply
+
+
 def each(sends: Iterable[Sends], **terms: Any) -> tuple[Sends, ...]:
     """Declare the same terms of several calls."""
     return tuple(replace(one, **terms) for one in sends)
@@ -684,8 +752,24 @@ def opening(takes: Mapping[str, Origin], sends: Iterable[Sends]) -> tuple[Sends,
     """Declare which totals the messages of client functions hold, by "Message.field".
 
     A client opens no others.
+
+    What is said of messages that these functions do not have says nothing.
+
+    Raises
+    ------
+    AlgorithmError
+        If one of their messages has no such field.
     """
     found: list[Sends] = []
+    sends = tuple(sends)
+    for place in takes:
+        kind = place.partition(".")[0]
+        messages = [one.function.message for one in sends]
+        own = [its for one in messages if one.__name__ == kind for its in _places(one)]
+        if own and place not in own:
+            raise AlgorithmError(
+                f"opening() is given {place!r}, which is no field of {kind}; {nearest(place, own)}."
+            )
     for one in sends:
         message = one.function.message.__name__
         known = dict(one.takes)
@@ -697,9 +781,32 @@ def opening(takes: Mapping[str, Origin], sends: Iterable[Sends]) -> tuple[Sends,
     return tuple(found)
 
 
+def _places(kind: Any) -> list[str]:
+    """Return the fields of a message or a reply, each as "Message.field"."""
+    known = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return [f"{kind.__name__}.{one.name}" for one in known]
+
+
+def _check_field(what: str, names: Sequence[str], reply: type) -> None:
+    """Refuse names that are no fields of a reply."""
+    known = [place.partition(".")[2] for place in _places(reply)]
+    for name in names:
+        if name not in known:
+            raise AlgorithmError(
+                f"{what}: {name!r} is given, which is no field of {reply.__name__}; "
+                f"{nearest(name, known)}."
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disclosure:
-    """All that crosses in a run of an algorithm, beside what the shared protocols declare."""
+    """All that crosses in a run of an algorithm, beside what the shared protocols declare.
+
+    Raises
+    ------
+    AlgorithmError
+        If a reply has no field of a name that is revealed or opened, or that messages hold.
+    """
 
     sends: tuple[Sends, ...] = ()  # none: nothing crosses, the data is in one place
     # (options, schema) -> parts of the model that only some clients add to and open, by their names
@@ -711,6 +818,20 @@ class Disclosure:
     # (server before the set-up, client) -> what fields of messages ("Message.field") may
     # hold in the clear: what the server draws from the seed, say. Other fields may hold anything.
     allowed: Callable[[Any, ClientId], Mapping[str, Sequence[Any]]] = lambda server, client: {}
+
+    def __post_init__(self) -> None:
+        totals = [one for one in self.sends if one.call == "sum"]
+        for one in self.sends:
+            given = [("reveals", one.reveals), ("opens", one.opens), ("model", one.model)]
+            for word, names in given:
+                _check_field(f"{word} of {one.function.name}", names, one.reply)
+            for name, origin in one.takes:
+                for of in (origin,) if isinstance(origin, str) else origin:
+                    kind, _, field = of.partition(".")
+                    of_kind = [total.reply for total in totals if total.reply.__name__ == kind]
+                    message = one.function.message.__name__
+                    for reply in of_kind[:1]:
+                        _check_field(f"what {message}.{name} holds totals of", (field,), reply)
 
     def needed(self, options: Any) -> tuple[Sends, ...]:
         """Return what crosses with some hyperparameters."""
@@ -786,7 +907,7 @@ class Model:
 
     Raises
     ------
-    TypeError
+    AlgorithmError
         If `predict` is left out and the model is not linear.
     """
 
@@ -814,7 +935,7 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.kind != "linear" and self.predict is _linear_scores:
-            raise TypeError(f"A model of kind {self.kind!r} needs its own `predict`; give it.")
+            raise AlgorithmError(f"A model of kind {self.kind!r} needs its own `predict`; give it.")
 
 
 def _only_options(options: Any, schema: Schema) -> Any:
@@ -874,7 +995,7 @@ class Algorithm:
 
     Raises
     ------
-    TypeError
+    AlgorithmError
         If `init_client` is left out and the model is not linear.
     """
 
@@ -899,7 +1020,7 @@ class Algorithm:
     def __post_init__(self) -> None:
         linear = self.model.kind == "linear"
         if not linear and inspect.unwrap(self.init_client) is _linear_client:
-            raise TypeError(f"{self.name} trains no linear model: give its own `init_client`.")
+            raise AlgorithmError(f"{self.name} trains no linear model: give its own `init_client`.")
         for name, arguments in _ARGUMENTS.items():
             object.__setattr__(self, name, _with_key(getattr(self, name), arguments))
         if linear and getattr(self.conclude, "func", self.conclude) in (

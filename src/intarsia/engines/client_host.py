@@ -137,7 +137,7 @@ class Host:
         try:
             answers = fn.together(visits) if fn.together is not None else ()
             for number, client in enumerate(opened):
-                state, reply = answers[number] if answers else fn.call(*visits[number])
+                state, reply = answers[number] if answers else fn.answer(*visits[number])
                 self.states.replace(client, state)
                 replies.append(reply)
         except IntarsiaError as error:

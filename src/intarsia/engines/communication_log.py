@@ -6,6 +6,7 @@ It is the server's side of every engine: `Simulation` and `Remote` make each ask
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.core.algorithm import ClientFunction, Clients, Layout, Messages, evolve
+from intarsia.core.algorithm import (
+    ClientFunction,
+    Clients,
+    Layout,
+    Messages,
+    evolve,
+    not_declared,
+)
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Index
 from intarsia.engines import codec
@@ -203,10 +211,19 @@ def addressed(clients: Clients, fn: ClientFunction, messages: Messages) -> Mappi
     Raises
     ------
     AlgorithmError
-        If an array over samples or features in it has not one entry for each of all.
+        If `fn` is no client function, the message is of another class than its own, or an array
+        over samples or features in it has not one entry for each of all.
     """
+    if not isinstance(fn, ClientFunction):
+        raise not_declared(fn)
     if isinstance(messages, Mapping):
         return messages
+    if not (dataclasses.is_dataclass(messages) and isinstance(messages, fn.message)):
+        wanted = "a dataclass" if fn.message is object else f"a {fn.message.__name__}"
+        raise AlgorithmError(
+            f"{fn.name} is given a {type(messages).__name__}, and its message is {wanted}; make "
+            "one of it, with totals as they are in its fields."
+        )
     whole: dict[str, tuple[Index, Array]] = {}
     kind: Any = type(messages)
     for name, layout in layouts(kind):

@@ -98,6 +98,9 @@ class Simulation:
         )
         self.books = CommunicationLog(names, self._totals, recorder)
 
+    def __getattr__(self, name: str) -> Any:
+        raise fl.no_such_view(name)
+
     @property
     def ids(self) -> Sequence[ClientId]:
         """Return the clients that are there in this round."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import re
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from intarsia.core.algorithm import (
     contents,
 )
 from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.plugins import raised_at
 from intarsia.core.schema import Schema
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
@@ -48,8 +48,10 @@ from intarsia.errors import (
     first_line,
     listed,
 )
+from intarsia.maths.linear.losses import shape_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
+from intarsia.protocols.evaluation import grade_scores, grading_loss
 from intarsia.results import audit
 from intarsia.testing import toy_sites
 from intarsia.testing.toy_federations import (
@@ -76,7 +78,7 @@ NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm'
 SECONDS: Final = 60.0  # in which a training ends
 NEAR: Final = 1e-3  # how far two trainings may be apart that differ in rounding
 _SEED: Final = 0
-_OURS: Final = Path(__file__).parents[1]
+_GROWTH: Final = 10.0  # mean loss over that of a model that says 0, where training diverges
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,10 @@ def find_faults(
     made: Any = hyperparameters(algorithm.hyperparameters, options, "The algorithm")
     check_ranges(made)
     modes.keys(Privacy(mode="masked"), tuple(given[0].blocks), None, "test")  # needs the library
-    found = [
-        *(Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm)),
-        *(Finding("declared_in_words", "", said) for said in declared_in_words(algorithm)),
-    ]
+    found = [Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm, made)]
+    if found:  # no training of it could be graded
+        return tuple(found)
+    found += [Finding("declared_in_words", "", said) for said in declared_in_words(algorithm)]
     forms: list[tuple[Algorithm, Sequence[Rule]]] = [(algorithm, RULES)]
     if algorithm.private is not None:
         forms.append((algorithm.private(NOISE), [functions_depend_on_their_arguments_alone]))
@@ -157,30 +159,55 @@ def find_faults(
         for federation in given:
             trial = Trial(form, made, federation)
             try:
-                broken = [*_looked_at(ends_as_it_should, trial)]
+                broken = [*_looked_at(ends_as_it_should, trial)][:1]
             except UserError as refusal:
                 refusals.append(f"{federation.name}: {first_line(refusal)}")
                 continue
             if not broken:
                 trials.append(trial)
-                broken = [one for rule in rules for one in _looked_at(rule, trial)]
             found += broken
         if trials:
-            found += [
-                Finding("what_crosses_is_what_is_declared", "", said)
-                for said in what_crosses_is_what_is_declared(trials)
-            ]
+            found += _found_in(trials, rules, complete=len(trials) + len(refusals) == len(given))
         elif len(refusals) == len(given):
             found.append(
                 Finding("trains_on_some", "", f"it refuses every federation: {refusals[0]}")
             )
-    where: dict[tuple[str, str], list[str]] = {}
+    return tuple(_merged(found))
+
+
+def _found_in(trials: Sequence[Trial], rules: Sequence[Rule], *, complete: bool) -> list[Finding]:
+    """Return what rules find in trainings that end, the causes first.
+
+    What follows from a fault is not looked at. `complete`: no other training broke off.
+    """
+    crossing = [
+        Finding(what_crosses_is_what_is_declared.__name__, "", said)
+        for said in what_crosses_is_what_is_declared(trials, complete=complete)
+    ]
+    follows = _FOLLOWS[what_crosses_is_what_is_declared] if crossing else ()
+    every: list[tuple[Trial, list[Rule]]] = [(one, [*follows]) for one in trials]
+    for rule in rules:
+        for trial, skipped in every:
+            if rule not in skipped:
+                own = [*_looked_at(rule, trial)]
+                crossing += own
+                skipped += _FOLLOWS.get(rule, ()) if own else ()
+    return crossing
+
+
+def _merged(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings, those of several federations once: they differ in numbers and names."""
+    alike: dict[tuple[str, str], list[list[Finding]]] = {}
     for one in found:
-        where.setdefault((one.rule, one.said), []).append(one.where)
-    return tuple(
-        Finding(rule, places[0] if len(places) == 1 else f"{len(places)} federations", said)
-        for (rule, said), places in where.items()
-    )
+        some = alike.setdefault((one.rule, re.sub(r"\w*\d[\w.]*", "", one.said)), [])
+        group = next((group for group in some if one.where not in [it.where for it in group]), None)
+        if group is None:
+            some.append([one])
+        else:
+            group.append(one)
+    for group in (group for some in alike.values() for group in some):
+        where = group[0].where if len(group) == 1 else f"{len(group)} federations"
+        yield replace(group[0], where=where)
 
 
 def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
@@ -189,27 +216,22 @@ def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
     try:
         with within(SECONDS):
             yield from (Finding(name, where, said) for said in rule(trial))
+    except AlgorithmError as problem:  # a sentence of its own
+        yield Finding(name, where, str(problem).rstrip("."))
     except UserError:
         if rule is ends_as_it_should:
             raise  # it is not for these clients
-        yield Finding(name, where, f"it refuses what it took before: {_said()}")
+        yield Finding(name, where, f"it refuses what it took before: {_said(trial.algorithm)}")
     except (Exception, EndlessError):  # whatever the algorithm's own code raises
-        yield Finding(name, where, _said())
+        yield Finding(name, where, _said(trial.algorithm))
 
 
-def _said() -> str:
-    """Return the error that is handled, and where the algorithm's own code raised it."""
+def _said(algorithm: Algorithm) -> str:
+    """Return where the algorithm's own code raised the error that is handled, and the error."""
     error = sys.exc_info()[1]
     assert error is not None
-    frames = traceback.extract_tb(error.__traceback__)
-    apart = ("engines", "testing", "core", "privacy")
-    own = [
-        one
-        for one in frames
-        if not any(Path(one.filename).is_relative_to(_OURS / folder) for folder in apart)
-    ]
-    place = f" at {Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name}" if own else ""
-    return f"{type(error).__name__}: {first_line(error)}{place}"
+    said = str(error).rstrip(".") if isinstance(error, IntarsiaError) else first_line(error)
+    return f"{raised_at(error, algorithm)}{type(error).__name__}: {said}"
 
 
 @contextlib.contextmanager
@@ -368,7 +390,7 @@ Rule = Callable[[Trial], Iterator[str]]
 # -- what is declared
 
 
-def usable_in_a_run(algorithm: Algorithm) -> Iterator[str]:
+def usable_in_a_run(algorithm: Algorithm, options: Any) -> Iterator[str]:
     """Yield faults of its name, and of hyperparameters that runs cannot read."""
     cls: Any = algorithm.hyperparameters
     if not getattr(getattr(cls, "__dataclass_params__", None), "frozen", False):
@@ -376,6 +398,11 @@ def usable_in_a_run(algorithm: Algorithm) -> Iterator[str]:
         return
     if lacking := lacking_keys(algorithm):
         yield f"{cls.__name__} has no {listed(lacking)}, by which models are graded and compared"
+    else:
+        try:
+            grading_loss(options.loss)
+        except ExperimentError as problem:
+            yield f"{cls.__name__}.loss, by which models are graded: {str(problem).rstrip('.')}"
     for one in inspect.signature(cls).parameters.values():
         if one.kind is not one.KEYWORD_ONLY:
             yield f"{cls.__name__}.{one.name} is not by keyword alone"
@@ -398,24 +425,42 @@ def declared_in_words(algorithm: Algorithm) -> Iterator[str]:
         words = contents(one.reply)
         if lacking := [f.name for f in dataclasses.fields(one.reply) if not words.get(f.name)]:
             yield (
-                f"{one.reply.__name__} does not say what {listed(lacking)} hold, which an audit "
-                "tells; describe it by fl.describe"
+                f"{one.reply.__name__} does not say what it holds in {listed(lacking)}, which an "
+                "audit tells; describe it by fl.describe"
             )
     if odd := [one for one in algorithm.states if not dataclasses.is_dataclass(one)]:
         yield f"states has {odd[0]!r}, which is no dataclass"
 
 
-def what_crosses_is_what_is_declared(trials: Sequence[Trial]) -> Iterator[str]:
-    """Yield what crosses in a training and is not declared, and what crosses in none and is."""
+def what_crosses_is_what_is_declared(
+    trials: Sequence[Trial], *, complete: bool = True
+) -> Iterator[str]:
+    """Yield what crosses in a training and is not declared, and what crosses in none and is.
+
+    The second only where the first is all in order, and `complete`: where all trainings are there.
+    """
     first = trials[0]
     sends = first.algorithm.disclosure.needed(first.options)
     found: set[str] = set()
+    taken: dict[tuple[str, str], str] = {}
     for trial in trials:
         found |= crossings(trial.plain)
+        assert isinstance(trial.plain.clients, Listening)
+        taken |= trial.plain.clients.taken
     declared = audit.list_declared(sends)
-    for one in sorted(found - declared):
-        yield f"{one!r} crosses and is not declared"
-    for one in sorted(declared - found):
+    odd = sorted(found - declared, key=lambda one: (one.startswith("reveal"), one))
+    undeclared = [f"{one!r} crosses and is not declared" for one in odd]
+    for (function, field), origin in sorted(taken.items()):
+        known = {one.function.name: one for one in sends}.get(function)
+        said = () if known is None else known.origin(field.partition(".")[2]) or ("none",)
+        names = (said,) if isinstance(said, str) else said
+        if names and not {*origin.split(" and ")} <= {*names}:
+            undeclared.append(
+                f"{field} holds a total of {origin} when {function} is called, and declared is "
+                f'{listed(names)}; declare it: fl.opening({{"{field}": "{origin}"}}, ...)'
+            )
+    yield from undeclared
+    for one in sorted(declared - found) if complete and not undeclared else ():
         yield (
             f"{one!r} is declared and never crosses; take it out, or say with which options it "
             "does by fl.each(..., needed=)"
@@ -448,9 +493,33 @@ def ends_as_it_should(trial: Trial) -> Iterator[str]:
         yield "a linear model ends without weights"
     for name, one in (found.conclusion.network or {}).items():
         yield from _unlike(one, np.shape(one), f"the network's {name}", "")
-    for name, one in trial.scores(found).items():
+    scores = trial.scores(found)
+    for name, one in scores.items():
         wanted = (outputs, len(trial.schema.samples.own(name)))
         yield from _unlike(one, wanted, f"what predict says at {name}", "outputs and samples")
+    yield from _grown(trial, scores)
+
+
+def _grown(trial: Trial, scores: Mapping[ClientId, Array]) -> Iterator[str]:
+    """Yield whether a training diverges: its model is far worse than one that says 0."""
+    labels, options, index = trial.federation.labels, trial.options, trial.schema.samples
+    if trial.algorithm.model.additive:
+        total = np.zeros((labels.outputs, len(index)))
+        for name, own in scores.items():
+            total[:, index.own(name)] += own
+        scores = {name: total[:, index.own(name)] for name in scores}
+    how: Any = {"loss": grading_loss(options.loss), "labels": labels, "shape": shape_of(options)}
+    losses = []
+    for name, own in scores.items():
+        block = trial.plain.engine.block(name)
+        ends = [grade_scores(block, factor * own, **how) for factor in (0.0, 1.0)]
+        losses += [[one.loss for one in ends if one is not None]] if all(ends) else []
+    before, after = np.mean(losses, axis=0) if losses else (0.0, 0.0)
+    if not after <= _GROWTH * max(before, 1.0):
+        yield (
+            f"training diverges: after {len(trial.plain.infos)} rounds the mean loss is "
+            f"{after:.3g}, and {before:.3g} of a model that says 0; take smaller steps"
+        )
 
 
 def _unlike(found: Any, wanted: tuple[int, ...], what: str, axes: str) -> Iterator[str]:
@@ -459,7 +528,11 @@ def _unlike(found: Any, wanted: tuple[int, ...], what: str, axes: str) -> Iterat
     elif found.shape != wanted:
         yield f"{what}: the shape is {found.shape}, and {axes} are {wanted}"
     elif not np.isfinite(found).all():
-        yield f"{what}: {int((~np.isfinite(found)).sum())} of {found.size} are no finite numbers"
+        odd = int((~np.isfinite(found)).sum())
+        yield (
+            f"{what}: {odd} of {found.size} are no finite numbers; training diverges, or divides "
+            "by 0: take smaller steps"
+        )
 
 
 def client_scores_add_up_to_the_models(trial: Trial) -> Iterator[str]:
@@ -522,10 +595,16 @@ def functions_depend_on_their_arguments_alone(trial: Trial) -> Iterator[str]:
             "random; draw from its argument: rng.generator()"
         )
     for name in sorted(own.impure() - own.shared - own.changed):
-        yield (
-            f"{name} answers otherwise when it is called again with the same arguments; it may "
-            "depend on nothing else"
-        )
+        if beside := own.beside.get(name):
+            yield (
+                f"{name} keeps {listed(sorted(beside))} in the state beside its fields, and a "
+                "checkpoint has the fields alone; make it one"
+            )
+        else:
+            yield (
+                f"{name} answers otherwise when it is called again with the same arguments; it may "
+                "depend on nothing else"
+            )
     for name in sorted(name for name, differs in own.hidden.items() if not differs):
         yield (
             f"{name} is declared to hide something, and comes to the same with another secret; "
@@ -657,20 +736,35 @@ def masks_change_rounding_alone(trial: Trial) -> Iterator[str]:
         yield "over sites with masks it comes to other weights"
 
 
+# causes before what follows from them
 RULES: Final[Sequence[Rule]] = (
-    client_scores_add_up_to_the_models,
-    a_rerun_is_identical,
-    processes_come_to_the_same,
-    everything_can_be_written,
-    it_goes_on_from_bytes,
     functions_depend_on_their_arguments_alone,
     the_server_depends_on_what_it_is_given_alone,
     rows_and_columns_reach_clients_sealed,
-    a_round_can_be_counted,
+    a_rerun_is_identical,
+    everything_can_be_written,
+    it_goes_on_from_bytes,
+    processes_come_to_the_same,
     the_order_of_clients_does_not_matter,
+    client_scores_add_up_to_the_models,
+    a_round_can_be_counted,
     sites_refuse_nothing,
     masks_change_rounding_alone,
 )
+_MASKED = (sites_refuse_nothing, masks_change_rounding_alone)
+_BYTES = (it_goes_on_from_bytes, processes_come_to_the_same, *_MASKED)
+_BITS = (everything_can_be_written, the_order_of_clients_does_not_matter, *_BYTES)
+_FOLLOWS: Final[Mapping[Callable[..., Iterator[str]], Sequence[Rule]]] = {
+    what_crosses_is_what_is_declared: (rows_and_columns_reach_clients_sealed, *_MASKED),
+    functions_depend_on_their_arguments_alone: (a_rerun_is_identical, *_BITS),
+    the_server_depends_on_what_it_is_given_alone: (a_rerun_is_identical, *_BITS),
+    rows_and_columns_reach_clients_sealed: _MASKED,
+    a_rerun_is_identical: _BITS,
+    everything_can_be_written: _BYTES,
+    it_goes_on_from_bytes: (processes_come_to_the_same, *_MASKED),
+    a_round_can_be_counted: _MASKED,
+    sites_refuse_nothing: (masks_change_rounding_alone,),
+}
 
 
 def _differ(one: Trained, two: Trained, said: str) -> Iterator[str]:

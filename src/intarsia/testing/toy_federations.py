@@ -35,9 +35,10 @@ def small_federations() -> tuple[ToyFederation, ...]:
     """Return what an algorithm is checked on unless other clients are given.
 
     Clients share rows and columns or have rows of their own, dense or sparse, with two classes,
-    three, or numbers to predict. An algorithm may refuse some of these in a sentence.
+    three, or numbers to predict. They are of different sizes. An algorithm may refuse some of these
+    in a sentence.
     """
-    numbers: Array = np.random.default_rng(1).standard_normal(60)
+    numbers: Array = np.random.default_rng(1).standard_normal(_ROWS)
     return (
         ToyFederation("shared rows and columns, two classes", overlapping(), BINARY),
         ToyFederation("shared rows and columns, three classes", overlapping(THREE), CLASSES),
@@ -50,12 +51,13 @@ def small_federations() -> tuple[ToyFederation, ...]:
     )
 
 
-THREE: Array = np.arange(60.0) % 3
+_ROWS = 61  # an odd number, so that clients are of different sizes; so are those of columns
+THREE: Array = np.arange(float(_ROWS)) % 3
 
 
 def overlapping(y: Array | None = None, *, wide: bool = False) -> dict[ClientId, Block]:
     """Return four clients that share some rows and columns with their neighbours."""
-    x, signs = table(60, 90 if wide else 8)
+    x, signs = table(_ROWS, 91 if wide else 9)
     values = csr_array(x * (abs(x) > 0.8)) if wide else x
     y = signs if y is None else y
     return rectangles(values, y, 2, 2, shared_rows=3, shared_columns=1)
@@ -65,16 +67,16 @@ def rows_apart(kind: str) -> dict[ClientId, Block]:
     """Return clients with rows of their own: "binary", "classes", or "numbers", in one block."""
     rng, made = np.random.default_rng(0), {}
     centres = 3 * rng.normal(size=(3, 4))
-    for number in range(4):
-        classes = np.arange(30) % 3
-        x = centres[classes] + rng.normal(size=(30, 4))
+    for number, rows in enumerate((30, 27, 33, 24)):
+        classes = np.arange(rows) % 3
+        x = centres[classes] + rng.normal(size=(rows, 4))
         y: Array = classes.astype(float)
         if kind == "numbers":
-            y = x[:, 0] + rng.standard_normal(30)
+            y = x[:, 0] + rng.standard_normal(rows)
         elif kind == "binary":
             y = np.where(classes > 0, 1.0, -1.0)
         held = tuple(f"f{place}" for place in range(4))
-        made[f"c{number}"] = Block(100 * number + np.arange(30), held, x, y, {"f": held})
+        made[f"c{number}"] = Block(100 * number + np.arange(rows), held, x, y, {"f": held})
     return made
 
 

@@ -18,6 +18,7 @@ from intarsia.core.algorithm import (
     Messages,
     NoiseKey,
     Sends,
+    no_such_view,
 )
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
@@ -54,6 +55,9 @@ class Between:
     def schema(self, part: str = "train") -> Schema:
         """Return what is public of the clients' rows and columns."""
         return self.engine.schema(part)
+
+    def __getattr__(self, name: str) -> Any:
+        raise no_such_view(name)
 
     def ask(self, fn: ClientFunction, messages: Messages) -> Mapping[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""
@@ -103,6 +107,7 @@ class Listening(Between):
         super().__init__(engine)
         self.rounds: list[list[str]] = [[]]  # functions by name, of the set-up and each round
         self.opened: set[str] = set()  # totals, "Reply.field"
+        self.taken: dict[tuple[str, str], str] = {}  # function, "Message.field" -> "Reply.field"
         self.clear: set[tuple[str, str]] = set()  # function and "Message.field" with numbers
         self.answers: list[Any] = []  # what the server was given, in order
 
@@ -133,8 +138,9 @@ class Listening(Between):
     def _hear(self, fn: ClientFunction, messages: Mapping[ClientId, Any]) -> None:
         self.rounds[-1].append(fn.name)
         for message in messages.values():
-            for _, origins in Split(message).names:
+            for name, origins in Split(message).names:
                 self.opened |= {*origins.split(" and ")}
+                self.taken[fn.name, f"{type(message).__name__}.{name}"] = origins
             if not dataclasses.is_dataclass(message):
                 continue
             kind: Any = type(message)
@@ -185,7 +191,7 @@ class Written(Between):
             self.down += len(written)
             message = codec.decode(written, *classes_in(message))
             state = codec.decode(codec.encode(state), *self._states)
-            state, reply = fn.call(state, block, message, rng)
+            state, reply = fn.answer(state, block, message, rng)
             written = codec.encode(reply)
             self.up += len(written)
             return state, codec.decode(written, *classes_in(reply))
@@ -214,6 +220,7 @@ class Watching(Between):
     changed: set[str] = field(default_factory=set[str])  # functions that change their arguments
     # functions that use the generators which all of a process share
     shared: set[str] = field(default_factory=set[str])
+    beside: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # kept in no field
     # secret functions -> whether what they come to is another with another secret
     hidden: dict[str, bool] = field(default_factory=dict[str, bool])
 
@@ -221,14 +228,17 @@ class Watching(Between):
         def call(state: Any, block: Block, message: Any, rng: Any) -> tuple[Any, Any]:
             before = codec.encode((state, message)), contents_of(block), shared_generators()
             given = codec.decode(before[0], *classes_in((state, message)))
-            found = fn.call(state, block, message, rng)
+            found = fn.answer(state, block, message, rng)
             if codec.encode((state, message)) != before[0] or contents_of(block) != before[1]:
                 self.changed.add(fn.name)
+            if dataclasses.is_dataclass(found[0]):
+                known = {one.name for one in dataclasses.fields(found[0])}
+                self.beside.setdefault(fn.name, set()).update(vars(found[0]).keys() - known)
             if shared_generators() != before[2]:
                 self.shared.add(fn.name)
             answer = codec.encode(found)
             if fn.secret or fn.releases:
-                other = fn.call(state, block, message, _other(rng))
+                other = fn.answer(state, block, message, _other(rng))
                 differs = codec.encode(other) != answer
                 self.hidden[fn.name] = self.hidden.get(fn.name, False) or differs
             self.visits.append(Visit(fn, block, given, rng, answer))

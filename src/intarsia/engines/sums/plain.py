@@ -26,6 +26,7 @@ from intarsia.engines.sums.sealed import (
     layouts,
     origins,
 )
+from intarsia.errors import AlgorithmError
 
 EVERYONE = -1  # the cell of what is summed entry by entry
 FIRST_BLOCK = -2  # that of the first feature block; those of the others follow below it
@@ -69,6 +70,34 @@ class Geometry:
         """Return how many numbers at most are sent of one of a client's samples."""
         schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
+
+    def unlike(
+        self,
+        client: ClientId,
+        part: str,
+        place: str,
+        layout: Layout | None,
+        found: tuple[int, ...],
+        wanted: tuple[int, ...],
+    ) -> AlgorithmError:
+        """Return the error about a field ("Reply.field") that does not add up by its shape."""
+        schema = self.schemas[part]
+        sizes = [
+            ("fl.PerSample", "rows", len(schema.samples.own(client))),
+            ("fl.PerFeature", "columns", len(schema.features.own(client))),
+        ]
+        fits = [f"{name} (an entry for each of its {of})" for name, of, n in sizes if found == (n,)]
+        if layout is None:
+            why = "as of the others, since what has no layout is added up entry by entry"
+            remedy = "send one shape, or declare it fl.PerSample, fl.PerFeature or fl.PerBlock"
+        else:
+            why = f"since it is declared to run over the client's {layout.value}"
+            remedy = "send an entry for each of these"
+        remedy = f"declare it {' or '.join(fits)}" if fits else remedy
+        return AlgorithmError(
+            f"{place} of client {client!r} has the shape {found}, and {wanted} is expected, {why}; "
+            f"{remedy}."
+        )
 
     def owners(self, part: str, layout: Layout | None, cell: int) -> tuple[ClientId, ...]:
         """Return who holds a cell; selected samples are of the samples' cells."""
@@ -375,6 +404,7 @@ class _PlainCollector:
                 if first:
                     totals[name] = value.copy() if isinstance(value, np.ndarray) else value
                 else:
+                    self._check(client, name, layout, value, totals[name])
                     totals[name] += value
             elif layout is Layout.COUNTS:
                 totals[name] = None
@@ -389,14 +419,24 @@ class _PlainCollector:
             else:
                 index = geometry.index(part, layout)
                 if first:
-                    totals[name] = np.zeros((*value.shape[:-1], len(index)))
+                    lead = getattr(value, "shape", ())[:-1]
+                    totals[name] = np.zeros((*lead, len(index)))
                 total, where = totals[name], index.positions[client]
-                if isinstance(where, slice):  # a view: adding to it is enough
-                    total = total[..., where]
-                    total += value
-                else:
-                    total[..., where] += value
+                own_part = total[..., where]
+                self._check(client, name, layout, value, own_part)
+                own_part += value
+                if not isinstance(where, slice):  # of which it is a view
+                    total[..., where] = own_part
         return codec.size(reply)
+
+    def _check(
+        self, client: ClientId, name: str, layout: Layout | None, value: Any, wanted: Any
+    ) -> None:
+        """Refuse what would not add up, or would as numpy repeats it."""
+        shapes = getattr(value, "shape", ()), getattr(wanted, "shape", ())
+        if shapes[0] != shapes[1]:
+            place = f"{self._kind.__name__}.{name}"
+            raise self._geometry.unlike(client, self._part, place, layout, *shapes)
 
     def total(self) -> SealedTotal:
         kind, totals, part = self._kind, self._totals, self._part

@@ -10,7 +10,9 @@ import dataclasses
 import typing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, SupportsFloat
+
+import numpy as np
 
 from intarsia.core.algorithm import Layout
 from intarsia.errors import SealedError
@@ -55,8 +57,29 @@ class _Unreadable:
     __gt__ = __le__ = __ge__ = __lt__
     __hash__ = None  # type: ignore[assignment]  # a total is no key: hashing would compare it
 
+    def __truediv__(self, _: object) -> Any:
+        raise _unreadable("divided; multiply it by 1 / n for its n-th part")
+
+    def _refused(self, *_: object) -> Any:
+        raise _unreadable("in arithmetic other than sums of totals and factors that are numbers")
+
+    __radd__ = __rsub__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __neg__ = _refused
+
     def __repr__(self) -> str:
         return "<sealed total>"
+
+
+def _beside(own: object, other: object) -> None:
+    """Refuse what is no total of the same kind beside one."""
+    if type(other) is not type(own):
+        raise _unreadable(f"added to a {type(other).__name__}, which is no sealed total like it")
+
+
+def _number(factor: object) -> float:
+    """Return what a total may be multiplied by."""
+    if isinstance(factor, np.ndarray) or not isinstance(factor, SupportsFloat):
+        raise _unreadable(f"multiplied by a {type(factor).__name__}, which is no number")
+    return float(factor)
 
 
 class SealedField(_Unreadable):
@@ -78,6 +101,7 @@ class SealedField(_Unreadable):
         return SealedField(content, self.layout, self.part, self.name if name is None else name)
 
     def _name_with(self, other: SealedField) -> str:
+        _beside(self, other)
         if other.layout is not self.layout or other.part != self.part:
             raise SealedError(
                 f"A total over {other.part} {other.layout} cannot be added to one over "
@@ -86,13 +110,15 @@ class SealedField(_Unreadable):
         return self.name if self.name == other.name else both(self.name, other.name)
 
     def __add__(self, other: SealedField) -> SealedField:
-        return self.with_content(self.content + other.content, self._name_with(other))
+        name = self._name_with(other)
+        return self.with_content(self.content + other.content, name)
 
     def __sub__(self, other: SealedField) -> SealedField:
-        return self.with_content(self.content - other.content, self._name_with(other))
+        name = self._name_with(other)
+        return self.with_content(self.content - other.content, name)
 
     def __mul__(self, factor: float) -> SealedField:
-        return self.with_content(self.content * factor)
+        return self.with_content(self.content * _number(factor))
 
     __rmul__ = __mul__
 
@@ -116,6 +142,7 @@ class SealedTotal(_Unreadable):
             ) from None
 
     def __add__(self, other: SealedTotal) -> SealedTotal:
+        _beside(self, other)
         added = {name: one + other.by_field[name] for name, one in self.by_field.items()}
         return SealedTotal(self.reply_class, added)
 
