@@ -191,6 +191,22 @@ def test_rows_with_one_id_and_other_values_are_other_samples(tmp_path, monkeypat
     assert "check: a, b and c have ids in common" in err
 
 
+def test_columns_whose_names_differ_in_case_are_one_in_a_file_that_runs(
+    tmp_path, monkeypatch, capfd
+):
+    other = shop(Age=AGE[20:], Default=DEFAULT[20:])
+    found = proposed(tmp_path, monkeypatch, bank(), other)
+    assert client(found, 0) == {"id": "customer", "label": "default"}
+    assert client(found, 1) == {"id": "customer", "label": "Default", "exclude": ["Age"]}
+    err = said(capfd)[1]
+    assert "check: 'age' of a and 'Age' of b look alike, and only 'age' is learned from" in err
+    assert "would stop" not in err
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    (tmp_path / "mine.toml").unlink()
+    found = proposed(tmp_path, monkeypatch, bank(Age=AGE[:80]), other)  # of one table, they are
+    assert "exclude" not in client(found, 0)  # told apart on purpose
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_tables_with_the_same_columns_and_other_rows_are_horizontal(
     named, tmp_path, monkeypatch, capfd

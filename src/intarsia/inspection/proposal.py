@@ -30,7 +30,7 @@ from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inspection.column_names import LABELS, is_amount, is_id, label_rank, words
 from intarsia.inspection.tails import Tail, tail_of
-from intarsia.privacy.entity_matching.normalisation import Rule, normalised
+from intarsia.privacy.entity_matching.normalisation import Rule, look, normalised
 
 # for missing values, and what spreadsheets write where a formula failed
 _MARKS = (
@@ -218,7 +218,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = _Matched(tables, rules)
     tables = _with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in _without_copies(tables, matched)]
-    tables = _as_one_kind(_without_constants(tables))
+    tables = _as_one_kind(_without_constants(_named_alike(tables, notes)))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -655,7 +655,9 @@ def _apart_where_values_differ(
 
 
 def _and(names: Sequence[str]) -> str:
-    """Return two names or more in words; of many the first and a count."""
+    """Return names in words; of many the first and a count."""
+    if len(names) == 1:
+        return names[0]
     if len(names) > 7:
         return f"{', '.join(names[:6])} and {len(names) - 6} more"
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -727,6 +729,8 @@ def _with_labels(
     found = []
     for one in tables:
         own = [name for name in names if name in one.columns and name != one.source.id]
+        if not own and not wanted:  # one that is written otherwise here
+            own = [name for name in one.columns if look(name) in {*map(look, names)}]
         own = [name for name in own if one.columns[name].texts]
         if not own:
             found.append(one)
@@ -945,6 +949,36 @@ def _unfit(own: Column, source: Source) -> str:
 def _said(problem: TableError, name: str) -> str:
     """Return what is wrong with a column, without its name."""
     return problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+
+
+def _named_alike(tables: Sequence[TableProposal], notes: list[str]) -> list[TableProposal]:
+    """Leave out the columns whose names look like another's and are not: `Age` here, `age` there.
+
+    The name that the most tables have stays. A table that has both tells them apart on purpose.
+    """
+    holders: dict[str, dict[str, list[str]]] = {}  # by what a name looks like: name -> tables
+    for one in tables:
+        for own in one.features:
+            holders.setdefault(look(own.name), {}).setdefault(own.name, []).append(one.source.name)
+    left: dict[str, str] = {}
+    for some in holders.values():
+        held = [name for names in some.values() for name in names]
+        if len(some) == 1 or len(set(held)) < len(held):
+            continue
+        kept = max(some, key=lambda name: len(some[name]))
+        left.update({name: kept for name in some if name != kept})
+        notes.append(
+            f"{_and([f'{name!r} of {_and(of)}' for name, of in some.items()])} look alike, and "
+            f"only {kept!r} is learned from: write it alike in all tables, or name what is one "
+            "column by a dictionary ([alignment] dictionary), or rename one of two that differ."
+        )
+    found = []
+    for one in tables:
+        for own in one.features:
+            if own.name in left:
+                one = one.without(own.name, f"looks like {left[own.name]!r} elsewhere, and is not")
+        found.append(one)
+    return found
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
