@@ -13,10 +13,11 @@ import intarsia
 import own_algorithm
 from intarsia.cli import doctor
 from intarsia.cli.main import main
+from intarsia.core import algorithm as fl
 from intarsia.core import plugins
 from intarsia.datasets.registry import dataset_names, load
 from intarsia.deployment.policy import Policy
-from intarsia.errors import CheckpointError, ExperimentError, FederationError
+from intarsia.errors import AlgorithmError, CheckpointError, ExperimentError, FederationError
 from intarsia.partition.registry import partition, partition_kinds
 from intarsia.testing.toy_federations import table
 from intarsia.training.registry import algorithm_named, algorithm_names
@@ -245,6 +246,39 @@ def test_an_algorithm_itself_runs_and_goes_on_without_a_name(tmp_path):
     assert found.certificate == whole.certificate
     assert found.metrics == whole.metrics
     np.testing.assert_array_equal(found.model.coef_, whole.model.coef_)
+
+
+def test_what_its_code_raises_in_a_run_is_told_with_its_place(monkeypatch):
+    module = own_algorithm.ridge()
+    how = {"tables": tables(), **SETTINGS, "algorithm": module.RIDGE}
+    monkeypatch.setattr(module, "multiply", lambda options, clients, v, labels: clients.blocks)
+    with pytest.raises(AlgorithmError, match=r"py:\d+, in setup: AttributeError: clients h"):
+        intarsia.run(**how)
+
+    @fl.describe("each row's score")
+    class Scores:
+        z: fl.Array  # with entries for rows
+
+    def score(own, block, told):
+        return own, Scores(block.x @ told.v)
+
+    score.__annotations__ = {"told": module.Vector, "return": tuple[fl.LinearClient, Scores]}
+    function = fl.client_function(score)
+    sends = fl.opening({"Vector.v": (fl.PUBLIC,)}, fl.sums(function))
+    clear = tables()
+    clear["two"] = clear["two"][:-5]
+
+    def multiply(options, clients, v, labels):
+        return clients.reveal(clients.sum(function, module.Vector(v, labels)))
+
+    monkeypatch.setattr(module, "multiply", multiply)
+    mine = replace(module.RIDGE, disclosure=fl.Disclosure(sends=sends))
+    how = {**how, "tables": clear, "algorithm": mine}
+    for mode in ("plain", "masked"):
+        with pytest.raises(AlgorithmError, match=r"Scores\.z of client 'two' .* fl\.PerSample"):
+            intarsia.run(**how, privacy=mode)
+    with pytest.raises(ExperimentError, match="There is no loss 'sqared'; use 'squared'"):
+        intarsia.run(**how, loss="sqared")
 
 
 def test_an_algorithm_with_a_name_of_this_package_is_refused():

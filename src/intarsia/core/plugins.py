@@ -14,16 +14,12 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from intarsia.errors import CheckpointError, ExperimentError, first_line
-
-if TYPE_CHECKING:
-    from intarsia.core.algorithm import Algorithm
+from intarsia.errors import AlgorithmError, CheckpointError, ExperimentError, first_line
 
 T = TypeVar("T")
 Kind = Literal["algorithm", "data set", "partition"]
@@ -59,9 +55,10 @@ class Plugin:
         try:
             return importlib.metadata.EntryPoint(self.name, self.function, "").load()
         except (Exception, SystemExit) as problem:  # whatever the package's own code raises
+            said = str(problem) if isinstance(problem, AlgorithmError) else first_line(problem)
             raise ExperimentError(
                 f"{self.said}, which cannot be imported from {self.function} "
-                f"({type(problem).__name__}: {first_line(problem)}); mend or uninstall the package."
+                f"({type(problem).__name__}: {said}); mend or uninstall the package."
             ) from problem
 
     def checked(self, found: Any, cls: type[T]) -> T:
@@ -71,21 +68,6 @@ class Plugin:
                 f"{self.said}, and gives {type(found).__name__}; it must give {cls.__name__}."
             )
         return found
-
-
-def raised_at(error: BaseException, algorithm: Algorithm) -> str:
-    """Return where an algorithm's own code raised an error, "FILE:LINE, in NAME: "; "": nowhere.
-
-    Its own code is what lies in the folder of its `round`.
-    """
-    code = getattr(inspect.unwrap(algorithm.round), "__code__", None)
-    folder = None if code is None else Path(code.co_filename).parent
-    own = [
-        one
-        for one in traceback.extract_tb(error.__traceback__)
-        if Path(one.filename).parent == folder
-    ]
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}, in {own[-1].name}: " if own else ""
 
 
 def keywords(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -33,7 +33,6 @@ from intarsia.core.algorithm import (
     contents,
 )
 from intarsia.core.block import Array, Block, ClientId
-from intarsia.core.plugins import raised_at
 from intarsia.core.schema import Schema
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
@@ -72,7 +71,7 @@ from intarsia.testing.watched_clients import (
     told_in_the_clear,
 )
 from intarsia.training.checks import check_loss
-from intarsia.training.registry import lacking_keys
+from intarsia.training.registry import lacking_keys, raised_at
 
 NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm's private form
 SECONDS: Final = 60.0  # in which a training ends

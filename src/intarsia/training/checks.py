@@ -205,7 +205,8 @@ def check_task(description: Experiment, schema: Schema, options: Any) -> None:
 
 
 def check_loss(labels: Labels, options: Any) -> None:
-    """Refuse labels that the loss is not for."""
+    """Refuse a loss that does not exist, and labels that it is not for."""
+    evaluation.grading_loss(options.loss)
     numbers = [name for name, code in losses.LOSSES.items() if code in losses.NUMBERS]
     if labels.task != "regression" and options.loss in numbers:
         raise ExperimentError(

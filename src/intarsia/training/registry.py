@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+import inspect
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +23,14 @@ from intarsia.core import plugins
 from intarsia.core.algorithm import Algorithm, Release
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
-from intarsia.errors import ExperimentError, listed, nearest
+from intarsia.errors import (
+    AlgorithmError,
+    ExperimentError,
+    IntarsiaError,
+    first_line,
+    listed,
+    nearest,
+)
 from intarsia.experiment.config import Experiment
 from intarsia.protocols.early_stopping import keeping_best
 from intarsia.training.baselines import BASELINES, Baseline
@@ -117,6 +128,47 @@ def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
             "compared; make them a frozen dataclass with these fields."
         )
     return found
+
+
+def raised_at(error: BaseException, algorithm: Algorithm) -> str:
+    """Return where the code of an algorithm raised an error, "FILE:LINE, in NAME: "; "": nowhere.
+
+    It is what its functions are, and what they call that lies beside them.
+    """
+    own = [algorithm.init_server, algorithm.init_client, algorithm.setup, algorithm.round]
+    own += [algorithm.certify, algorithm.conclude, algorithm.model.predict]
+    own += [one.call for one in algorithm.disclosure.functions]
+    codes = [getattr(inspect.unwrap(one), "__code__", None) for one in own]
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    folders = {Path(code.co_filename).parent for code, _ in frames if code in codes}
+    found = [(code, line) for code, line in frames if Path(code.co_filename).parent in folders]
+    if not found:
+        return ""
+    code, line = found[-1]
+    return f"{Path(code.co_filename).name}:{line}, in {code.co_name}: "
+
+
+@contextmanager
+def errors_placed(description: Experiment) -> Iterator[None]:
+    """Raise AlgorithmError for what the code of an algorithm from outside of this package raises.
+
+    It says where; the error itself is its cause.
+    """
+    try:
+        yield
+    except IntarsiaError:
+        raise
+    except Exception as problem:  # whatever that code raises
+        algorithm = kind_of(description)
+        if not isinstance(algorithm, Algorithm) or algorithm.name in built_in():
+            raise
+        place = raised_at(problem, algorithm)
+        if not place:
+            raise
+        raise AlgorithmError(
+            f"{place}{type(problem).__name__}: {first_line(problem)}; mend the algorithm "
+            f"{algorithm.name!r}, and see what intarsia.testing.check_algorithm says of it."
+        ) from problem
 
 
 def lacking_keys(algorithm: Algorithm) -> list[str]:

@@ -42,7 +42,7 @@ from intarsia.training import privacy_guarantee, setup, timing, yardsticks
 from intarsia.training.baselines import Baseline
 from intarsia.training.loop import Listeners, Part, Progress
 from intarsia.training.outcome import Outcome
-from intarsia.training.registry import checked_algorithm, choose
+from intarsia.training.registry import checked_algorithm, choose, errors_placed
 from intarsia.training.timing import Clock
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _run(
     **how: Any,
 ) -> Result:
     choose(description)  # imports torch, if the algorithm needs it
-    with timing.limited(description.threads), ExitStack() as held:
+    with timing.limited(description.threads), errors_placed(description), ExitStack() as held:
         place = InThisProcess(tables, folder, held, **how)
         if trained is not None:
             return _compare(place, description, trained, listeners)

@@ -71,7 +71,7 @@ class Geometry:
         schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
 
-    def unlike(
+    def check_shape(
         self,
         client: ClientId,
         part: str,
@@ -79,8 +79,16 @@ class Geometry:
         layout: Layout | None,
         found: tuple[int, ...],
         wanted: tuple[int, ...],
-    ) -> AlgorithmError:
-        """Return the error about a field ("Reply.field") that does not add up by its shape."""
+    ) -> None:
+        """Refuse a field ("Reply.field") that would not add up, or only as numpy repeats it.
+
+        Raises
+        ------
+        AlgorithmError
+            With both shapes, and how the field may be declared.
+        """
+        if found == wanted:
+            return
         schema = self.schemas[part]
         sizes = [
             ("fl.PerSample", "rows", len(schema.samples.own(client))),
@@ -94,7 +102,7 @@ class Geometry:
             why = f"since it is declared to run over the client's {layout.value}"
             remedy = "send an entry for each of these"
         remedy = f"declare it {' or '.join(fits)}" if fits else remedy
-        return AlgorithmError(
+        raise AlgorithmError(
             f"{place} of client {client!r} has the shape {found}, and {wanted} is expected, {why}; "
             f"{remedy}."
         )
@@ -432,11 +440,10 @@ class _PlainCollector:
     def _check(
         self, client: ClientId, name: str, layout: Layout | None, value: Any, wanted: Any
     ) -> None:
-        """Refuse what would not add up, or would as numpy repeats it."""
         shapes = getattr(value, "shape", ()), getattr(wanted, "shape", ())
         if shapes[0] != shapes[1]:
             place = f"{self._kind.__name__}.{name}"
-            raise self._geometry.unlike(client, self._part, place, layout, *shapes)
+            self._geometry.check_shape(client, self._part, place, layout, *shapes)
 
     def total(self) -> SealedTotal:
         kind, totals, part = self._kind, self._totals, self._part

@@ -141,10 +141,13 @@ class Owners(Protocol):
 class _Plan:
     """What a collector has of one field."""
 
-    __slots__ = ("lead", "number", "pieces", "streams")
+    __slots__ = ("lead", "number", "pieces", "shape", "streams")
 
-    def __init__(self, number: bool, lead: tuple[int, ...]) -> None:
+    def __init__(
+        self, number: bool, lead: tuple[int, ...], shape: tuple[int, ...] | None = None
+    ) -> None:
         self.number, self.lead = number, lead
+        self.shape = shape  # of each client's, where it is added up entry by entry
         self.streams: dict[int, Stream] = {}
         self.pieces: dict[int, list[Piece]] = {}  # by cell, to be added
 
@@ -201,13 +204,15 @@ class SecureCollector:
                 last[name] = value
                 size += codec.size(value)
                 continue
-            plan = self._plans.get(name)
+            plan, shape = self._plans.get(name), getattr(value, "shape", ())
             if plan is None:
                 by_index = layout not in (None, Layout.BLOCKS)
                 plan = self._plans[name] = _Plan(
                     not isinstance(value, np.ndarray | Mapping),
-                    value.shape[:-1] if by_index else (),
+                    shape[:-1] if by_index else (),
+                    shape,
                 )
+            self._check_shape(client, name, layout, shape, plan)
             own_cells = last[name] = {}
             for cell, values in self._pieces(client, layout, value, own):
                 stream = plan.streams.get(cell)
@@ -221,6 +226,25 @@ class SecureCollector:
                 size += size_of(piece)
                 plan.put(cell, piece, self._sealing.adder)
         return size
+
+    def _check_shape(
+        self,
+        client: ClientId,
+        name: str,
+        layout: Layout | None,
+        shape: tuple[int, ...],
+        plan: _Plan,
+    ) -> None:
+        """Refuse a field whose cells would not be those of other clients; see `Geometry`."""
+        if layout is Layout.BLOCKS or (layout is not None and layout.is_selected):
+            return
+        geometry, part, wanted = self._geometry, self._fn.part, plan.shape
+        if layout is not None:
+            runs = geometry.runs(client, part, layout, None)
+            wanted = (*plan.lead, max((stop for *_, stop in runs), default=0))
+        if wanted is not None:
+            place = f"{self._kind.__name__}.{name}"
+            geometry.check_shape(client, part, place, layout, shape, wanted)
 
     def take(self, client: ClientId, kind: type, fields: Mapping[str, Any]) -> None:
         """Take what a site has sealed of its reply: combinations by field, and counts.
