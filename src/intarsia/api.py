@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from intarsia.core.schema import Schema
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.data import dataframe
 from intarsia.data.labels import classes_at, notes_on_codes
-from intarsia.errors import ExperimentError, UserError, nearest
+from intarsia.errors import ExperimentError, UserError, listed, nearest
 from intarsia.experiment import config as description
 from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment, Preprocessing, Split
@@ -158,10 +159,11 @@ def run(
         "fesem", "ifca", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "fedprox",
         "ditto", "pfedme", "l2gd" or "own-networks" (your own modules); the name of one that an
         installed package adds; or an `intarsia.core.Algorithm` of your own, which `resume` needs
-        again. Where it replaces that of
-        an experiment, loss (with its shape) and regularisation stay if it has them. A mapping has
-        the keys of the file's table [algorithm]: the name (or an Algorithm) and hyperparameters,
-        also those that have the name of another setting, such as the `alignment` of flic.
+        again. It goes before that of an experiment, whose file need not name one: of its keys
+        loss (with its shape) and regularisation stay if the algorithm has them; all do where the
+        names are the same. A mapping has the keys of the file's table [algorithm]: the name (or an
+        Algorithm) and hyperparameters, also those that have the name of another setting, such as
+        the `alignment` of flic.
     out
         Output folder; "" = the experiment's (with `tables`: nothing is written), None = nothing
         is written.
@@ -590,7 +592,10 @@ def _described(
                 "there, or pass tables."
             )
         if not isinstance(experiment, Experiment):
-            experiment = description.load(experiment or "")
+            name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+            named = name.name if isinstance(name, Algorithm) else name
+            known = named if isinstance(named, str) else ""
+            experiment = description.load(experiment or "", algorithm=known)
         return _changed(experiment, algorithm, settings), None
     given = dict(tables) if isinstance(tables, Mapping) else tables
     sources = dataframe.sources_of(given, shared, own)
@@ -626,6 +631,14 @@ def _changed(
         other = own or catalogue.algorithm_named(name)
         known = {one.name for one in dataclasses.fields(other.hyperparameters)}
         stays = known & {"loss", "huber_delta", "quantile", "regularisation"}
+        left = sorted((known - stays - given.keys() - settings.keys()) & tree["algorithm"].keys())
+        if left:
+            warnings.warn(
+                f"The algorithm {name!r} is given, which goes before {experiment.algorithm!r} of "
+                f"the experiment: its {listed(left)} is left out; give it beside the algorithm, or "
+                "write the name into the experiment.",
+                stacklevel=4,
+            )
         tree["algorithm"] = {key: one for key, one in tree["algorithm"].items() if key in stays}
     tree["algorithm"] = {**tree["algorithm"], **given}
     for key, value in settings.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -279,6 +279,37 @@ def test_what_its_code_raises_in_a_run_is_told_with_its_place(monkeypatch):
             intarsia.run(**how, privacy=mode)
     with pytest.raises(ExperimentError, match="There is no loss 'sqared'; use 'squared'"):
         intarsia.run(**how, loss="sqared")
+
+
+def test_an_algorithm_itself_goes_before_that_of_the_file_which_may_name_none(tmp_path):
+    ridge = own_algorithm.ridge().RIDGE
+    for name, frame in tables().items():
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    clients = "".join(
+        f'[[client]]\nname = "{name}"\npath = "{name}.csv"\nid = "row"\n' for name in tables()
+    ).replace('name = "one"', 'name = "one"\nlabel = "y"')
+    rest = f'[labels]\ntask = "regression"\n[experiment]\nyardsticks = false\n{clients}'
+    file, known = tmp_path / "mine.toml", {"loss": "squared", "regularisation": 0.2}
+    for keys in ("", "[algorithm]\n", '[algorithm]\nname = "ridge"\n'):
+        file.write_text(f"{keys}regularisation = 0.2\n{rest}" if keys else rest)
+        more = {} if keys else {"regularisation": 0.2}
+        found = intarsia.run(file, algorithm=ridge, out=None, **more)
+        assert (found.algorithm, dict(found.hyperparameters)) == ("ridge", known)
+    file.write_text(f'[algorithm]\nname = "other"\nregularisation = 0.2\n{rest}')
+    found = intarsia.run(file, algorithm=ridge, out=None)
+    assert (found.algorithm, dict(found.hyperparameters)) == ("ridge", known)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own:
+        loss: str = "squared"
+        regularisation: float = 0.1
+        step: float = 1.0
+
+    mine = replace(ridge, hyperparameters=Own)
+    file.write_text(f'[algorithm]\nname = "other"\nstep = 0.5\n{rest}')
+    with pytest.warns(UserWarning, match="'ridge' is given, .* before 'other' .* 'step' is left"):
+        found = intarsia.run(file, algorithm=mine, out=None)
+    assert found.hyperparameters["step"] == 1.0
 
 
 def test_an_algorithm_with_a_name_of_this_package_is_refused():

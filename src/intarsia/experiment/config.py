@@ -418,13 +418,17 @@ _PLAIN = {"split": Split, "preprocessing": Preprocessing, "labels": LabelSetting
 
 
 def load(
-    path: str | Path, overrides: Sequence[str] = (), parties: Sequence[str] = ()
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    parties: Sequence[str] = (),
+    algorithm: str = "",
 ) -> Experiment:
     """Return the experiment that a TOML file describes.
 
     `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
     client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
     those of a federation whose tables lie elsewhere: a file without data means all of them.
+    `algorithm` is that of a file that names none.
 
     Raises
     ------
@@ -447,6 +451,9 @@ def load(
         )
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
+    own = tree.get("algorithm", {})
+    if algorithm and isinstance(own, Mapping) and "name" not in own:
+        tree = {**tree, "algorithm": {"name": algorithm, **own}}
     if parties and not tree.keys() & {"client", "dataset"}:
         tree = {**tree, "client": [{"name": name} for name in parties]}
     return from_dict(tree, path.parent, path.stem)
