@@ -310,12 +310,16 @@ def test_amounts_with_a_long_tail_are_named(tmp_path, monkeypatch, capfd):
     assert "'debt' has a few values far from the rest, some of them" in said(capfd)[1]
 
 
-def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch):
+def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch, capfd):
     third = {"height": INCOME[:50]}  # without ids and labels
     proposed(tmp_path, monkeypatch, bank(), shop(), third)
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").split("\n# "))
     assert "It does not run yet" in text
     assert "a run would stop: Client 'c' has" in text
+    *_, first, then, command = said(capfd)[1].splitlines()
+    assert first.startswith("wrote mine.toml, which does not run yet: Client 'c' has")
+    assert then.startswith("mend that in the file")
+    assert command == "  intarsia run mine.toml"
 
 
 def test_an_id_that_nobody_shares_is_no_feature(tmp_path, monkeypatch):

@@ -77,7 +77,11 @@ def write_proposal(
         say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
         for name, why in table.left_out.items():
             say(f"  {name!r}: {why}")
-    _what_next(file, "read it, and change what is not so; then")
+    if found.advice.obstacle:
+        say(f"wrote {file}, which does not run yet: {found.advice.obstacle}")
+        _what_next("mend that in the file, and change what is not so; then", file)
+    else:
+        _what_next(f"wrote {file}: read it, and change what is not so; then", file)
 
 
 def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:
@@ -99,7 +103,7 @@ def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:
         _write(folder / table.name, table.read_bytes())
     _write(file, text.replace(f"../examples/data/{name}/", f"{name}/").encode())
     _show(api.inspect(file))
-    _what_next(file, f"its tables are in {folder}; now")
+    _what_next(f"wrote {file}: its tables are in {folder}; now", file)
 
 
 def _example(name: str) -> tuple[str, list[Path]]:
@@ -145,6 +149,6 @@ def _show(found: Inspection) -> None:
     show(console(), *found.parts())
 
 
-def _what_next(file: Path, before: str) -> None:
-    say(f"wrote {file}: {before}:")
+def _what_next(before: str, file: Path) -> None:
+    say(f"{before}:")
     say(f"  intarsia run {shlex.quote(os.fspath(file))}")
