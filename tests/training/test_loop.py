@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -253,6 +254,20 @@ def test_the_test_part_is_looked_at_every_so_often(every, evaluated, tmp_path):
     assert set(found.seconds) == {*parts, "total"}
     assert found.seconds["total"] == pytest.approx(sum(found.seconds[part] for part in parts))
     assert lines[-1]["seconds"] <= found.seconds["training"]
+
+
+def test_a_note_says_which_rounds_are_scored_where_test_rows_are_few(tmp_path):
+    how = {"algorithm": "cocoa", "loss": "logistic", "tolerance": 0.0, "yardsticks": False}
+    how = {**how, "rounds": 40, "evaluate_every": 1, "out": tmp_path, "overwrite": True}
+    found = intarsia.run(tables=tables(), test=0.15, **how)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    graded = [line["round"] for line in lines if line["accuracy"] is not None]
+    (note,) = [one for one in found.notes if one.startswith("Progress has scores")]
+    shown = note.partition("after the rounds ")[2].partition(" alone")[0]
+    assert [int(one) for one in re.findall(r"\d+", shown)] == graded
+    assert f"the grades of {len(graded)} models at most" in note
+    found = intarsia.run(tables=tables(), test=0.6, **{**how, "rounds": 20})
+    assert not [one for one in found.notes if one.startswith("Progress has scores")]
 
 
 @pytest.mark.parametrize(("change", "said"), [(-0.02, True), (-0.0004, False), (0.01, False)])

@@ -514,11 +514,16 @@ def _server_blocks(task: Task) -> tuple[str, ...] | None:
 
 def _is_graded(task: Task, number: int) -> bool:
     """Return whether to grade after a round: a site answers for so many models alone."""
+    turn = number // task.description.evaluate_every
+    return evaluation.is_due(turn, _times_graded(task))
+
+
+def _times_graded(task: Task) -> int:
+    """Return by how many models grades are told in training."""
     compares = task.description.early_stopping > 0
     schema = task.engine.schema("validation" if compares else task.part)
     most = evaluation.times_graded(schema, _server_blocks(task))
-    turn = number // task.description.evaluate_every
-    return evaluation.is_due(turn, most - compares)  # rounds are compared at the end, too
+    return most - compares  # rounds are compared at the end, too
 
 
 def grade_clients(
@@ -643,6 +648,26 @@ def fallen(task: Task, state: TrainingState, accuracy: float | None) -> tuple[st
         f"The finished model has an accuracy of {percent(accuracy)}, and progress showed "
         f"{percent(before)} at round {state.scored}: {since}what {task.algorithm.name} does at "
         "the clients after the last round changed it since. Rows for the test choose nothing.",
+    )
+
+
+def scored_seldom(task: Task, state: TrainingState) -> tuple[str, ...]:
+    """Return a sentence that says which rounds have scores, if some were left out for few rows."""
+    every = task.description.evaluate_every
+    # of numbers to predict progress has no score
+    scores = every and task.engine.schema("train").labels.task != "regression"
+    turns = range(1, (state.round - 1) // every + 1) if scores else ()  # the last is the result's
+    most = _times_graded(task) if turns else 0
+    graded = [turn * every for turn in turns if evaluation.is_due(turn, most)]
+    if len(graded) == len(turns):
+        return ()
+    shown = ", ".join(map(str, graded[:8])) + (f", … and {graded[-1]}" if graded[8:] else "")
+    told = f"after the rounds {shown} alone" if graded else "of no round"
+    rows = "held out for early stopping" if task.description.early_stopping else "for the test"
+    return (
+        f"Progress has scores {told}, though evaluate_every is {every}: few rows {rows} have a "
+        f"label, and of these the server may read the grades of {most} models at most; hold out "
+        "more rows ([split]), or raise experiment.evaluate_every.",
     )
 
 

@@ -457,6 +457,7 @@ def train_to_end(task: training.Task) -> Outcome:
     if state.finished == "stalled":
         notes = (training.stall(task.description, state),)
     notes += training.fallen(task, state, None if every is None else every.accuracy)
+    notes += training.scored_seldom(task, state)
     has_network = conclusion.network is not None
     if every is None and has_network and task.algorithm.model.server_model is not None:
         notes += (
