@@ -266,7 +266,7 @@ def test_a_note_says_which_rounds_are_scored_where_test_rows_are_few(tmp_path):
     shown = note.partition("after the rounds ")[2].partition(" alone")[0]
     assert [int(one) for one in re.findall(r"\d+", shown)] == graded
     assert f"the grades of {len(graded)} models at most" in note
-    found = intarsia.run(tables=tables(), test=0.6, **{**how, "rounds": 20})
+    found = intarsia.run(tables=tables(), test=0.6, **{**how, "rounds": 10})
     assert not [one for one in found.notes if one.startswith("Progress has scores")]
 
 
