@@ -166,6 +166,10 @@ def test_tables_picture_and_file_say_the_same(whole):
         assert file.stat().st_mode & 0o077 == 0
 
 
+def interrupted(*given):
+    raise KeyboardInterrupt
+
+
 def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd):
     out, begun, runs = folder / "stopped", coalitions._run, []
 
@@ -175,10 +179,16 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
             raise KeyboardInterrupt
         return begun(*given)
 
-    monkeypatch.setattr(coalitions, "_run", stopping)
     command = ["contribution", str(folder / "four.toml"), "--out", str(out), "--json"]
+    with monkeypatch.context() as first:
+        first.setattr(coalitions, "_run", interrupted)
+        assert main(command) == 130
+    said = "stopped before the first coalition was trained; the same command begins again"
+    assert said in capfd.readouterr().err
+    monkeypatch.setattr(coalitions, "_run", stopping)
     assert main(command) == 130
-    assert "the same command, without --overwrite, goes on" in capfd.readouterr().err
+    said = f"stopped and 3 coalitions are kept in {out}; the same command, without --overwrite, "
+    assert said in capfd.readouterr().err
     assert not (out / "contribution.json").exists()
     assert main([*command, "-c", "experiment.workers=1"]) == 0
     assert len(runs) == 4 + 9  # of 12 coalitions with a label 3 were done

@@ -476,18 +476,25 @@ def contribution(
     """
     from intarsia.cli import tables as display
     from intarsia.core.text_tables import show as show_parts
-    from intarsia.valuation.study import contribution as find
+    from intarsia.valuation import study
 
     experiment, screen = _load(file, override), console()
+    place: Any = "" if out is None else out
     how: dict[str, Any] = {"measure": measure, "overwrite": overwrite}
     shown = contextlib.nullcontext() if quiet else display.Watch(screen)
     try:
         _handle({signal.SIGTERM: signal.default_int_handler})
         with shown as show:
-            found = find(experiment, out="" if out is None else out, progress=show, **how)
+            found = study.contribution(experiment, out=place, progress=show, **how)
     except KeyboardInterrupt:
         _end_undisturbed()
-        raise _StoppedError("stopped; the same command, without --overwrite, goes on") from None
+        folder = study.output_folder(experiment, place)
+        kept = 0 if folder is None else study.kept_coalitions(folder)
+        said = "before the first coalition was trained; the same command begins again"
+        if kept:
+            said = f"and {kept} coalition{'s are' if kept > 1 else ' is'} kept in {folder}; the "
+            said += "same command, without --overwrite, goes on with the others"
+        raise _StoppedError(f"stopped {said}") from None
     if not quiet:
         show_parts(screen, *found.parts())
     if found.folder is not None:

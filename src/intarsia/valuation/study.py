@@ -147,8 +147,7 @@ def contribution(
         If training with all parties diverges.
     """
     described = config.load(description) if not isinstance(description, Experiment) else description
-    place = f"{described.out}-contribution" if out == "" else out
-    folder = None if place is None else Path(place).resolve()
+    folder = output_folder(described, out)
     _check(described, tables, folder)
     described = replace(described, yardsticks=False, tune=None)
     if tables is None and described.dataset is None:
@@ -177,6 +176,17 @@ def contribution(
         text = json.dumps(done.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / "contribution.json", f"{text}\n".encode())
     return done
+
+
+def output_folder(described: Experiment, out: str | Path | None) -> Path | None:
+    """Return where `contribution` writes; parameters as there."""
+    place = f"{described.out}-contribution" if out == "" else out
+    return None if place is None else Path(place).resolve()
+
+
+def kept_coalitions(folder: Path) -> int:
+    """Return how many coalitions a folder keeps, with which the same command goes on."""
+    return len([*(folder / _RUNS).glob("*.npz")])
 
 
 @dataclass(frozen=True, eq=False)
