@@ -87,7 +87,9 @@ def test_without_a_command_the_help_is_shown(capfd):
     ("arguments", "expected"),
     [
         (["run"], "Missing argument 'FILE'"),
-        (["rum"], "No such command 'rum'"),
+        (["rum"], "No such command 'rum'; use 'run' (the nearest of 'init', "),
+        (["federation", "stauts"], "No such command 'stauts'; use 'status'"),
+        (["coefficients", "x.toml"], "'x.toml' is not a folder; give the output folder"),
         (["run", "x.toml", "--loud"], "No such option"),
         (["compare"], "Missing argument"),
         (["run", "x.toml"], "x.toml"),

@@ -247,7 +247,11 @@ def test_a_table_in_utf8_is_read_so_whatever_training_had(model, capfd):
 
 def test_columns_that_differ_from_the_models_by_case_are_refused(model, capfd):
     table = model.parent / "table.csv"
-    for header, pair in (("Age,sex", "'Age' for 'age'"), ("age,SEX ", "'SEX' for 'sex'")):
+    for header, pair in (
+        ("Age,sex", "'Age' for 'age'"),
+        ("age,SEX ", "'SEX' for 'sex'"),
+        ("AGE,SEX", "'AGE' for 'age', 'SEX' for 'sex'"),
+    ):
         table.write_text(f"{header}\n50,F\n")
         assert main(["predict", str(model), str(table)]) == 2
         assert f"look like the model's and are not ({pair}: case," in one_error(said(capfd)[1])
@@ -296,6 +300,8 @@ def test_the_very_table_of_a_client_is_read_as_it_was_and_known_to_have_trained(
         ("age\n1\0\n", [], "which is not text; save it as UTF-8 text."),
         ("customer,age\n1,2020-01-02\n", [], "leave it out of the table."),
         ("", [], "empty"),
+        ("age,sex\n", [], "2 columns but 0 rows; check that its rows were written."),
+        ("age\n1e400\n", [], "column 'age' is 1e400 in row 1; expected a finite number"),
         ("customer,age\n1,2\n1,3\n", [], "repeat"),
         ("age,sex\nold,F\nyoung,M\n", [], "column 'age' has text (such as 'old')"),
     ],

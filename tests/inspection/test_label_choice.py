@@ -139,7 +139,7 @@ def test_values_that_are_infinite_are_missing_and_their_column_is_kept(tmp_path)
     columns = {"size": size, "age": AGE, "label": drawn("no", "yes")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert [one.name for one in found.features] == ["size", "age"]
-    assert "'inf', '1e400', '-inf' stand for missing values too" in found.reasons["missing"]
+    assert "'inf', '1e400', '-inf' seem to mean a missing value too" in found.reasons["missing"]
     table = read(found.source)
     size = table.values[:, table.numeric.index("size")]
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(size)), [3, 9, 20])

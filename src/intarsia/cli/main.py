@@ -12,6 +12,7 @@ import errno
 import gc
 import json
 import logging
+import re
 import shlex
 import signal
 import sys
@@ -43,7 +44,7 @@ from intarsia.cli.console import (
     require_command,
     say,
 )
-from intarsia.errors import ExperimentError, IntarsiaError, UserError
+from intarsia.errors import ExperimentError, IntarsiaError, UserError, nearest
 
 if TYPE_CHECKING:
     from intarsia.results.result import Result
@@ -139,7 +140,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         say("stopped")
         return _INTERRUPTED
     except _USAGE_ERROR as problem:
-        say(f"error: {_line(problem.format_message())}")
+        say(f"error: {_line(_unknown_command(problem) or problem.format_message())}")
         return 2
     except IntarsiaError as problem:
         say(f"error: {_line(str(problem))}")
@@ -160,6 +161,15 @@ def _main(arguments: Sequence[str] | None) -> int:
         _end_undisturbed()
         say("stopped")
     return status if isinstance(status, int) else 0
+
+
+def _unknown_command(problem: Any) -> str:
+    """Return the error about a command that there is none of, with the nearest; "": it is none."""
+    found = re.match(r"No such command '(.*?)'", problem.format_message())
+    if found is None or problem.ctx is None:
+        return ""
+    known = problem.ctx.command.list_commands(problem.ctx)
+    return f"No such command {found[1]!r}; {nearest(found[1], known)}."
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:

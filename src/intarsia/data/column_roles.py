@@ -75,6 +75,7 @@ def table_of_columns(
         raise source.error(
             f"the table has {len(names)} columns but 0 rows",
             "a client needs one row at least: check the file or the query, or leave the client out",
+            "check that its rows were written",
         )
     chosen = _feature_columns(names, source)
     ids = None if source.id is None else columns.column(source.id)

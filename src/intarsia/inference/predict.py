@@ -172,13 +172,13 @@ def predict(
     settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
+    if kind in NAMED:
+        check_names(str(table), [name for name in names if name != id], features, model.levels_)
     if not known:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
-    if kind in NAMED:
-        check_names(str(table), [name for name in names if name != id], features, model.levels_)
     if id is not None and id not in names and kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
     id = new_table.id_of(

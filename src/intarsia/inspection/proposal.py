@@ -353,7 +353,9 @@ def _spelled(
     marks += [one for one in _words_among_numbers(given) if one not in marks]
     bare = {name: [one for one in own if one not in marks] for name, own in bare.items()}
     if marks:
-        reasons["missing"] = f"{listed(marks)} stand for missing values too, as it seems"
+        reasons["missing"] = (
+            f"{listed(marks)} seem{'s' * (len(marks) == 1)} to mean a missing value too"
+        )
         source = replace(source, missing=(*source.missing, *marks))
     fits = {name: spellings_of(own) for name, own in bare.items() if own}
     odd = {name: own for name, own in fits.items() if own and (".", None) not in own}

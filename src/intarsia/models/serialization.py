@@ -147,6 +147,10 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
             "where another's was removed, run the experiment again with --overwrite."
         )
     parent = folder.parent
+    if not parent.is_dir():
+        raise CheckpointError(
+            f"{str(parent)!r} is not a folder; give the output folder of a finished run."
+        )
     begun = (parent / "experiment.json").is_file() and not (parent / "result.json").is_file()
     if not path.is_file() and begun:
         raise CheckpointError(
