@@ -17,7 +17,13 @@ from intarsia.core import algorithm as fl
 from intarsia.core import plugins
 from intarsia.datasets.registry import dataset_names, load
 from intarsia.deployment.policy import Policy
-from intarsia.errors import AlgorithmError, CheckpointError, ExperimentError, FederationError
+from intarsia.errors import (
+    AlgorithmError,
+    CheckpointError,
+    ConvergenceError,
+    ExperimentError,
+    FederationError,
+)
 from intarsia.partition.registry import partition, partition_kinds
 from intarsia.testing.toy_federations import table
 from intarsia.training.registry import algorithm_named, algorithm_names
@@ -274,11 +280,16 @@ def test_what_its_code_raises_in_a_run_is_told_with_its_place(monkeypatch):
     monkeypatch.setattr(module, "multiply", multiply)
     mine = replace(module.RIDGE, disclosure=fl.Disclosure(sends=sends))
     how = {**how, "tables": clear, "algorithm": mine}
+    done = "server", fl.RoundMetrics(finished=True)
     for mode in ("plain", "masked"):
         with pytest.raises(AlgorithmError, match=r"Scores\.z of client 'two' .* fl\.PerSample"):
             intarsia.run(**how, privacy=mode)
     with pytest.raises(ExperimentError, match="There is no loss 'sqared'; use 'squared'"):
         intarsia.run(**how, loss="sqared")
+    mine = replace(mine, conclude=lambda *_: fl.FinalResult(fl.RoundMetrics(), np.full(5, np.inf)))
+    mine = replace(mine, setup=lambda options, clients: options, round=lambda server, _: done)
+    with pytest.raises(ConvergenceError, match="5 of the model's 5 weights are no finite numbers"):
+        intarsia.run(**{**how, "algorithm": mine})
 
 
 def test_an_algorithm_itself_goes_before_that_of_the_file_which_may_name_none(tmp_path):

@@ -195,6 +195,29 @@ def test_a_run_may_be_killed_twice(uninterrupted):
     check_identical(folder / "whole", out)
 
 
+def test_a_run_whose_tables_changed_since_is_not_gone_on_with(tmp_path):
+    def stop(progress):
+        if progress.round == 4:
+            raise KeyboardInterrupt
+
+    path = write_experiment(tmp_path, "ascent", "changed")
+    with pytest.raises(KeyboardInterrupt):
+        run(path, progress=stop)
+    shop = tmp_path / "shop.csv"
+    before = shop.read_text()
+    first, *rest = before.splitlines(keepends=True)
+    for other in (
+        "".join([first, *rest[:-1]]),  # a row less
+        before.replace("60,", "60,1", 1),  # another number
+        before.replace("f6", "f6x", 1),  # another name
+    ):
+        shop.write_text(other)
+        with pytest.raises(CheckpointError, match=r"changed are not those .* put them back"):
+            resume(tmp_path / "changed")
+    shop.write_text(before)
+    assert resume(tmp_path / "changed").rounds == KINDS["ascent"]["rounds"]
+
+
 def test_ctrl_c_says_how_to_go_on(uninterrupted):
     folder = uninterrupted("ascent")
     out = folder / "stopped"

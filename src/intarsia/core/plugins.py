@@ -55,7 +55,8 @@ class Plugin:
         try:
             return importlib.metadata.EntryPoint(self.name, self.function, "").load()
         except (Exception, SystemExit) as problem:  # whatever the package's own code raises
-            said = str(problem) if isinstance(problem, AlgorithmError) else first_line(problem)
+            own = isinstance(problem, AlgorithmError)
+            said = str(problem).rstrip(".") if own else first_line(problem)
             raise ExperimentError(
                 f"{self.said}, which cannot be imported from {self.function} "
                 f"({type(problem).__name__}: {said}); mend or uninstall the package."

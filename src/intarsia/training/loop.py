@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from intarsia.core import algorithm as fl
-from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
@@ -544,11 +546,22 @@ def _check_finite(number: int, info: fl.RoundMetrics) -> None:
         ("gap", info.gap_relative),
     ):
         if value is not None and (math.isnan(value) or (name != "gap" and math.isinf(value))):
-            raise ConvergenceError(
-                f"The {name} is {value} in round {number}: the steps are too long for features of "
-                "this size, or the regularisation is too weak; set preprocessing.standardise = "
-                "true, raise algorithm.regularisation, or shorten the algorithm's steps."
-            )
+            raise _diverged(f"The {name} is {value} in round {number}")
+
+
+def check_weights(weights: Array | None) -> None:
+    """Refuse a model of weights that are no numbers; ConvergenceError names the likely cause."""
+    odd = 0 if weights is None else int((~np.isfinite(weights)).sum())
+    if weights is not None and odd:
+        raise _diverged(f"{odd} of the model's {weights.size} weights are no finite numbers")
+
+
+def _diverged(what: str) -> ConvergenceError:
+    return ConvergenceError(
+        f"{what}: the steps are too long for features of this size, or the regularisation is too "
+        "weak; set preprocessing.standardise = true, raise algorithm.regularisation, or shorten "
+        "the algorithm's steps."
+    )
 
 
 def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics) -> TrainingState:

@@ -423,7 +423,9 @@ def conclude(task: training.Task, server: Any, state: training.TrainingState) ->
         engine.begin_round(state.round + 1)
         if task.description.early_stopping:
             server = early_stopping.go_back(server, engine)
-        return task.algorithm.conclude(server, engine, engine.key("conclude"))
+        found = task.algorithm.conclude(server, engine, engine.key("conclude"))
+    training.check_weights(found.weights)
+    return found
 
 
 def train_to_end(task: training.Task) -> Outcome:
