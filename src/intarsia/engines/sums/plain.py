@@ -71,7 +71,7 @@ class Geometry:
         schema = self.schemas[part]
         return max(1, len(schema.features.own(client)) * schema.labels.outputs)
 
-    def check_shape(
+    def unlike(
         self,
         client: ClientId,
         part: str,
@@ -79,16 +79,11 @@ class Geometry:
         layout: Layout | None,
         found: tuple[int, ...],
         wanted: tuple[int, ...],
-    ) -> None:
-        """Refuse a field ("Reply.field") that would not add up, or only as numpy repeats it.
+    ) -> AlgorithmError:
+        """Return the error about a field ("Reply.field") that does not add up by its shape.
 
-        Raises
-        ------
-        AlgorithmError
-            With both shapes, and how the field may be declared.
+        It says how the field may be declared.
         """
-        if found == wanted:
-            return
         schema = self.schemas[part]
         sizes = [
             ("fl.PerSample", "rows", len(schema.samples.own(client))),
@@ -102,7 +97,7 @@ class Geometry:
             why = f"since it is declared to run over the client's {layout.value}"
             remedy = "send an entry for each of these"
         remedy = f"declare it {' or '.join(fits)}" if fits else remedy
-        raise AlgorithmError(
+        return AlgorithmError(
             f"{place} of client {client!r} has the shape {found}, and {wanted} is expected, {why}; "
             f"{remedy}."
         )
@@ -412,7 +407,8 @@ class _PlainCollector:
                 if first:
                     totals[name] = value.copy() if isinstance(value, np.ndarray) else value
                 else:
-                    self._check(client, name, layout, value, totals[name])
+                    if getattr(value, "shape", ()) != getattr(totals[name], "shape", ()):
+                        raise self._unlike(client, name, layout, value, totals[name])
                     totals[name] += value
             elif layout is Layout.COUNTS:
                 totals[name] = None
@@ -431,19 +427,19 @@ class _PlainCollector:
                     totals[name] = np.zeros((*lead, len(index)))
                 total, where = totals[name], index.positions[client]
                 own_part = total[..., where]
-                self._check(client, name, layout, value, own_part)
+                if getattr(value, "shape", ()) != own_part.shape:  # or numpy would repeat it
+                    raise self._unlike(client, name, layout, value, own_part)
                 own_part += value
                 if not isinstance(where, slice):  # of which it is a view
                     total[..., where] = own_part
         return codec.size(reply)
 
-    def _check(
+    def _unlike(
         self, client: ClientId, name: str, layout: Layout | None, value: Any, wanted: Any
-    ) -> None:
+    ) -> AlgorithmError:
         shapes = getattr(value, "shape", ()), getattr(wanted, "shape", ())
-        if shapes[0] != shapes[1]:
-            place = f"{self._kind.__name__}.{name}"
-            self._geometry.check_shape(client, self._part, place, layout, *shapes)
+        place = f"{self._kind.__name__}.{name}"
+        return self._geometry.unlike(client, self._part, place, layout, *shapes)
 
     def total(self) -> SealedTotal:
         kind, totals, part = self._kind, self._totals, self._part
