@@ -234,9 +234,9 @@ class ClientFunction:
             If it returns something else, or a reply of another class than it declares.
         """
         found: Any = self.call(state, block, message, rng)
-        pair = type(found) is tuple and len(found) == 2
+        pair: bool = type(found) is tuple and len(found) == 2
         if pair and type(found[0]) is type(state) and type(found[1]) is self.reply:
-            return found  # as nearly always: what follows takes a while
+            return found[0], found[1]  # as nearly always: what follows takes a while
         if not isinstance(found, tuple) or len(found) != 2:
             many = f" of {len(found)} values" if isinstance(found, tuple) else ""
             said = f"returns a {type(found).__name__}{many}"

@@ -179,19 +179,18 @@ def _found_in(trials: Sequence[Trial], rules: Sequence[Rule], *, complete: bool)
 
     What follows from a fault is not looked at. `complete`: no other training broke off.
     """
-    crossing = [
-        Finding(what_crosses_is_what_is_declared.__name__, "", said)
-        for said in what_crosses_is_what_is_declared(trials, complete=complete)
-    ]
-    follows = _FOLLOWS[what_crosses_is_what_is_declared] if crossing else ()
+    crossing = what_crosses_is_what_is_declared
+    found = [Finding(crossing.__name__, "", said) for said in crossing(trials, complete=complete)]
+    undeclared = any(crossing(trials, complete=False))
+    follows = _FOLLOWS[crossing] if undeclared else ()
     every: list[tuple[Trial, list[Rule]]] = [(one, [*follows]) for one in trials]
     for rule in rules:
         for trial, skipped in every:
             if rule not in skipped:
                 own = [*_looked_at(rule, trial)]
-                crossing += own
+                found += own
                 skipped += _FOLLOWS.get(rule, ()) if own else ()
-    return crossing
+    return found
 
 
 def _merged(found: Sequence[Finding]) -> Iterator[Finding]:
