@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,12 @@ class Plugin:
         except (Exception, SystemExit) as problem:  # whatever the package's own code raises
             own = isinstance(problem, AlgorithmError)
             said = str(problem).rstrip(".") if own else first_line(problem)
+            frames = traceback.extract_tb(problem.__traceback__)
+            lines = [f"{Path(a).name}:{b}" for a, b, where, _ in frames if where == "<module>"]
             raise ExperimentError(
                 f"{self.said}, which cannot be imported from {self.function} "
-                f"({type(problem).__name__}: {said}); mend or uninstall the package."
+                f"({': '.join([*lines[-1:], type(problem).__name__, said])}); mend or uninstall "
+                "the package."
             ) from problem
 
     def checked(self, found: Any, cls: type[T]) -> T:
