@@ -194,17 +194,32 @@ def test_rows_with_one_id_and_other_values_are_other_samples(tmp_path, monkeypat
 def test_columns_whose_names_differ_in_case_are_one_in_a_file_that_runs(
     tmp_path, monkeypatch, capfd
 ):
-    other = shop(Age=AGE[20:], Default=DEFAULT[20:])
+    other = shop(Age=AGE[20:], INCOME=BASKET[20:], Default=DEFAULT[20:])
     found = proposed(tmp_path, monkeypatch, bank(), other)
     assert client(found, 0) == {"id": "customer", "label": "default"}
-    assert client(found, 1) == {"id": "customer", "label": "Default", "exclude": ["Age"]}
+    assert client(found, 1) == {"id": "customer", "label": "Default", "exclude": ["INCOME"]}
+    assert found["alignment"] == {"dictionary": "mine-columns.toml"}
+    dictionary = tomllib.loads((tmp_path / "mine-columns.toml").read_text(encoding="utf-8"))
+    assert dictionary == {"client": {"b": {"Age": "age"}}}  # INCOME has other values there
     err = said(capfd)[1]
-    assert "check: 'age' of a and 'Age' of b look alike, and only 'age' is learned from" in err
+    assert "check: names that differ in case, blanks or alphabet alone" in err
+    assert "'INCOME': looks like 'income' elsewhere, with other values in shared rows" in err
     assert "would stop" not in err
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
-    (tmp_path / "mine.toml").unlink()
-    found = proposed(tmp_path, monkeypatch, bank(Age=AGE[:80]), other)  # of one table, they are
-    assert "exclude" not in client(found, 0)  # told apart on purpose
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["age", "basket", "income"]
+    assert main(["init", "a.csv", "b.csv", "--out", "two.toml"]) == 0
+    (tmp_path / "two.toml").unlink()
+    assert main(["init", "a.csv", "b.csv", "--out", "two.toml"]) == 2
+    assert "two-columns.toml is there already" in one_error(said(capfd)[1].splitlines()[-1])
+    apart = {"ID": range(500, 580), "AGE": AGE[40:], "INCOME": INCOME[40:], "DEFAULT": DEFAULT[40:]}
+    found = proposed(tmp_path, monkeypatch, bank(), apart, arguments=["--overwrite"])
+    assert client(found, 1) == {"id": "ID", "label": "DEFAULT"}
+    assert "horizontal: all clients have the same columns" in said(capfd)[1]
+    both = bank(Age=AGE[:80])  # of one table, they are told apart on purpose
+    found = proposed(tmp_path, monkeypatch, both, shop(Age=AGE[20:]), arguments=["--overwrite"])
+    assert "alignment" not in found
+    assert "exclude" not in client(found, 0)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shlex
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,18 +40,31 @@ def write_proposal(
     from intarsia import api
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
-    from intarsia.inspection.experiment_text import experiment_text
+    from intarsia.inspection.experiment_text import (
+        dictionary_of,
+        dictionary_text,
+        experiment_text,
+    )
     from intarsia.inspection.proposal import propose
     from intarsia.inspection.recommend import Advice
 
     file = _to_write(out or _FILE, overwrite=overwrite)
     proposal = propose(paths, ids, labels)
+    dictionary, columns = dictionary_of(file), dictionary_text(proposal)
+    if columns:
+        _to_write(dictionary, overwrite=overwrite)
 
     def inspected(advice: Advice, algorithm: str, task: str) -> tuple[str, Inspection]:
-        place, numbers = file.parent.resolve(), task == "regression"
+        place, numbers = file.parent.resolve() / file.name, task == "regression"
         text = experiment_text(proposal, advice, algorithm, place, numbers=numbers)
         described = from_dict(toml_tree(text, file), file.parent, file.stem)
-        return text, api.inspect(described)
+        if not columns:
+            return text, api.inspect(described)
+        with tempfile.TemporaryDirectory(prefix="intarsia-") as folder:
+            now = Path(folder) / dictionary.name  # it is written with the file, or not at all
+            now.write_text(columns, encoding="utf-8")
+            named = replace(described.alignment, dictionary=str(now))
+            return text, api.inspect(replace(described, alignment=named))
 
     _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
     advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
@@ -64,6 +78,8 @@ def write_proposal(
     text, found = inspected(advice, chosen, task)
     if found.advice.obstacle:
         text, _ = inspected(replace(advice, obstacle=found.advice.obstacle), chosen, task)
+    if columns:
+        _write(dictionary, columns.encode())
     _write(file, text.encode())
     _show(found)
     for note in proposal.notes:
@@ -77,11 +93,12 @@ def write_proposal(
         say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
         for name, why in table.left_out.items():
             say(f"  {name!r}: {why}")
+    wrote = f"wrote {file}{f' and {dictionary}' if columns else ''}"
     if found.advice.obstacle:
-        say(f"wrote {file}, which does not run yet: {found.advice.obstacle}")
+        say(f"{wrote}, which does not run yet: {found.advice.obstacle}")
         _what_next("mend that in the file, and change what is not so; then", file)
     else:
-        _what_next(f"wrote {file}: read it, and change what is not so; then", file)
+        _what_next(f"{wrote}: read it, and change what is not so; then", file)
 
 
 def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:

@@ -30,9 +30,9 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr wri
 
 
 def experiment_text(
-    proposal: Proposal, advice: Advice, algorithm: str, folder: Path, *, numbers: bool
+    proposal: Proposal, advice: Advice, algorithm: str, place: Path, *, numbers: bool
 ) -> str:
-    """Return the text of an experiment file that lies in `folder`.
+    """Return the text of the experiment file at `place`, in the folder where it lies.
 
     `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
     numbers to predict.
@@ -54,18 +54,37 @@ def experiment_text(
         "test = 0.2  # of the rows, to score the model on",
         *_labels(proposal),
     ]
+    dictionary = bool(dictionary_text(proposal))
+    if proposal.normalise or dictionary:
+        parts += ["", "[alignment]"]
     if proposal.normalise:
-        parts += [
-            "",
-            "[alignment]",
-            f"normalise = {toml(proposal.normalise)}  # ids of different tables are the same so",
-        ]
+        parts += _set("normalise", proposal.normalise, "ids of different tables are the same so")
+    if dictionary:
+        own = dictionary_of(place).name
+        parts += _set("dictionary", own, "which columns of the tables are one")
     parts += ["", *_comment('privacy = "masked" in the first line keeps the sums from the server.')]
     every = [one for table in proposal.tables for one in (*table.columns, table.source.label)]
     columns = [one for one in every if one is not None]
     for table in proposal.tables:
-        parts += ["", *_client(table, folder, columns)]
+        parts += ["", *_client(table, place.parent, columns)]
     return "\n".join(parts) + "\n"
+
+
+def dictionary_of(place: Path) -> Path:
+    """Return where the dictionary of an experiment file lies that is proposed with it."""
+    return place.with_name(f"{place.stem}-columns.toml")
+
+
+def dictionary_text(proposal: Proposal) -> str:
+    """Return the text of the dictionary that a proposal needs; "": it needs none."""
+    lines: list[str] = []
+    for table in proposal.tables:
+        own = {name: one for name, one in table.renamed.items() if name not in table.left_out}
+        if own:
+            lines += ["", f"[client.{toml(table.source.name)}]"]
+            lines += [f"{toml(name)} = {toml(one)}" for name, one in own.items()]
+    said = "Written by intarsia init: a party's columns, and the feature that each is."
+    return "\n".join([*_comment(said), *lines, ""]) if lines else ""
 
 
 def toml(value: Any) -> str:

@@ -136,12 +136,17 @@ class TableProposal:
     width: int  # columns of the file
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> the feature
 
     @property
     def features(self) -> list[Column]:
         """Return the columns that are learned from."""
         apart = {self.source.id, self.source.label, *self.left_out}
         return [one for name, one in self.columns.items() if name not in apart]
+
+    def feature(self, column: Column) -> str:
+        """Return which feature a column is, by the name that it has in all tables."""
+        return self.renamed.get(column.name, column.name)
 
     def with_keys(self, reasons: Mapping[str, str], **keys: Any) -> TableProposal:
         """Return the proposal with keys of its source set, and why."""
@@ -218,7 +223,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = _Matched(tables, rules)
     tables = _with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in _without_copies(tables, matched)]
-    tables = _as_one_kind(_without_constants(_named_alike(tables, notes)))
+    tables = _as_one_kind(_without_constants(_named_alike(tables, matched, notes)))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -953,34 +958,59 @@ def _said(problem: TableError, name: str) -> str:
     return problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
 
 
-def _named_alike(tables: Sequence[TableProposal], notes: list[str]) -> list[TableProposal]:
-    """Leave out the columns whose names look like another's and are not: `Age` here, `age` there.
+def _named_alike(
+    tables: Sequence[TableProposal], matched: _Matched, notes: list[str]
+) -> list[TableProposal]:
+    """Give one name to columns whose names look alike and are not: `Age` here, `age` there.
 
-    The name that the most tables have stays. A table that has both tells them apart on purpose.
+    It is the one that the most tables have. Where rows that are shared have other values they are
+    two columns, of which one is learned from. A table that has both tells them apart on purpose.
     """
     holders: dict[str, dict[str, list[str]]] = {}  # by what a name looks like: name -> tables
     for one in tables:
         for own in one.features:
             holders.setdefault(look(own.name), {}).setdefault(own.name, []).append(one.source.name)
-    left: dict[str, str] = {}
+    by_name = {one.source.name: one for one in tables}
+    same: dict[str, str] = {}  # what is written otherwise, in words
+    other: dict[str, str] = {}
     for some in holders.values():
         held = [name for names in some.values() for name in names]
+        kept = max(some, key=lambda name: len(some[name]))
         if len(some) == 1 or len(set(held)) < len(held):
             continue
-        kept = max(some, key=lambda name: len(some[name]))
-        left.update({name: kept for name in some if name != kept})
+        for name, client in ((name, of) for name, its in some.items() for of in its):
+            if name == kept:
+                continue
+            one, said = by_name[client], f"{name!r} of {client} for {kept!r}"
+            if any(_says_other(one, name, by_name[of], kept, matched) for of in some[kept]):
+                other[said] = ""
+                why = f"looks like {kept!r} elsewhere, with other values in shared rows"
+                by_name[client] = one.without(name, why)
+            else:
+                same[said] = ""
+                by_name[client] = replace(one, renamed={**one.renamed, name: kept})
+    if same:
         notes.append(
-            f"{_and([f'{name!r} of {_and(of)}' for name, of in some.items()])} look alike, and "
-            f"only {kept!r} is learned from: write it alike in all tables, or name what is one "
-            "column by a dictionary ([alignment] dictionary), or rename one of two that differ."
+            "names that differ in case, blanks or alphabet alone are taken for one column, by the "
+            f"dictionary of [alignment]: {_and([*same])}; where two are different, rename one in "
+            "its table."
         )
-    found = []
-    for one in tables:
-        for own in one.features:
-            if own.name in left:
-                one = one.without(own.name, f"looks like {left[own.name]!r} elsewhere, and is not")
-        found.append(one)
-    return found
+    if other:
+        notes.append(
+            f"names look alike and shared rows have other values, so that one is left out: "
+            f"{_and([*other])}; rename what is a column of its own in its table."
+        )
+    return [*by_name.values()]
+
+
+def _says_other(
+    one: TableProposal, name: str, other: TableProposal, kept: str, matched: _Matched
+) -> bool:
+    """Return whether most rows that two tables share have other values in a column of each."""
+    first, second = matched.rows(one.source.name, other.source.name)
+    a, b = one.columns[name].canonical[first], other.columns[kept].canonical[second]
+    known = (a != "") & (b != "")
+    return int(known.sum()) >= _LEAST_SHARED and bool((a == b)[known].mean() < 0.5)
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
@@ -988,11 +1018,11 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     levels: dict[str, set[str]] = {}
     for one in tables:
         for own in one.features:
-            levels.setdefault(own.name, set()).update(map(canonical, own.texts))
+            levels.setdefault(one.feature(own), set()).update(map(canonical, own.texts))
     found = []
     for one in tables:
         for own in one.features:
-            if len(levels[own.name]) == 1:
+            if len(levels[one.feature(own)]) == 1:
                 one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
         found.append(one)
     return found
@@ -1003,10 +1033,10 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     held: dict[str, list[Column]] = {}
     for one in tables:
         for own in one.features:
-            held.setdefault(own.name, []).append(own)
+            held.setdefault(one.feature(own), []).append(own)
     categories: dict[str, str] = {}
     unlike: dict[str, str] = {}
-    coded = {name for one in tables for name in one.source.categorical}
+    coded = {one.renamed.get(name, name) for one in tables for name in one.source.categorical}
     for name, some in held.items():
         levels = {canonical(text) for own in some for text in own.texts}
         mixed = len({own.figures is None for own in some}) > 1
@@ -1017,9 +1047,9 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     found = []
     for one in tables:
         for own in one.features:
-            if own.name in unlike:
-                one = one.without(own.name, unlike[own.name])
-        own_codes = tuple(own.name for own in one.features if own.name in categories)
+            if one.feature(own) in unlike:
+                one = one.without(own.name, unlike[one.feature(own)])
+        own_codes = tuple(own.name for own in one.features if one.feature(own) in categories)
         why = "few different whole numbers, or text elsewhere: taken for codes, not for amounts"
         found.append(
             one.with_keys({"categorical": why}, categorical=own_codes) if own_codes else one
