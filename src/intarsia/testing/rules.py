@@ -196,7 +196,7 @@ def _found_in(trials: Sequence[Trial], rules: Sequence[Rule], *, complete: bool)
 def _merged(found: Sequence[Finding]) -> Iterator[Finding]:
     """Yield the findings, those of several federations once: they differ in numbers and names."""
     alike: dict[tuple[str, str], list[list[Finding]]] = {}
-    for one in found:
+    for one in dict.fromkeys(found):  # an algorithm's private form may have the same
         some = alike.setdefault((one.rule, re.sub(r"\w*\d[\w.]*", "", one.said)), [])
         group = next((group for group in some if one.where not in [it.where for it in group]), None)
         if group is None:
