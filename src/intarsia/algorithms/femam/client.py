@@ -80,7 +80,9 @@ def init_client(
     outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
-    held_out = held_out_rows(block, options.validation, rng)
+    # of fewer rows nothing is sent where the server reads models (`_enough`)
+    least = LEAST_ROWS if options.adaptive and options.read_of_clients else 1
+    held_out = held_out_rows(block, options.validation, rng, least=least)
     return Client(
         options=options,
         outputs=outputs,

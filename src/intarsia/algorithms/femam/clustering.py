@@ -168,10 +168,11 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     networks make on new rows. Groups that are apart may be taken if their errors are not more than
     those of one group, nor than those of own networks beyond two standard errors. Of those it is
     the grouping whose mean silhouette less twice its share of errors is the largest: too few groups
-    err more, and too many are less apart, though they err no more. Where there is none, it is of the
-    groupings whose errors are hardly more than the least the one of the fewest groups, if it errs
-    less than one group by the share `least` and a standard error, and not more than own networks
-    beyond a standard error.
+    err more, and too many are less apart, though they err no more.
+
+    Where there is none, it is of the groupings whose errors are hardly more than the least the one
+    of the fewest groups, if it errs less than one group by the share `least` and a standard error,
+    and not more than own networks beyond a standard error.
 
     Parameters
     ----------
