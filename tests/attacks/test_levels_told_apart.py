@@ -186,13 +186,13 @@ def test_a_level_of_models_that_the_server_makes_is_weighed_once_of_enough_rows(
     server = Server(CLUSTERS, 2)
     assert {server.client(name).level for name in NAMES} == {2}
     held = {name: int(server.client(name).held_out.sum()) for name in NAMES}
-    assert held == {"bank": 1, "shop": 4, "market": 4}
-    assert not server.sum(at_client.open_level, state.Latest(None)).any()
+    assert held == {"bank": 1, "shop": 5, "market": 5}
+    assert server.sum(at_client.open_level, state.Latest(None))[1] == 10  # none of the bank's
     for level in (1, 3):
         with pytest.raises(RefusedError):
             server.sum(at_client.weigh_level, state.Weigh(None, level))
     worth = server.sum(at_client.weigh_level, state.Weigh(None, 2))
     assert worth.shape == (13,)
-    assert not worth.any()
+    assert worth[:2].tolist() == [2, 10]  # clients and rows
     with pytest.raises(RefusedError):
         server.sum(at_client.weigh_level, state.Weigh(np.zeros(8), 2))

@@ -22,7 +22,7 @@ from intarsia.algorithms.femam.clustering import (  # noqa: E402
 )
 from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.femam.state import Closing, Groupings  # noqa: E402
-from intarsia.algorithms.femam.validation import decided, worse_than  # noqa: E402
+from intarsia.algorithms.femam.validation import decided, stands_alone, worse_than  # noqa: E402
 from intarsia.algorithms.networks import client_network as networks  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.core.algorithm import RandomKey  # noqa: E402
@@ -128,12 +128,23 @@ def test_groups_by_whither_are_found_where_lengths_differ():
     ],
 )
 def test_a_network_takes_the_place_of_others_or_joins_them_where_that_pays(alone, joined, decision):
-    assert decided(alone, joined, 0.02**2, 1.0) == decision
+    assert decided(alone, joined, 0.02**2, 1.0, good=alone > 0) == decision
 
 
-def test_a_level_of_clusters_is_taken_where_it_is_worth_as_much():
-    assert decided(0.0, 0.0, 0.02**2, 1.0, clusters=True) == "alone"
-    assert decided(-0.001, 0.0, 0.02**2, 1.0, clusters=True) == "neither"
+@pytest.mark.parametrize(
+    ("worth", "kind", "good"),
+    [
+        (0.01, "", True),
+        (0.0, "", False),
+        (-0.02, "clusters", True),  # worse by a standard error, which is doubtful
+        (-0.021, "clusters", False),
+        (0.02, "after_groups", False),
+        (0.021, "after_groups", True),
+    ],
+)
+def test_groups_are_left_for_what_is_better_beyond_a_standard_error(worth, kind, good):
+    said = {name: name == kind for name in ("clusters", "after_groups")}
+    assert stands_alone(worth, 0.02**2, 1.0, **said) == good
 
 
 @pytest.mark.parametrize(
@@ -348,6 +359,8 @@ def compared(shares, rows=None, own=0.1):
     [
         ([0.5, 0.2, 0.3], [0.0, 0.3, 0.3], 1),  # as far apart, and fewer errors
         ([0.5, 0.20, 0.21], [0.0, 0.12, 0.2], 2),  # hardly more errors, and further apart
+        ([0.5, 0.2, 0.14], [0.0, 0.3, 0.2], 2),  # errors count twice what silhouettes do
+        ([0.5, 0.2, 0.16], [0.0, 0.3, 0.2], 1),
         ([0.5, 0.2, 0.12], [0.0, 0.4, 0.1], 1),  # more groups err less, and are not apart
         ([0.5, 0.21, 0.20], [0.0, 0.04, 0.05], 1),  # none apart: the fewest groups
         ([0.5, 0.49, 0.49], [0.0, 0.2, 0.0], 1),  # apart, and no worse than one group

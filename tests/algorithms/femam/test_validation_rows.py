@@ -34,6 +34,19 @@ def test_of_a_few_labelled_rows_one_is_for_validation():
     assert not any(state.held_out.any() for state in none.get_states().values())
 
 
+@pytest.mark.parametrize(("schedule", "most"), [("adaptive", 5), ("paper", 2)])
+def test_the_adaptive_schedule_keeps_as_many_rows_as_a_client_needs_to_count(schedule, most):
+    """A tenth of 19 and of 20 is two rows, and clients of fewer than five tell nothing."""
+    blocks = {
+        f"c{n}": one.take(np.arange(18 + n))
+        for n, one in enumerate(clients(3, samples=30).values())
+    }
+    levels = ("global", "auto", "personal")
+    engine, _ = started(FEMAM, FeMAM(level_schedule=schedule, levels=levels), blocks)
+    held = [int(state.held_out.sum()) for state in engine.get_states().values()]
+    assert held == [2, 2, most]
+
+
 def test_a_federation_without_a_row_for_validation_is_refused():
     blocks = {name: block.take(np.arange(1)) for name, block in clients().items()}
     with pytest.raises(FederationError, match=r"no client has two labelled rows.*validation = 0"):

@@ -80,7 +80,9 @@ def init_client(
     outputs = targets.output_count(schema)
     dense(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
-    held_out = held_out_rows(block, options.validation, rng)
+    # of fewer rows nothing is sent where the server reads models (`_enough`)
+    least = LEAST_ROWS if options.adaptive and options.read_of_clients else 1
+    held_out = held_out_rows(block, options.validation, rng, least=least)
     return Client(
         options=options,
         outputs=outputs,
@@ -577,11 +579,16 @@ def _chosen(client: Client, latest: Array, y: Array, message: state.Closing) -> 
     if level > 1 and summary is not None:
         both = zip(_falls_of_both(client, latest, y), np.split(summary[:12], 2), strict=True)
         worth = [shrinkage.worth_of(one, shrinkage.pooled(part)) for one, part in both]
-        evidence, clusters = client.options.evidence, client.options.kind(level) == "clusters"
-        decision = validation.decided(worth[0][0], *worth[1], evidence, clusters=clusters)
+        evidence, kind = client.options.evidence, client.options.kind
+        in_group = any(kind(number) == "clusters" for number in client.chosen)
+        after_groups = kind(level) == "global" and in_group
+        good = validation.stands_alone(
+            *worth[0], evidence, clusters=kind(level) == "clusters", after_groups=after_groups
+        )
+        decision = validation.decided(worth[0][0], *worth[1], evidence, good=good)
         if decision != "alone" and _left_out(client, latest, y, summary):
             decision = "alone"
-        if worth[0][0] > 0 or decision == "alone":
+        if good or decision == "alone":
             client = fl.evolve(client, parent=level)
     latest = latest.astype(client.base.dtype)
     if decision == "alone":

@@ -82,9 +82,29 @@ def worse_than(share: float, expected: float, rows: int) -> bool:
 Decision = Literal["alone", "joined", "neither"]
 
 
-def decided(
-    alone: float, joined: float, error: float, evidence: float, *, clusters: bool = False
-) -> Decision:
+def stands_alone(
+    worth: float, error: float, evidence: float, *, clusters: bool, after_groups: bool
+) -> bool:
+    """Return whether a whole network may take the place of those that a client keeps.
+
+    A level of clusters may unless it is worse beyond doubt, which few rows seldom say: rows of all
+    clients spoke for its groups when they were found. One model of all must be better beyond doubt
+    where the client has a group (`after_groups`).
+
+    Parameters
+    ----------
+    worth, error
+        What it is worth in their place, and the variance of that.
+    evidence
+        Standard errors that are beyond doubt.
+    """
+    doubt = evidence * math.sqrt(error)
+    if clusters:
+        return worth >= -doubt
+    return worth > (doubt if after_groups else 0.0)
+
+
+def decided(alone: float, joined: float, error: float, evidence: float, *, good: bool) -> Decision:
     """Return how a client of the adaptive schedule takes a whole network beside those it keeps.
 
     Parameters
@@ -94,14 +114,12 @@ def decided(
     error
         Variance of `joined`, by whose root times `evidence` a mean must be better than what is
         simpler.
-    clusters
-        Whether it is of a level of clusters. That is taken where it is worth just as much as what
-        is kept, which few rows say of two good networks: it trained for longer, and rows spoke for
-        its groups when they were found.
+    good
+        Whether it may stand alone (`stands_alone`).
     """
     if joined > max(alone, 0.0) + evidence * math.sqrt(error):
         return "joined"
-    return "alone" if alone > 0 or (clusters and alone == 0) else "neither"
+    return "alone" if good else "neither"
 
 
 # so fine that the loss between two of them hardly differs

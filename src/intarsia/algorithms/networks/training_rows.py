@@ -53,14 +53,18 @@ def labelled_rows(block: Block) -> tuple[Array, Array]:
     return x, np.zeros(0) if block.y is None else block.y[held]
 
 
-def held_out_rows(block: Block, share: float, rng: RandomKey) -> NDArray[np.bool_]:
+def held_out_rows(
+    block: Block, share: float, rng: RandomKey, *, least: int = 1
+) -> NDArray[np.bool_]:
     """Return which labelled rows are for validation, (labelled rows,).
 
-    A share of them, drawn at random; one at least, and one stays, where there are two.
+    A share of them, drawn at random; one at least, and one stays, where there are two. Of four
+    times as many rows as `least`, or more, there are at least as many.
     """
     rows = int(is_labelled(block).sum())
     found = np.zeros(rows, bool)
     if share and rows > 1:
-        count = min(max(round(share * rows), 1), rows - 1)
+        least = least if rows >= 4 * least else 1
+        count = min(max(round(share * rows), least), rows - 1)
         found[rng.fold_in("validation").generator().permutation(rows)[:count]] = True
     return found
