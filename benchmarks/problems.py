@@ -312,10 +312,12 @@ def _written_out(level: Any) -> tuple[Any, csr_array]:
 
 
 def _scaled(x: Array) -> Array:
-    """Return dense columns of mean 0 and deviation 1; constant ones are 0."""
-    x = x - x.mean(axis=0)
-    deviation = x.std(axis=0)
-    x /= np.where(deviation > 0, deviation, 1.0)
+    """Bring dense columns to mean 0 and deviation 1, in place; constant ones are 0."""
+    for start in range(0, x.shape[1], 256):  # a copy of all would be as large as the table
+        some = x[:, start : start + 256]
+        some -= some.mean(axis=0)
+        deviation = some.std(axis=0)
+        some /= np.where(deviation > 0, deviation, 1.0)
     return x
 
 
@@ -357,7 +359,8 @@ def _pooled(
     if dataset.sparse:
         x = sdca.as_rows(csr_array(dataset.x))
     else:
-        x = np.multiply(dataset.x, dataset.scale, dtype=np.float64)
+        x = np.asarray(dataset.x, np.float64)
+        x = x if dataset.scale == 1 else x * dataset.scale
     y = dataset.y.astype(np.float64)
     return Problem(name, loss, rate, grid, aligned, labels, x, y, dataset.features, dataset.samples)
 

@@ -17,9 +17,11 @@ round is one Newton step:
      solved by the server in secret bases (`newton_shares`). Elsewhere one client solves it in a
      frame P that only the owners of each feature know, from rows in the frame. Bases and frame
      divide by the columns' sizes
-   - more: by conjugate gradients on a sample of F (sparse tables: on F), preconditioned by each
-     feature cell's own Gram matrix of it (its diagonal in cells of over 2048 features). A sample
-     is taken with a probability in proportion to its curvature times its squared norm
+   - more: by conjugate gradients on a sample of F (on F in sparse tables, and of losses whose
+     curvature jumps in wide ones), preconditioned by the diagonals of each feature cell's own
+     Gram matrix of it; where these take many iterations by the whole (in cells of at most 2048
+     features). A sample is taken with a probability in proportion to its curvature times its
+     squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
@@ -84,6 +86,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     share_weights,
 )
 from intarsia.algorithms.hyfdca.newton_direction import (
+    FEW,
     MOST,
     Coefficients,
     Search,
@@ -109,6 +112,8 @@ from intarsia.maths.linear.elastic_net import stiffness
 PHASE = "newton"
 MOST_FEATURES = 512  # most features for the exact solve
 _IN_FRAME = 2**25  # values of the rows in the frame at first: of more rows some stand for all
+_COPIED = 2**27  # values of the rows that conjugate gradients copy at first, in single precision
+_WIDE = 40  # samples for each feature up to which a sample saves little
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -161,6 +166,7 @@ class Newton:
     features: int = 0
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
+    whole: bool = False  # whether it has more than diagonals: where these take many iterations
     iterations: int = 0  # of conjugate gradients after the last renewal
     single: bool = True  # whether they may go in single precision
     alpha: Any = None  # sealed (outputs, samples)
@@ -229,7 +235,13 @@ def begin(
         features=features,
         labelled=labelled,
         framed=framed,
-        budget=_first_budget(samples, features, shared=dealer is not None, whole=framed != sparse),
+        budget=_first_budget(
+            samples,
+            features,
+            shared=dealer is not None,
+            whole=framed != sparse,
+            bent=loss in losses.BENT,
+        ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
         inner=ones * _INNER,
@@ -243,6 +255,7 @@ def begin(
         alpha=alpha,
         dual_weights=w,
         dealer=dealer,
+        whole=features <= MOST_FEATURES,
         told=told,
         threshold=threshold,
         drift=np.zeros(outputs),
@@ -282,7 +295,9 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
             single=newton.single,
         )
         newton = evolve(newton, single=newton.single and used < MOST)
-        if newton.gram is not None:
+        if used >= FEW and not newton.whole:
+            newton = evolve(newton, whole=True, refresh=True)
+        elif newton.gram is not None:
             newton = evolve(newton, iterations=used, refresh=False)
         else:
             newton = evolve(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
@@ -295,6 +310,9 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         steep=newton.loss in losses.LOG_LINK,
         elastic=elastic,
     )
+    if newton.loss == losses.LOGISTIC and not newton.framed:
+        # a longer step takes samples so far that their curvature is lost: the way back is tiny
+        length = np.minimum(length, 1 / np.clip(bend, 0.25, 1.0))
     newton = evolve(
         newton,
         steps=newton.steps + 1,
@@ -387,6 +405,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         budget=newton.budget,
         framed=newton.framed and newton.dealer is None,
         gram=renew,
+        whole=newton.whole,
         faded=newton.faded,
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
@@ -436,13 +455,18 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     )
 
 
-def _first_budget(samples: int, features: int, *, shared: bool, whole: bool) -> int:
+def _first_budget(
+    samples: int, features: int, *, shared: bool, whole: bool, bent: bool = False
+) -> int:
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
         return max(SHARED_SAMPLES, 12 * features)
     # in the frame a sample misses the rare columns of a dense table; conjugate gradients take all
     # rows of a sparse one at little more cost
     few = max(SAMPLES, 6 * features)
+    if not whole and bent and samples <= _WIDE * features:
+        # which samples have curvature changes with a step: all tell it, at little more cost
+        return min(samples, max(few, _COPIED // features))
     return min(samples, max(few, _IN_FRAME // features)) if whole else few
 
 
@@ -487,6 +511,9 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         flat = newton.tiny >= _TINIES and gap > 1 and primal > _FLAT * newton.eighth_primal
         flats = newton.flat + 1 if flat else 0
         newton = evolve(newton, eighth=gap, eighth_primal=primal, tiny=0, flat=flats)
+    if stuck and not newton.framed and newton.curved > newton.budget:
+        # short steps may come of what the sample misses
+        newton, stuck = evolve(_grow(newton), shorts=0), newton.loss in losses.SMOOTHED
     ends = newton.flat >= _FLATS
     ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:

@@ -42,7 +42,7 @@ LIFT = 8.0**5  # what the regularisation is multiplied by, once, to come down fr
 LOWER = 8.0  # what it is divided by then, where the gap is small
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
-_FADING = 0.25  # what is left of a curvature after a step without it
+_FADING, _BENT_FADING = 0.25, 0.1  # what is left of a curvature after a step without it
 _AT_ONCE = 8192  # rows in the frame that are copied at once
 
 
@@ -73,7 +73,7 @@ def cell_grams(
     """Return Xᵀ h X / N of the client's samples within each feature cell.
 
     Columns are features, (outputs, height, features), and rows those of `halves`, so that no entry
-    is sent twice; wide cells have their diagonal in row 0.
+    is sent twice; wide cells have their diagonal in row 0, and with a `height` of 1 all cells do.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def cell_grams(
         N.
     """
     gram = np.zeros((len(curvature), height, x.shape[1]))
+    chosen = x[selected]
     for start, stop in cells:
         size = stop - start
-        if size > BLOCK:
-            rows = x[selected][:, start:stop]
+        rows = chosen[:, start:stop]
+        if size > BLOCK or height == 1:
             squares = rows.multiply(rows) if isinstance(rows, csr_array) else rows * rows
             gram[:, 0, start:stop] = (squares.T @ curvature.T).T / samples
             continue
-        rows = x[selected][:, start:stop]
         for c, h in enumerate(curvature):
             root = np.sqrt(h / samples)[:, None]
             if isinstance(rows, csr_array):
@@ -289,6 +289,7 @@ class Gather:
     budget: int  # samples in the Hessian
     framed: bool
     gram: bool  # whether to renew the preconditioner
+    whole: bool = True  # whether it has more than the diagonals of the Gram matrices
     faded: bool = False  # whether samples count that had curvature some steps ago
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
@@ -583,7 +584,8 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded, counted = point.faded, present
     if not len(point.frame):  # a step with a frame never goes there and back
-        faded = np.maximum(present, _FADING * faded)
+        left = _BENT_FADING if point.loss in losses.BENT else _FADING
+        faded = np.maximum(present, left * faded)
         counted = faded if message.faded else present
     selected, curvature = _select(point, message, counted)
     rows = counts = None
@@ -596,7 +598,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
             selected,
             curvature,
             point.feature_cells,
-            height=point.before.gram_height,
+            height=point.before.gram_height if message.whole else 1,
             samples=point.samples,
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w

@@ -32,7 +32,7 @@ from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
 
 MOST = 300  # of conjugate gradients, at most
-_FEW, _CLOSE = 16, 0.02  # iterations that go on to this residual: where they are cheap, they pay
+FEW, _CLOSE = 16, 0.02  # iterations that go on to this residual: where they are cheap, they pay
 _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
@@ -188,7 +188,7 @@ def multiply_conjugate(
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
-    is `residual` of the first (less within `_FEW` iterations) or its square `enough`, (outputs,),
+    is `residual` of the first (less within `FEW` iterations) or its square `enough`, (outputs,),
     or after `most`. `single` is the precision of the products of dense rows; `by` as in
     `multiply_exact`.
     """
@@ -204,7 +204,7 @@ def multiply_conjugate(
         curved = clients.sum(curve, conjugate)
         parts = clients.reveal(curved.squares)
         bend = parts[:, 0] / samples + regularisation * parts[:, 1]
-        least = (_CLOSE if count < _FEW else residual) ** 2 * first if enough is None else enough
+        least = (_CLOSE if count < FEW else residual) ** 2 * first if enough is None else enough
         going = (squares[:, 1] > least) & (bend > 0)
         length = np.divide(weighted, bend, out=np.zeros_like(bend), where=going)
         advance = Advance(product=curved.product, step=length)
@@ -437,15 +437,16 @@ def _kept(point: Point) -> NDArray[np.int64]:
 def _inverse(point: Point, gram: Array) -> Array:
     """Return (λI + Gram/N)⁻¹ of each feature cell.
 
-    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0.
+    Row j of a cell's columns is that of its feature j; wide cells have their diagonal in row 0, and
+    all do where nothing else was sent.
     """
     sizes = [stop - start for start, stop in point.feature_cells]
-    rows = max((size for size in sizes if size <= BLOCK), default=1)
+    rows = max((size for size in sizes if size <= BLOCK), default=1) if gram.shape[1] > 1 else 1
     inverse = np.zeros((len(gram), rows, gram.shape[2]))
     for start, stop in point.feature_cells:
         size = stop - start
         for c in range(len(inverse)):
-            if size > BLOCK:
+            if size > BLOCK or rows == 1:
                 inverse[c, 0, start:stop] = 1 / (point.regularisation + gram[c, 0, start:stop])
                 continue
             half, (row, column) = gram[c, : size // 2 + 1, start:stop], halves(size)
@@ -470,7 +471,7 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
     for start, stop in () if none else point.feature_cells:
         for c in range(len(residual)):
             inverse, part = point.preconditioner[c], free[c, start:stop]
-            if stop - start > BLOCK:
+            if stop - start > BLOCK or len(inverse) == 1:
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
                 np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
