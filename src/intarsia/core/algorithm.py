@@ -631,6 +631,9 @@ class Sends:
     keeps: bool = False  # whether clients keep by it what they go back to
     # whether a client begins anew by it: totals of before are not told any more (see AS_IT_IS)
     begins: bool = False
+    # whether clients score by what they are told with it alone, whatever they were told before:
+    # grades of all add up of clients that have the same model since, where some may be away, too
+    renews: bool = False
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models
     most: int = 0

@@ -314,7 +314,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
             (
                 *fl.sums(send_zeros, reveals=("w",), opens=("w",)),
                 *fl.each(moved, present="present", number="number"),
-                *fl.sums(part_of_scores),
+                *fl.each(fl.sums(part_of_scores), renews=True),
                 *fl.sums(part_of_objective, reveals=("at",)),
             ),
         ),
