@@ -662,7 +662,7 @@ MUTATIONS = [
         "engines/sums/plain.py",
         (
             "one reader of a score",
-            "run for run in runs if self.reader(part, run[0], key[2]) == client",
+            "run for run in runs if cells[run[0]].reader(there) == client",
             "run for run in runs",
             "tests/attacks/test_scores.py",
         ),

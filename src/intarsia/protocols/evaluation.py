@@ -83,14 +83,14 @@ class Ask:
 class PartialScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample  # (outputs, samples) 0 of those that are not graded
+    z: fl.PerLabelledScore  # (outputs, samples) 0 of those that are not graded
 
 
 @dataclass(frozen=True)
 class Totals:
     """The scores over all owners, or what they come from."""
 
-    z: fl.PerSample | None  # None: the client's own
+    z: fl.PerLabelledScore | None  # None: the client's own
 
 
 @fl.describe(

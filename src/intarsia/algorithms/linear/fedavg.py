@@ -112,7 +112,7 @@ class Change:
 class Scores:
     """A client's part of the scores, or their total."""
 
-    z: fl.PerSample
+    z: fl.PerLabelledScore
 
 
 @fl.describe("terms of the training objective")
