@@ -540,6 +540,24 @@ MUTATIONS = [
             "return cls(found, forgotten)",
             BETWEEN,
         ),
+        (
+            "one model of all where some may be away",
+            "counts = everyone if self.complete else self._renews and not fn.protocol",
+            "counts = everyone and self.complete",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "a model told anew by what tells none",
+            'before = "" if one.renews and everyone and not self.complete else sums.told',
+            'before = sums.told if self.complete else ""',
+            ROWS_BY_GRADES,
+        ),
+        (
+            "grades of others beside those of all",
+            "if others(call.asked):",
+            "if wanted.difference(call.asked):",
+            ROWS_BY_GRADES,
+        ),
     ),
     *_of(
         SITE,
@@ -557,7 +575,7 @@ MUTATIONS = [
         ),
         (
             "totals of clients that were told the same models",
-            "self._sums = place.declared().with_told(fn, message, call, self._sums)",
+            "self._sums = place.declared().with_told(one, message, call, self._sums)",
             "pass",
             ROWS_BY_GRADES,
         ),
@@ -644,7 +662,7 @@ MUTATIONS = [
         "engines/sums/plain.py",
         (
             "one reader of a score",
-            "run for run in runs if self.reader(part, run[0], key[2]) == client",
+            "run for run in runs if cells[run[0]].reader(there) == client",
             "run for run in runs",
             "tests/attacks/test_scores.py",
         ),
@@ -984,7 +1002,7 @@ MUTATIONS = [
             OPENING,
         ),
         ("another run", "if session != call.run:", "if False:", TOTALS),
-        ("asked alone", "if not wanted.issubset(call.asked):", "if False:", f"{SINGLE} {LABELS}"),
+        ("asked alone", "if others(call.asked):", "if False:", f"{SINGLE} {LABELS}"),
         ("said to be there", "if said != there:", "if False:", WEIGHED),
         (
             "round of a message",
@@ -1184,7 +1202,19 @@ MUTATIONS = [
             "return schema.label_holders > 0",
             SHARED_ROWS,
         ),
-        ("totals of who is left", "left = not several and", "left = several and", LEFT),
+        ("totals of who is left", "left = len(own) <", "left = len(own) <= 0 *", LEFT),
+        (
+            "totals in training of who is left",
+            "or len(messages) < len(graded_clients(schema, wanted)):",
+            ":",
+            LEFT,
+        ),
+        (
+            "grades over all where some are away",
+            'together="all",',
+            'together="present",',
+            ROWS_BY_GRADES,
+        ),
         ("few rows at the client", "if not _enough(held, least):", "if False:", GRADES),
         (
             "few rows at the server",
@@ -1207,7 +1237,7 @@ MUTATIONS = [
         ("least rows of one", "LEAST_ROWS: Final = 5", "LEAST_ROWS: Final = 1", GRADES),
         (
             "classes of one client",
-            "parties=lambda *_: graded_clients(schema, wanted),",
+            'together="all",',
             'together="some",',
             SINGLE,
         ),

@@ -29,8 +29,9 @@ PREDICT = "`predict` over clients"
 NAMES = tuple(sorted({*ALGORITHMS, *_PERSONAL}))
 _HEAD = (
     "| | server, of each client | server, as totals | owners of the samples "
-    "| one holder of the label | owners of the columns or blocks | all that take part |\n"
-    "|---|---|---|---|---|---|---|\n"
+    "| one holder of the label | all holders of the label | owners of the columns or blocks "
+    "| all that take part |\n"
+    "|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -42,13 +43,14 @@ class Opened:
     totals: set[str] = field(default_factory=set[str])  # the server
     samples: set[str] = field(default_factory=set[str])  # owners of samples, their own
     scores: set[str] = field(default_factory=set[str])  # one holder of a sample's label
+    labelled: set[str] = field(default_factory=set[str])  # all holders of a sample's label
     parts: set[str] = field(default_factory=set[str])  # owners of columns or blocks, their own
     everybody: set[str] = field(default_factory=set[str])
 
     @property
     def clients(self) -> set[str]:
         """Return what clients open."""
-        return self.samples | self.scores | self.parts | self.everybody
+        return self.samples | self.scores | self.labelled | self.parts | self.everybody
 
     @property
     def added(self) -> set[str]:
@@ -77,6 +79,8 @@ def _of(found: Opened, layout: Layout | None) -> set[str]:
         return found.samples
     if layout in (Layout.SCORES, Layout.SELECTED_SCORES):
         return found.scores
+    if layout is Layout.LABELLED:
+        return found.labelled
     return found.everybody if layout is None else found.parts
 
 
@@ -114,7 +118,8 @@ def table() -> str:
 def _lines(found: Mapping[str, Opened]) -> Iterator[str]:
     for name, one in found.items():
         title = name if name in (SHARED, PREDICT) else f"`{name}`"
-        cells = (one.replies, one.totals, one.samples, one.scores, one.parts, one.everybody)
+        opening = (one.samples, one.scores, one.labelled, one.parts, one.everybody)
+        cells = (one.replies, one.totals, *opening)
         yield f"| {title} | {' | '.join(map(_cell, cells))} |\n"
 
 

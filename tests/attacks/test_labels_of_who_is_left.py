@@ -21,7 +21,7 @@ X, _ = table(60, 4)
 Y = np.where(np.arange(60) % 20 == 7, -1.0, 1.0)  # one of a's rows is of the first class
 
 
-def last_grades(there, labels=BINARY, loss=losses.LOGISTIC):
+def last_grades(there, labels=BINARY, loss=losses.LOGISTIC, **how):
     """Return the grades over those that are there, and the totals that the server opened."""
     blocks = {
         name: block(X, Y, rows, range(4)) for name, rows in (("a", range(20)), ("b", range(20, 60)))
@@ -40,7 +40,7 @@ def last_grades(there, labels=BINARY, loss=losses.LOGISTIC):
     found, _ = evaluation.evaluate(
         *(engine, schema, lambda _, one: X[0][None] @ one.x.T, loss),
         part="train",
-        with_figures=True,
+        **(how or {"with_figures": True}),
     )
     return found, opened
 
@@ -58,6 +58,12 @@ def test_of_both_counts_are_told():
     found, opened = last_grades(["a", "b"])
     assert len(opened) == 3
     assert np.sum(found.figures.confusion) == 60
+
+
+def test_in_training_no_total_is_told_where_one_is_away():
+    found, opened = last_grades(["a"], totals_only=True)
+    assert found is None
+    assert not opened
 
 
 def test_of_numbers_it_is_so_too():

@@ -2,7 +2,8 @@
 
 A loss is a sum over the rows. By the losses of a model times many factors the margins of five rows
 came out, and by some such models their values and labels. So each client tells its own grades by
-one model, and the grades over all samples are told by one model for each two rows.
+one model, and the grades over all samples are told by one model for each two rows. These are of all
+clients, of one model that all were told: else they were one client's.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Departing:
     def __init__(self, tested=TESTED, *, complete=True):
         train = {n: block(10_000 * k + 5_000, 60, 10 + k) for k, n in enumerate(tested)}
         self.tested = parts(tested)
-        made = sites.federation(
+        self.made = made = sites.federation(
             *(FEDAVG, OPTIONS, train, Labels("binary", ("a", "b"))),
             complete=complete,
             least=min(3, len(tested)),
@@ -67,8 +68,8 @@ class Departing:
         told = fedavg.Descend(server.w, 1, tuple(tested))
         self.change = self.engine.sum(fedavg.local_descent, dict.fromkeys(tested, told)).w
 
-    def graded(self, factor, others=None, **how):
-        """Return the grades of the change times a factor; `others` than the bank, times another."""
+    def tell(self, factor, others=None):
+        """Tell all the change times a factor; `others` than the bank, times another."""
         told = {
             name: fedavg.Weights(
                 self.change * float(factor if others is None or name == "bank" else others)
@@ -76,11 +77,36 @@ class Departing:
             for name in self.engine.ids
         }
         with contextlib.suppress(TamperedError):  # what they seal does not add up: none needs it
-            self.engine.sum(fedavg.part_of_scores, told)
+            return self.engine.sum(fedavg.part_of_scores, told)
+
+    def graded(self, factor, others=None, **how):
+        """Return the grades of such models."""
+        self.tell(factor, others)
+        return self.grade(**how)
+
+    def grade(self, **how):
+        """Return the grades of the models that the clients have."""
         return evaluation.evaluate(
             *(self.engine, self.engine.schema("test"), FEDAVG.model.predict, losses.LOGISTIC),
             part="test",
             **how,
+        )
+
+    def total(self, name, clients=("bank",)):
+        """Return a total of some clients."""
+        schema = self.engine.schema("test")
+        wanted = evaluation.rows_to_grade(schema)
+        given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
+        own, score = evaluation._grading(*given), evaluation._partial_scores
+        self.tell(1.0)
+        asked = score(FEDAVG.model.predict, schema, "test")
+        message = evaluation.Totals(
+            self.engine.sum(asked, dict.fromkeys(clients, evaluation.Ask())).z
+        )
+        if name == "count_scores":
+            message = evaluation.Binned(message.z, np.zeros(1), np.ones(1))
+        return self.engine.reveal(
+            self.engine.sum(getattr(own, name), dict.fromkeys(clients, message))
         )
 
     def margins(self):
@@ -152,18 +178,64 @@ def test_totals_are_told_by_fewer_models_than_rows(tested, most):
         departing.graded(2.0, totals_only=True)
 
 
-def test_a_total_is_not_of_clients_that_were_told_other_models(monkeypatch):
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_total_is_not_of_clients_that_were_told_other_models(monkeypatch, complete):
     """Where the others' model stands still, the total tells the bank's own loss."""
-    departing = Departing()
+    departing = Departing(complete=complete)
     with pytest.raises(TamperedError):
         departing.graded(1.0, others=0.0, totals_only=True)
-    monkeypatch.setattr(Declared, "with_told", lambda self, fn, message, call, sums: sums)
-    departing = Departing()
+    if not complete:
+        departing.graded(1.0, totals_only=True)  # all have the same model again
+    monkeypatch.setattr(Declared, "with_told", lambda self, one, message, call, sums: sums)
+    departing = Departing(complete=complete)
     total, _ = departing.graded(1.0, others=0.0, totals_only=True)
     w = np.asarray(departing.engine.reveal(departing.change)).ravel()
     bank = departing.tested["bank"]
     truth = np.logaddexp(0, -bank.y * (bank.x @ w)).sum()
     assert total.loss * 45 - 40 * np.log(2.0) == pytest.approx(truth, abs=1e-6)
+
+
+def test_where_some_may_be_away_a_total_is_not_of_one_that_went_on_alone():
+    departing = Departing(complete=False)
+    z = departing.tell(1.0).z
+    departing.grade(totals_only=True)
+    departing.engine.begin_round(2)
+    told = fedavg.Descend(departing.change, 2, ("bank",))
+    departing.engine.sum(fedavg.local_descent, {"bank": told})
+    with pytest.raises(TamperedError):
+        departing.grade(totals_only=True)
+    with contextlib.suppress(TamperedError):  # what all are told, and no model
+        departing.engine.sum(fedavg.part_of_objective, fedavg.Scores(z))
+    with pytest.raises(TamperedError):
+        departing.grade(totals_only=True)
+    departing.graded(1.0, totals_only=True)
+
+
+@pytest.mark.parametrize("total", ["sum_grades", "count_classes", "sum_scores", "count_scores"])
+def test_where_some_may_be_away_no_total_is_of_one_client(monkeypatch, total):
+    departing = Departing(complete=False)
+    with pytest.raises(RefusedError):
+        departing.total(total)
+    assert "['bank', 'market', 'shop'] together" in str(departing.made.errors[-1])
+    monkeypatch.setattr(Declared, "check_asked", lambda *given: None)
+    departing = Departing(complete=False)
+    found = departing.total(total)
+    w = np.asarray(departing.engine.reveal(departing.change)).ravel()
+    bank = departing.tested["bank"]
+    if total == "sum_grades":
+        loss = np.logaddexp(0, -bank.y * (bank.x @ w)).sum() / sum(TESTED.values())
+        assert found.means == pytest.approx([loss], abs=1e-6)
+    elif total == "count_scores":  # its labels, in the order of the scores
+        _, told = np.nonzero(np.asarray(found.counts)[0].T > 0.5)
+        np.testing.assert_array_equal(2.0 * told - 1, bank.y[np.argsort(bank.x @ w)])
+
+
+def test_a_total_is_of_no_others():
+    """Else it were told once more without these."""
+    departing = Departing({"bank": 9, "kiosk": 2}, complete=False)
+    with pytest.raises(RefusedError):
+        departing.total("sum_grades", ("bank", "kiosk"))
+    assert any("['bank'] together" in str(one) for one in departing.made.errors)
 
 
 def test_no_client_alone_goes_on_from_another_model():

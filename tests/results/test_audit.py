@@ -236,7 +236,7 @@ def test_what_is_marked_sealed_is_not_the_numbers_in_another_dress(tmp_path, mas
 # -- in sentences
 
 
-BY_ROW = (Layout.SAMPLES, Layout.SELECTED, Layout.SCORES, Layout.SELECTED_SCORES)
+BY_ROW = (Layout.SAMPLES, Layout.SELECTED, *(one for one in Layout if one.is_scores))
 
 
 def words_of(algorithm):

@@ -44,10 +44,12 @@ class Layout(Enum):
     # with its label that are asked, the first by `Schema.score_cells`
     SCORES = "scores"
     SELECTED_SCORES = "selected scores"
+    LABELLED = "labelled scores"  # as samples; all that hold a sample's label open the total
 
     def __init__(self, value: str) -> None:
         self.is_selected = value.startswith("selected")  # it is of some samples only
-        self.is_scores = value.endswith("scores")  # one client opens the total of a sample
+        self.is_scores = value.endswith("scores")  # only holders of a sample's label open it
+        self.is_whole_scores = self.is_scores and not self.is_selected
 
     __hash__ = object.__hash__  # each is there once; Enum's own, of the name, runs in Python
 
@@ -62,6 +64,8 @@ Counts = Annotated[NDArray[np.int64], Layout.COUNTS]  # (the client's sample cel
 # To any other client it is 0, or left out of selected ones, which have the cells of scores.
 PerScore = Annotated[Array, Layout.SCORES]  # (..., the client's samples)
 PerSelectedScore = Annotated[Array, Layout.SELECTED_SCORES]  # (..., its selected samples)
+# The same, opened by all that hold the sample's label.
+PerLabelledScore = Annotated[Array, Layout.LABELLED]  # (..., the client's samples)
 # Selected entries may be unsigned 64-bit words in place of numbers, where one client alone sends
 # those of a cell: they arrive bit by bit in every mode.
 Words = NDArray[np.uint64]
@@ -676,6 +680,9 @@ class Sends:
     keeps: bool = False  # whether clients keep by it what they go back to
     # whether a client begins anew by it: totals of before are not told any more (see AS_IT_IS)
     begins: bool = False
+    # whether clients score by what they are told with it alone, whatever they were told before:
+    # grades of all add up of clients that have the same model since, where some may be away, too
+    renews: bool = False
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models
     most: int = 0

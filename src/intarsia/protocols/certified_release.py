@@ -243,6 +243,7 @@ def add_noise(
     return state, NoisyWeights(add_to_weights(state.final, state.owned, noise, key))
 
 
+@fl.told_the_same
 @fl.client_function
 def keep_noisy(state: Certifying, block: Block, message: NoisyWeights) -> tuple[Any, fl.Ready]:
     """Keep the released weights in place of the client's own."""
@@ -283,7 +284,7 @@ def private(
     sends = (
         *_without_weights(algorithm.disclosure.sends, weights),
         *fl.each(steps, together="all"),
-        *fl.asks(keep_noisy),
+        *fl.each(fl.asks(keep_noisy), renews=any(one.renews for one in algorithm.disclosure.sends)),
     )
     totals: dict[str, fl.Origin] = {
         **origins,

@@ -83,14 +83,14 @@ class Ask:
 class PartialScores:
     """A client's part of the scores."""
 
-    z: fl.PerSample  # (outputs, samples) 0 of those that are not graded
+    z: fl.PerLabelledScore  # (outputs, samples) 0 of those that are not graded
 
 
 @dataclass(frozen=True)
 class Totals:
     """The scores over all owners, or what they come from."""
 
-    z: fl.PerSample | None  # None: the client's own
+    z: fl.PerLabelledScore | None  # None: the client's own
 
 
 @fl.describe(
@@ -260,6 +260,7 @@ def _grades_sent(functions: _Functions, schema: Schema, wanted: Mask) -> tuple[f
         }
         found += fl.each(
             fl.sums(one, reveals=names),
+            together="all",
             parties=lambda *_: graded_clients(schema, wanted),
             most=most.get(one, _AT_THE_END),
         )
@@ -324,7 +325,7 @@ def _totals(
     given = scores, loss, schema, wanted, part, suffix
     functions = _grading(*given, shape=shape, trained=trained)
     messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
-    if not messages:
+    if not messages or len(messages) < len(graded_clients(schema, wanted)):
         return None
     # discloses how well the model does on the labelled samples of all clients together
     found = clients.reveal(clients.sum(functions.sum_grades, messages))
@@ -381,8 +382,8 @@ def _graded(
     every = Sums(**{name: sum(getattr(s, name) for s in replies.values()) for name in there})
     grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
-    # of several, but the others are away: a total would be of what one alone counts as in company
-    left = not several and len(graded_clients(schema, wanted)) > 1
+    # some are away: a total would tell more of each of the others, and sites tell none
+    left = len(own) < len(graded_clients(schema, wanted))
     classes = schema.labels.task != "regression" and not left
     if classes and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
@@ -400,7 +401,7 @@ def _graded(
     each = {name: _with_loss(each[name], replies[name], 0, loss) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
     if left:
-        return replace(grades, figures=next(iter(each.values()))), own
+        return replace(grades, figures=None if several else next(iter(each.values()))), own
     if counts is None:
         figures = Figures(
             mae=float(every.absolute[1] / every.count[1]),

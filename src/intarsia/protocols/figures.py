@@ -176,7 +176,7 @@ class ErrorSums:
 class Ranges:
     """The scores over all owners, where labels lie, and ranges of predictions."""
 
-    z: fl.PerSample | None  # None: the client's own
+    z: fl.PerLabelledScore | None  # None: the client's own
     centre: Array  # (1,)
     scale: Array  # (1,)
     count: float  # of all samples
@@ -187,7 +187,7 @@ class Ranges:
 class Binned:
     """The scores over all owners, and where bins of them lie."""
 
-    z: fl.PerSample | None  # None: the client's own
+    z: fl.PerLabelledScore | None  # None: the client's own
     centre: Array  # (outputs,)
     scale: Array  # (outputs,)
 

@@ -259,7 +259,7 @@ COCOA = fl.Algorithm(
             dict.fromkeys(["Ascend.w", "Weights.w"], _W),
             (
                 *fl.sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
-                *fl.sums(objectives, reveals=("at",)),
+                *fl.each(fl.sums(objectives, reveals=("at",)), renews=True),
             ),
         ),
         dp_unit="sample",

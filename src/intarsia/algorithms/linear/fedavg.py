@@ -112,7 +112,7 @@ class Change:
 class Scores:
     """A client's part of the scores, or their total."""
 
-    z: fl.PerSample
+    z: fl.PerLabelledScore
 
 
 @fl.describe("terms of the training objective")
@@ -314,7 +314,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
             (
                 *fl.sums(send_zeros, reveals=("w",), opens=("w",)),
                 *fl.each(moved, present="present", number="number"),
-                *fl.sums(part_of_scores),
+                *fl.each(fl.sums(part_of_scores), renews=True),
                 *fl.sums(part_of_objective, reveals=("at",)),
             ),
         ),

@@ -222,11 +222,13 @@ class Declared:
         self._model: set[str] = set()  # fields of these that tell the model
         self._combined: set[frozenset[str]] = set()
         self._pooled: set[str] = set()
+        self._renews = False  # whether all are told the same model by one of the calls
         self._expected: dict[tuple[Any, ...], tuple[ClientId, ...]] = {}
         self._own: dict[tuple[Any, ...], tuple[int, ...]] = {}
         for one in sends:
             fn = one.function
             self._calls[function_name(fn, algorithm), fn.part, one.call] = one
+            self._renews |= one.renews
             for _, origin in one.takes:
                 if isinstance(origin, tuple) and AS_IT_IS not in origin:
                     self._combined.add(frozenset(origin))
@@ -360,16 +362,29 @@ class Declared:
             )
         return replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
 
-    def with_told(self, fn: ClientFunction, message: Any, call: Call, sums: Sums) -> Sums:
-        """Return the sums that know what all clients are told, where all take part in each round.
+    def with_told(self, one: Sends, message: Any, call: Call, sums: Sums) -> Sums:
+        """Return the sums that know what all clients are told.
 
         A client that was told another model, or trained when others did not, has another checksum,
         and its parts of totals add up with no others: they would be what it alone came to.
+
+        Where not all take part in each round a client's checksum is of all that it was told since
+        all were told the same model, if the algorithm has a call for that.
         """
-        if not (self.complete and fn.alike and self._clients == frozenset(call.asked)):
+        fn, everyone = one.function, self._clients == frozenset(call.asked)
+        counts = everyone if self.complete else self._renews and not fn.protocol
+        if not (fn.alike and counts):
             return sums
-        told = (sums.told, fn.name, told_alike(fn, vars(message)))
+        before = "" if one.renews and everyone and not self.complete else sums.told
+        told = (before, fn.name, told_alike(fn, vars(message)))
         return replace(sums, told=_digest(told).hex())
+
+    def told_before(self, fn: ClientFunction, sums: Sums) -> str:
+        """Return what clients are to have been told alike to add up; "": anything.
+
+        Where not all take part in each round, only grades are of clients that have the same model.
+        """
+        return sums.told if self.complete or fn.protocol else ""
 
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""
@@ -409,7 +424,8 @@ class Declared:
         schema, wanted = self.geometry.schemas["train"], self._clients
         if one.parties is not None:
             wanted = frozenset(one.parties(schema, message))
-        if not wanted.issubset(call.asked):
+        others = wanted.symmetric_difference if one.together == "all" else wanted.difference
+        if others(call.asked):
             raise RefusedError(
                 f"{name} was asked of {list(call.asked)}, and is of {sorted(wanted)} together; run "
                 "the algorithm as it is at the server."

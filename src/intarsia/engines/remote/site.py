@@ -408,7 +408,7 @@ class _Run:
             raise
         if place.sealing is not None:
             self._sums = place.declared().check_number(one, reply, call, self._sums)
-            self._sums = place.declared().with_told(fn, message, call, self._sums)
+            self._sums = place.declared().with_told(one, message, call, self._sums)
         down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)
@@ -418,7 +418,7 @@ class _Run:
         before: Any = None
         if fn.told_before is not None:
             before = fn.told_before(after, place.block(fn.part))
-        if told := self._sums.told:
+        if told := place.declared().told_before(fn, self._sums):
             before = (before, told)
         sealed, up = self._sealed(call, one, message, reply, place, before)
         return after, codec.encode(sealed), down, up

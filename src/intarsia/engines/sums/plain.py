@@ -162,6 +162,8 @@ class Geometry:
         """
         if layout is None:
             return _ALL
+        if layout is Layout.LABELLED:
+            layout = Layout.SCORES
         if layout is Layout.SCORES and (client, part, layout) not in self._runs:
             order, stops = self.schemas[part].score_order(client)
             same = bool((np.diff(order, prepend=-1) == 1).all())
@@ -188,31 +190,36 @@ class Geometry:
     ) -> Sequence[tuple[int, int, int]]:
         """Return the cells of which a client may open totals, with start and stop.
 
-        `asked` are the clients of the exchange (None: all), of which one opens each score.
+        `asked` are the clients of the exchange (None: all), of which one opens each score, or all
+        do that hold its label.
         """
         if layout is Layout.BLOCKS:
             return [(cell, 0, 0) for cell in self.own_blocks(client, part).values()]
         if layout is not None and layout.is_scores:
-            return self._scores(client, part, asked)[0]
+            return self._scores(client, part, layout, asked)[0]
         # of selected samples a client opens all: the total's cells are those of the samples
         whole = Layout.SAMPLES if layout is Layout.SELECTED else layout
         return self.runs(client, part, whole, None)
 
-    def hidden(self, client: ClientId, part: str, asked: Collection[ClientId] | None) -> Any:
-        """Return the places of a client's samples whose scores another opens; None: of none."""
-        return self._scores(client, part, asked)[1]
+    def hidden(
+        self, client: ClientId, part: str, layout: Layout, asked: Collection[ClientId] | None
+    ) -> Any:
+        """Return the places of a client's samples whose scores it does not open; None: of none."""
+        return self._scores(client, part, layout, asked)[1]
 
     def _scores(
-        self, client: ClientId, part: str, asked: Collection[ClientId] | None
+        self, client: ClientId, part: str, layout: Layout, asked: Collection[ClientId] | None
     ) -> tuple[tuple[tuple[int, int, int], ...], Any]:
         """Return the cells of scores that a client opens, and the places of all others."""
-        key = client, part, asked if asked is None else frozenset(asked)
+        every = layout is Layout.LABELLED  # whoever is asked beside it
+        key = client, part, every, None if every or asked is None else frozenset(asked)
         found = self._read.get(key)
         if found is None:
             if len(self._read) > _CACHED:
                 self._read.clear()
             runs, order = self.runs(client, part, Layout.SCORES, None), self.order(client, part)
-            own = tuple(run for run in runs if self.reader(part, run[0], key[2]) == client)
+            cells, there = self.schemas[part].score_cells, [client] if every else key[3]
+            own = tuple(run for run in runs if cells[run[0]].reader(there) == client)
             others = [np.arange(start, stop) for _, start, stop in {*runs}.difference(own)]
             places: Any = None
             if others:
@@ -332,7 +339,8 @@ class PlainTotals:
             value = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
         else:
             value = value[..., geometry.index(part, layout).positions[client]]
-            hidden = geometry.hidden(client, part, asked) if layout is Layout.SCORES else None
+            scores = layout.is_whole_scores
+            hidden = geometry.hidden(client, part, layout, asked) if scores else None
             if hidden is not None:
                 value = value.copy()
                 value[..., hidden] = 0

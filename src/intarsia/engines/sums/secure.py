@@ -297,7 +297,8 @@ class SecureCollector:
         by_counts = layout is not None and layout.is_selected
         counts = own[counts_of(self._kind)].tolist() if by_counts else None
         runs = self._geometry.runs(client, self._fn.part, layout, counts)
-        order = self._geometry.order(client, self._fn.part) if layout is Layout.SCORES else None
+        scores = layout is not None and layout.is_whole_scores
+        order = self._geometry.order(client, self._fn.part) if scores else None
         value = value if order is None else value[..., order]
         for cell, start, stop in runs:
             yield cell, array_of(value if len(runs) == 1 else value[..., start:stop])
@@ -493,7 +494,7 @@ class SecureTotals:
         if not found:
             return np.zeros((*lead, 0)), extra
         opened = found[0] if len(found) == 1 else np.concatenate(found, axis=-1)
-        order = geometry.order(client, part) if layout is Layout.SCORES else None
+        order = geometry.order(client, part) if layout.is_whole_scores else None
         if order is not None:
             opened, kept = np.empty_like(opened), opened
             opened[..., order] = kept
