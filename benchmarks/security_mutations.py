@@ -1210,6 +1210,18 @@ MUTATIONS = [
             LEFT,
         ),
         (
+            "grades of clients' own beside the server's network",
+            "in_training=not served)",
+            "in_training=True)",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "one loss more of the same rows",
+            "functions.sum_grades: models,",
+            "functions.sum_grades: 2 * models,",
+            ROWS_BY_GRADES,
+        ),
+        (
             "grades over all where some are away",
             'together="all",',
             'together="present",',
