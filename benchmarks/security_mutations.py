@@ -29,6 +29,7 @@ REPLIES = "tests/attacks/test_malformed_replies.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
 LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
+BY_LOSSES = "tests/attacks/test_labels_by_losses.py"
 ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
@@ -594,6 +595,12 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/linear/fedavg.py",
+        (
+            "scores of training rows to holders of the label",
+            "z: fl.PerLabelledScore",
+            "z: fl.PerSample",
+            BY_LOSSES,
+        ),
         (
             "changes bound to the model that all are told",
             "@fl.told_the_same\n@fl.client_function\ndef local_descent",
@@ -1208,6 +1215,24 @@ MUTATIONS = [
             "or len(messages) < len(graded_clients(schema, wanted)):",
             ":",
             LEFT,
+        ),
+        (
+            "grades of clients' own beside the server's network",
+            "in_training=not served)",
+            "in_training=True)",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "scores of graded rows to holders of the label",
+            "z: fl.PerLabelledScore  # (outputs",
+            "z: fl.PerSample  # (outputs",
+            BY_LOSSES,
+        ),
+        (
+            "one loss more of the same rows",
+            "functions.sum_grades: models,",
+            "functions.sum_grades: 2 * models,",
+            ROWS_BY_GRADES,
         ),
         (
             "grades over all where some are away",

@@ -17,9 +17,11 @@ from scipy.optimize import least_squares
 import sites
 from intarsia.algorithms.linear import fedavg
 from intarsia.core.block import Block, Labels
+from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.engines.remote.declared import Declared
 from intarsia.errors import RefusedError, TamperedError
+from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
@@ -259,6 +261,21 @@ def test_labels_that_all_have_are_counted_once_by_rows():
     same = {name: block(0, 12, 0) for name in ("bank", "shop")}
     schema = Schema.of(same, Labels("binary", ("a", "b")))
     assert evaluation.times_graded(schema, None) == 6
+
+
+def test_beside_a_server_s_network_totals_of_clients_own_are_told_at_the_end_alone():
+    """Both would be sums over the same rows, of twice as many models."""
+    schema = Schema.of(parts({"bank": 9, "shop": 9}), Labels("binary", ("a", "b")))
+
+    def told(server):
+        how = {"part": "test", "additive": False, "server": server}
+        found = evaluation.sends(lambda *_: None, CROSS_ENTROPY, schema, **how)
+        return {one.function.name: one.most for one in found}
+
+    assert (told(None)["sum_grades_own"], told(None)["count_classes_own"]) == (4, 5)
+    beside = told(tuple(feature_blocks(schema)))
+    assert "sum_grades_own" not in beside
+    assert beside["count_classes_own"] == 1
 
 
 def test_grades_are_asked_for_ever_more_seldom():

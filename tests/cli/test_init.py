@@ -216,6 +216,10 @@ def test_columns_whose_names_differ_in_case_are_one_in_a_file_that_runs(
     found = proposed(tmp_path, monkeypatch, bank(), apart, arguments=["--overwrite"])
     assert client(found, 1) == {"id": "ID", "label": "DEFAULT"}
     assert "horizontal: all clients have the same columns" in said(capfd)[1]
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet", "--overwrite"]) == 0
+    said(capfd)
+    assert main(["predict", "runs/mine", "b.csv"]) == 0  # by the names of its columns there
+    assert said(capfd)[0].count("\n") == 81
     both = bank(Age=AGE[:80])  # of one table, they are told apart on purpose
     found = proposed(tmp_path, monkeypatch, both, shop(Age=AGE[20:]), arguments=["--overwrite"])
     assert "alignment" not in found

@@ -264,6 +264,28 @@ def test_columns_that_differ_from_the_models_by_case_are_refused(model, capfd):
     assert "left aside: Age" in err
 
 
+def test_a_clients_columns_have_the_names_and_units_of_training(model, capfd):
+    table, dictionary = model.parent / "table.csv", model.parent / "columns.toml"
+    dictionary.write_text(
+        '[feature.age]\nunit = "years"\nfactors = { months = 0.0833 }\n'
+        '[client.bank]\nMonths = { feature = "age", unit = "months" }\nSEX = "sex"\nb = "z"\n'
+    )
+    told = {"client": [{"name": "bank", "id": "n"}, {"name": "shop", "id": "n"}]}
+    told["alignment"] = {"dictionary": str(dictionary)}
+    (model / "experiment.json").write_text(json.dumps(told))
+    scores = {}
+    for client, header, age in (("bank", "SEX,n,Months", 600), ("shop", "sex,n,age", 49.98)):
+        table.write_text(f"{header}\nF,1,{age}\n")
+        assert main(["predict", str(model), str(table), "--client", client]) == 0
+        scores[client] = float(next(csv.DictReader(said(capfd)[0].splitlines()))["score"])
+    assert scores["bank"] == pytest.approx(scores["shop"], rel=1e-12)
+    assert scores["bank"] == pytest.approx(5.496)
+    dictionary.unlink()
+    table.write_text("SEX,n,Months\nF,1,600\n")
+    assert main(["predict", str(model), str(table), "--client", "bank"]) == 2
+    assert "'SEX' for 'sex'" in one_error(said(capfd)[1])
+
+
 def test_several_tables_are_told_how_to_name_their_clients(model, capfd):
     assert main(["predict", str(model), "x/bank.csv", "shop.csv"]) == 2
     found = one_error(said(capfd)[1])

@@ -26,6 +26,8 @@ from intarsia.errors import (
     listed,
     nearest,
 )
+from intarsia.experiment import feature_dictionary
+from intarsia.experiment.feature_dictionary import Dictionary
 
 _READING = ("decimal", "encoding", "thousands")
 WRITTEN_BY = ("decimal", "thousands", "missing", "label_map")  # of values, beside the encoding
@@ -126,6 +128,30 @@ class TableSettings:
     positives: tuple[str, ...] = ()  # labels that are of the second of two classes
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Mapping[str, str]]:
+    """Return the dictionary by which a client's table was read in training, and its units.
+
+    The columns in it are those of the client, as of the party "". It says nothing where no client
+    is named, or its file is not where it was.
+    """
+    tree = _experiment(folder)
+    path = tree.get("alignment", {}).get("dictionary")
+    own = next((one for one in tree.get("client") or () if one.get("name") == client), None)
+    if client is None or own is None or not path or not Path(path).is_file():
+        return Dictionary("", {}, {}), {}
+    known = feature_dictionary.load(path)
+    return replace(known, columns={"": known.columns.get(client, {})}), own.get("units") or {}
+
+
+def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -> Table:
+    """Return a table with the features' names and units, by what `dictionary_of` returned."""
+    if not dictionary.place:
+        return table
+    own = {name: one for name, one in dictionary.columns[""].items() if name in table.columns}
+    known = replace(dictionary, columns={table.client: own})
+    return feature_dictionary.translated(table, known, units)
 
 
 def table_settings(folder: Path, client: ClientId | None = None) -> TableSettings:

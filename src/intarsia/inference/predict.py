@@ -162,7 +162,11 @@ def predict(
     kind = new_table.check_table(table, header)
     header = new_table.written_with(new_table.read_as_utf8(table, header, kind), decimal)
     with _advice_to_name_a_client(folder, reader):
-        names = new_table.column_names(table, header, kind)
+        columns = new_table.column_names(table, header, kind)
+    # a party's columns may have other names than the features that they are
+    dictionary, units = new_table.dictionary_of(folder, reader or guessed)
+    column_of = {dictionary.column("", name, {}).feature: name for name in columns}
+    names = [*column_of]
     model, owner, taken = _estimator(found_model, table, names, client, later, trained or alike)
     if isinstance(found_model, LinearClassifier | LinearRegressor):
         owner = reader or guessed  # whose table it is like
@@ -193,14 +197,14 @@ def predict(
         id=id,
         label=label,
         label_map={} if label is None else settings.label_map,
-        features=tuple(known),
+        features=tuple(column_of.get(name, name) for name in known),
         exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
-        categorical=tuple(levels),
+        categorical=tuple(column_of.get(name, name) for name in levels),
         missing=(*settings.missing, *missing),
         **settings.reading,
     )
     with _advice_to_name_a_client(folder, None if guessed == owner else owner):
-        found = new_table.read_table(source)
+        found = new_table.translated(new_table.read_table(source), dictionary, units)
     truth = None if label is None else found.labels
     advice = ""
     if owner is None and new_table.labels_mapped(folder):

@@ -239,24 +239,29 @@ def sends(
             least=least,
             trained=trained,
         )
-        return _grades_sent(own, schema, wanted)
+        # the server's network is graded in its stead
+        served = server is not None and graded_clients(schema, _whole_to_grade(schema, server))
+        return _grades_sent(own, schema, wanted, in_training=not served)
     score = fl.sums(_partial_scores(predict, schema, part))
     grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape, least=least)
     sent = _grades_sent(grades, schema, wanted)
     return *fl.each(score, parties=lambda *_: _holding(schema)), *sent
 
 
-def _grades_sent(functions: _Functions, schema: Schema, wanted: Mask) -> tuple[fl.Sends, ...]:
+def _grades_sent(
+    functions: _Functions, schema: Schema, wanted: Mask, *, in_training: bool = True
+) -> tuple[fl.Sends, ...]:
+    """Return what crosses where a model is graded, in training or at the end alone."""
     totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
-    in_training = _models_graded(schema, wanted)
+    models = _models_graded(schema, wanted) if in_training else 0
     found = [*fl.each(fl.asks(functions.grade, functions.measure), most=_AT_THE_END)]
-    for one in [functions.sum_grades, *totals]:
+    for one in [functions.sum_grades, *totals][not in_training :]:
         names = tuple(field.name for field in fields(one.reply))
         most = {
-            functions.sum_grades: in_training,
-            functions.count_classes: in_training + _AT_THE_END,
+            functions.sum_grades: models,
+            functions.count_classes: models + _AT_THE_END,
         }
         found += fl.each(
             fl.sums(one, reveals=names),

@@ -26,6 +26,7 @@ _OF = {
     "selected": "a client's selected samples",
     "scores": "a client's samples, each opened by one holder of its label",
     "selected scores": "a client's selected samples, each opened by one holder of its label",
+    "labelled scores": "a client's samples, each opened by all holders of its label",
     "counts": "numbers of a client's samples",
     "blocks": "a client's feature blocks",
     "entry": "entry by entry",
@@ -36,6 +37,7 @@ _UNDESCRIBED = {
     "selected": "numbers of single rows",
     "scores": "scores of single rows",
     "selected scores": "scores of single rows",
+    "labelled scores": "scores of single rows",
     "features": "numbers of single columns",
     "counts": "counts of rows",
     "blocks": "parameters of feature blocks",
@@ -54,7 +56,7 @@ _TRUST = {
 }
 IDS = {"plain": "as they are", "pseudonyms": "as pseudonyms", "psi": "as pseudonyms"}
 # layouts of fields with numbers of single rows
-BY_ROW = ("samples", "selected", "scores", "selected scores")
+BY_ROW = ("samples", "selected", "scores", "selected scores", "labelled scores")
 _ORDER = {"reply": 0, "revealed": 1, "contribution": 2, "message": 3, "total": 4, "refresh": 5}
 
 
