@@ -303,6 +303,23 @@ def test_wide_standardised_tables_are_solved_in_few_rounds_and_exchanges():
     assert engine.books.traffic.exchanges < 2000
 
 
+@CURVED
+def test_whole_gram_matrices_are_sent_where_diagonals_take_many_iterations_alone(loss):
+    rng = np.random.default_rng(0)
+    apart = rng.standard_normal((2500, 520))
+    walk = np.cumsum(apart, axis=1)
+    y = np.sign(apart[:, 1] + rng.standard_normal(2500))
+    sent = []
+    for x in (apart, standardised(walk, walk)):
+        options = HyFDCA(loss=loss, regularisation=1e-3)
+        engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+        conclusion = train(HYFDCA, engine, server, 25, tolerance=1e-6)
+        assert conclusion.info.gap_relative <= 1e-6
+        sent.append(engine.books.traffic.down["Precondition"])
+    half = 8 * 131 * 520  # of a 260 x 260 matrix for each client's features, once
+    assert sent[0] < half < 2 * half <= sent[1]
+
+
 def check_random(seed):
     """Check certificate and optimum of a random problem against an independent solver's."""
     rng = np.random.default_rng(seed)

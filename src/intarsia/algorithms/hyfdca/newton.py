@@ -255,7 +255,8 @@ def begin(
         alpha=alpha,
         dual_weights=w,
         dealer=dealer,
-        whole=features <= MOST_FEATURES,
+        # small, or more exact where sums are in fixed point
+        whole=features <= MOST_FEATURES or clients.sealed,
         told=told,
         threshold=threshold,
         drift=np.zeros(outputs),
