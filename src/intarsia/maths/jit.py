@@ -100,19 +100,24 @@ ask_for_row: Any = intrinsic(_ask)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def compiled(function: F, *, reassociate: bool = False, inline: bool = False) -> F:
+def compiled(
+    function: F, *, reassociate: bool = False, inline: bool = False, early: bool = False
+) -> F:
     """Return a function compiled when it is first called, kept on disk, run without the GIL.
 
     `reassociate` lets sums be taken in another order, so that dot products use vector
     instructions; NaN and infinity keep their meaning. `inline` puts the code in place where a
     compiled function calls it: a call with arrays takes as long as a product with a short row.
+    `early` does so before types are known, and so compiles it in its callers alone: a first run
+    waits less. Loops over entries come out slower that way.
 
     What may reassociate is always put in place. A callee of its own would exist twice, by itself
     and in its caller, with other orders of sums, and which of the two a process runs would hang on
     what it loads first: the bits of a first run, which compiles, would not be those of a second.
     """
     flags = {"reassoc", "contract", "nsz", "arcp"} if reassociate else False
-    compiler = partial(njit, nogil=True, fastmath=flags, forceinline=inline or reassociate)
+    way = {"inline": "always"} if early else {"forceinline": inline or reassociate}
+    compiler = partial(njit, nogil=True, fastmath=flags, **way)
     made: Any
     try:
         made = compiler(cache=True)(function)
@@ -135,6 +140,11 @@ def reassociated(function: F) -> F:
 def inlined(function: F) -> F:
     """Return a compiled function whose code is put in place where it is called."""
     return compiled(function, inline=True)
+
+
+def inlined_early(function: F) -> F:
+    """Return a compiled function whose code is put in place before types are known."""
+    return compiled(function, early=True)
 
 
 def cache_folder() -> str | None:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from scipy.special import entr, expit
 
 from intarsia.errors import ExperimentError, TableError, nearest
-from intarsia.maths.jit import compiled, inlined
+from intarsia.maths.jit import compiled, inlined_early
 
 Array = NDArray[np.float64]
 
@@ -363,7 +363,7 @@ def _exponential_root(q: float, target: float) -> float:
 _exponential_root = compiled(_exponential_root)
 
 
-@inlined
+@inlined_early
 def dual_step(loss: int, alpha: float, y: float, z: float, q: float, shape: float = 0.0) -> float:
     """Return the Δα that maximises -l*(-(α + Δα)) - zΔα - ½qΔα².
 
@@ -399,7 +399,7 @@ def dual_step(loss: int, alpha: float, y: float, z: float, q: float, shape: floa
     return math.nan
 
 
-@inlined
+@inlined_early
 def weighted_step(
     loss: int, alpha: float, y: float, z: float, q: float, weight: float, shape: float = 0.0
 ) -> float:

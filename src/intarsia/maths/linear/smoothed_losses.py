@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array
-from intarsia.maths.jit import compiled, inlined
+from intarsia.maths.jit import compiled, inlined, inlined_early
 from intarsia.maths.linear.losses import (
     GAMMA,
     HINGE,
@@ -66,7 +66,7 @@ def dual_point(
     return y - z, 1.0
 
 
-@inlined
+@inlined_early
 def _value(loss: int, z: float, y: float, shape: float) -> float:
     """Return l(z, y)."""
     slack = 1.0 - y * z
@@ -89,7 +89,7 @@ def _value(loss: int, z: float, y: float, shape: float) -> float:
     return 0.5 * (z - y) ** 2
 
 
-@inlined
+@inlined_early
 def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
     """Return -l*(-α) for an α in its box."""
     beta = y * alpha
@@ -177,36 +177,22 @@ def curvatures(loss: int, alpha: Array, weight: Array, *, shape: float = 0.0) ->
     that is exactly the target. That of the Poisson loss, eᶻ, does not follow from its dual y - eᶻ.
     `weight` (outputs,) is the smoothing's.
     """
-    found = np.empty(alpha.shape)
-    _fill_curvatures(loss, np.ascontiguousarray(alpha), weight, found, shape)
-    return found
-
-
-@inlined
-def _curvature(loss: int, alpha: float, weight: float, shape: float) -> float:
-    size = abs(alpha)
-    if loss == HINGE:
-        return weight if _EDGE < size < 1.0 - _EDGE else 0.0
+    size, smoothing = np.abs(alpha), weight[:, None]
     if loss == LOGISTIC:
-        return max(size * (1.0 - size), 0.0)
-    if loss == HUBER:
-        return 1.0 if 0.0 < size < shape * (1.0 - _EDGE) else 0.0
+        return np.asarray(np.maximum(size * (1.0 - size), 0.0), np.float64)
+    if loss == HINGE:
+        return np.where((size > _EDGE) & (size < 1.0 - _EDGE), smoothing, 0.0)
     if loss == QUANTILE:
-        return weight if size > 0.0 and shape - 1.0 + _EDGE < alpha < shape - _EDGE else 0.0
+        inside = (alpha > shape - 1.0 + _EDGE) & (alpha < shape - _EDGE)
+        return np.where((size > 0.0) & inside, smoothing, 0.0)
     if loss == GAMMA:
-        return max(1.0 + alpha, 0.0) if size > 0.0 else 0.0
+        return np.where(size > 0.0, np.maximum(1.0 + alpha, 0.0), 0.0)
     if loss == POISSON:
-        return math.nan
-    if size > 0.0:
-        return 2.0 if loss == SQUARED_HINGE else 1.0
-    return 0.0
-
-
-@compiled
-def _fill_curvatures(loss: int, alpha: Array, weight: Array, out: Array, shape: float) -> None:
-    for c in range(len(alpha)):
-        for i in range(alpha.shape[1]):
-            out[c, i] = _curvature(loss, alpha[c, i], weight[c], shape)
+        return np.full(alpha.shape, math.nan)
+    curved = size > 0.0
+    if loss == HUBER:
+        curved &= size < shape * (1.0 - _EDGE)
+    return np.where(curved, 2.0 if loss == SQUARED_HINGE else 1.0, 0.0)
 
 
 @compiled
@@ -259,7 +245,9 @@ def curved_samples(
             found[c, k] = curvature[c, selected[k]]
             taken += found[c, k]
         if most >= 0 and taken > 0.0:
-            found[c] *= total[c] / taken
+            factor = total[c] / taken
+            for k in range(count):  # a loop: a line of NumPy takes seconds to compile here
+                found[c, k] *= factor
     return selected, found
 
 
