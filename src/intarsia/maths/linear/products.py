@@ -41,7 +41,9 @@ def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
 def gather(x: Values, a: Array) -> Array:
     """Return Xᵀ a for each output, (outputs, features); rows of weight 0 are not read."""
     if isinstance(x, csr_array) or len(a) <= _FEW:
-        return _gather(arrays(x), a, x.shape[1])
+        w = np.zeros((len(a), x.shape[1]))
+        _gather(arrays(x), a, w)
+        return w
     return np.asarray(a @ x)
 
 
@@ -134,14 +136,12 @@ def _sparse_norms(data: Array, indptr: NDArray[np.int32]) -> Array:
 
 
 @reassociated
-def _gather(x: Arrays, a: Array, features: int) -> Array:
+def _gather(x: Arrays, a: Array, w: Array) -> None:
     outputs, samples = a.shape
-    w = np.zeros((outputs, features))
     for c in range(outputs):
         for i in range(samples):
             if a[c, i] != 0.0:
                 add_row(x, i, a[c, i], w[c])
-    return w
 
 
 @compiled

@@ -123,7 +123,6 @@ def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
     return alpha * y - 0.5 * alpha * alpha
 
 
-@compiled
 def dual_points(
     loss: int,
     y: Array,
@@ -150,6 +149,24 @@ def dual_points(
     weights : (samples,), multiply the losses, their duals and curvatures; None: 1
     """
     sums = np.zeros((y.shape[0], 4))
+    _fill_points(loss, y, z, centre, weight, rows, alpha, curvature, weights, shape, sums)
+    return sums
+
+
+@compiled
+def _fill_points(
+    loss: int,
+    y: Array,
+    z: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    alpha: Array,
+    curvature: Array,
+    weights: Array | None,
+    shape: float,
+    sums: Array,
+) -> None:
     for c in range(y.shape[0]):
         for i in rows:
             s = weight[c] if weight.ndim == 1 else weight[c, i]
@@ -167,7 +184,6 @@ def dual_points(
                 sums[c, 2] += factor * (a - centre[c, i]) ** 2
             if h > 0.0:
                 sums[c, 3] += 1.0
-    return sums
 
 
 def curvatures(loss: int, alpha: Array, weight: Array, *, shape: float = 0.0) -> Array:
@@ -195,7 +211,6 @@ def curvatures(loss: int, alpha: Array, weight: Array, *, shape: float = 0.0) ->
     return np.where(curved, 2.0 if loss == SQUARED_HINGE else 1.0, 0.0)
 
 
-@compiled
 def curved_samples(
     curvature: Array,
     start: int,
@@ -215,40 +230,56 @@ def curved_samples(
     order : (stop - start,), places in the cell
     """
     outputs, size = len(curvature), stop - start
-    some, count, total = np.zeros(size, np.bool_), 0, np.zeros(outputs)
+    selected, found = np.zeros(size, np.int64), np.empty(outputs * size)
+    count = _choose(curvature, start, order, most, selected, found)
+    return selected[:count], found[: outputs * count].reshape(outputs, count)
+
+
+@compiled
+def _choose(
+    curvature: Array,
+    start: int,
+    order: NDArray[np.int64],
+    most: int,
+    selected: NDArray[np.int64],
+    found: Array,
+) -> int:
+    """Fill the samples that `curved_samples` returns, from zeros, and return how many they are.
+
+    Making arrays here, or NumPy's line for a product, would take long to compile.
+    """
+    outputs, size, count = len(curvature), len(selected), 0
     for c in range(outputs):
         for i in range(size):
-            h = curvature[c, start + i]
-            total[c] += h
-            count += h > 0.0 and not some[i]
-            some[i] |= h > 0.0
-    if count > most:
-        chosen, count = np.zeros(size, np.bool_), 0
-        for i in order:
-            if some[i]:
-                if count == most:
-                    break
-                chosen[i] = True
+            if curvature[c, start + i] > 0.0 and selected[i] == 0:
+                selected[i] = 1
                 count += 1
-        some = chosen
-    else:
-        most = -1  # all are there
-    selected, found = np.empty(count, np.int64), np.empty((outputs, count))
+    wanted, scaled = 1, count > most
+    if scaled:
+        wanted, count = 2, 0
+        for i in order:
+            if count == most:
+                break
+            if selected[i] == 1:
+                selected[i] = wanted
+                count += 1
     k = 0
     for i in range(size):
-        if some[i]:
+        if selected[i] == wanted:  # marks before k are not read any more
             selected[k] = start + i
             k += 1
     for c in range(outputs):
         taken = 0.0
         for k in range(count):
-            found[c, k] = curvature[c, selected[k]]
-            taken += found[c, k]
-        if most >= 0 and taken > 0.0:
-            factor = total[c] / taken
-            for k in range(count):  # a loop: a line of NumPy takes seconds to compile here
-                found[c, k] *= factor
-    return selected, found
+            found[c * count + k] = curvature[c, selected[k]]
+            taken += found[c * count + k]
+        if scaled and taken > 0.0:
+            total = 0.0
+            for i in range(size):
+                total += curvature[c, start + i]
+            for k in range(count):
+                found[c * count + k] *= total / taken
+    return count
 
 
 @compiled
