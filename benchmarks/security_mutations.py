@@ -331,6 +331,12 @@ MUTATIONS = [
     ),
     *_of(
         DECLARED,
+        (
+            "grades of all by the scores of one",
+            'if exact and one.together == "all" and summed is None and own:',
+            "if False:",
+            ROWS_BY_GRADES,
+        ),
         ("femam: totals of before", "if single and number < began", "if False", LEVELS),
         (
             "femam: a model that a client seals anew",
@@ -353,7 +359,18 @@ MUTATIONS = [
     ),
     *_of(
         "protocols/early_stopping.py",
-        ("femam: the best round is not marked", "keep_best), keeps=True)", "keep_best))", LEVELS),
+        (
+            "femam: the best round is not marked",
+            "keep_best), keeps=True, parties=_all)",
+            "keep_best), parties=_all)",
+            LEVELS,
+        ),
+        (
+            "some alone go back to the best round",
+            "restores=True, parties=_all)",
+            "restores=True)",
+            ROWS_BY_GRADES,
+        ),
     ),
     *_of(
         "algorithms/flic/own_network.py",
@@ -1275,6 +1292,12 @@ MUTATIONS = [
     ),
     *_of(
         "protocols/figures.py",
+        (
+            "ranges of single predictions",
+            "if len(message.edges) >= figures.PREDICTION_BINS:",
+            "if False:",
+            ROWS_BY_GRADES,
+        ),
         (
             "labels in the order of scores",
             "    if graded.alone:\n        return ScoreCounts(found, places)\n",

@@ -95,10 +95,13 @@ def numbered(at, value):
 
 def with_foreign_cell(cells, made):
     """Add a piece of zeros to a cell of others, sealed under its right name."""
-    schema = made.made.engine.schema("train").samples
+    cells_of_scores = made.made.engine.schema("train").score_cells
     own = {one.numbers[2] for one in cells}
-    cell = next(k for k, one in enumerate(schema.cells) if k not in own and ODD not in one.owners)
-    size = schema.cells[cell].stop - schema.cells[cell].start
+    cell, size = next(
+        (k, len(one.positions))
+        for k, one in enumerate(cells_of_scores)
+        if k not in own and ODD not in one.owners
+    )
     sealing = made.made.lines.sites[ODD]._run._place.sealing
     numbers = (*cells[0].numbers[:2], cell)
     stream = made.made.engine._locked.piece(replace(cells[0], numbers=numbers)).stream

@@ -9,6 +9,7 @@ clients, of one model that all were told: else they were one client's.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
@@ -20,12 +21,12 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.engines.remote.declared import Declared
-from intarsia.errors import RefusedError, TamperedError
+from intarsia.errors import RefusedError, TableError, TamperedError
 from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import evaluation
+from intarsia.protocols import early_stopping, evaluation, figures
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
 
@@ -52,20 +53,21 @@ def parts(rows):
 class Departing:
     """A server that trains once, and then grades what it likes."""
 
-    def __init__(self, tested=TESTED, *, complete=True):
+    def __init__(self, tested=TESTED, *, complete=True, algorithm=FEDAVG):
         train = {n: block(10_000 * k + 5_000, 60, 10 + k) for k, n in enumerate(tested)}
         self.tested = parts(tested)
         self.made = made = sites.federation(
-            *(FEDAVG, OPTIONS, train, Labels("binary", ("a", "b"))),
+            *(algorithm, OPTIONS, train, Labels("binary", ("a", "b"))),
             complete=complete,
             least=min(3, len(tested)),
             tested=self.tested,
             sealing=lambda: modes.sealing(Privacy(mode="masked"), [*tested], KEYS),
-            more=lambda schemas: declare_exchanges(FEDAVG, OPTIONS, schemas)[
-                len(FEDAVG.disclosure.sends) :
+            more=lambda schemas: declare_exchanges(algorithm, OPTIONS, schemas)[
+                len(algorithm.disclosure.sends) :
             ],
         )
-        self.engine, server = made.engine, sites.begun(made, FEDAVG, OPTIONS)
+        self.engine, server = made.engine, sites.begun(made, algorithm, OPTIONS)
+        server = getattr(server, "now", server)
         self.engine.begin_round(1)
         told = fedavg.Descend(server.w, 1, tuple(tested))
         self.change = self.engine.sum(fedavg.local_descent, dict.fromkeys(tested, told)).w
@@ -238,6 +240,51 @@ def test_a_total_is_of_no_others():
     with pytest.raises(RefusedError):
         departing.total("sum_grades", ("bank", "kiosk"))
     assert any("['bank'] together" in str(one) for one in departing.made.errors)
+
+
+@pytest.mark.parametrize("name", ["sum_grades", "count_classes", "count_scores"])
+def test_grades_of_all_are_not_by_the_scores_of_one(name):
+    """The others would grade zeros, and what they add be known."""
+    departing = Departing(complete=False)
+    schema = departing.engine.schema("test")
+    wanted = evaluation.rows_to_grade(schema)
+    given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
+    score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
+    departing.tell(1.0)
+    z = departing.engine.sum(score, {"bank": evaluation.Ask()}).z
+    message = evaluation.Totals(z)
+    if name == "count_scores":
+        message = figures.Binned(z, np.zeros(1), np.ones(1))
+    function = getattr(evaluation._grading(*given), name)
+    with pytest.raises(RefusedError):
+        departing.engine.sum(function, dict.fromkeys(departing.tested, message))
+    assert any("was not asked" in str(one) for one in departing.made.errors)
+
+
+def test_no_clients_alone_go_back_to_the_best_round():
+    """Grades would be of two models: of the one that is left, and of known ones."""
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG))
+    everyone = dict.fromkeys(TESTED, early_stopping.Keep())
+    departing.engine.ask(early_stopping.keep_best, everyone)
+    others = dict.fromkeys(("shop", "market"), early_stopping.Return())
+    with pytest.raises(RefusedError):
+        departing.engine.ask(early_stopping.return_to_best, others)
+    assert any("return_to_best was asked of" in str(one) for one in departing.made.errors)
+
+
+def test_errors_are_told_in_few_ranges_of_predictions():
+    """Ranges of one row would tell its label."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=40)
+    graded = figures.Graded(
+        y[None], y, np.ones(40), Labels("regression"), losses.SQUARED, 5, alone=False
+    )
+    edges = np.linspace(1, 30_000, 200)
+    told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, edges)
+    with pytest.raises(TableError, match="201 ranges"):
+        figures.errors_summed(graded, told)
+    few = dataclasses.replace(told, edges=edges[:9])
+    assert figures.errors_summed(graded, few).bins.shape == (4, 10)
 
 
 def test_no_client_alone_goes_on_from_another_model():

@@ -123,8 +123,9 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
 
     sends = (
         *(replace(one, function=_on_now(one.function)) for one in algorithm.disclosure.sends),
-        *fl.each(fl.asks(keep_best), keeps=True),
-        *fl.each(fl.asks(return_to_best), restores=True),
+        # where all take part, of all: a total of those that went back and others is of two models
+        *fl.each(fl.asks(keep_best), keeps=True, parties=_all),
+        *fl.each(fl.asks(return_to_best), restores=True, parties=_all),
     )
     return replace(
         algorithm,
@@ -143,6 +144,10 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
         ),
         private=None,  # which round is best is told by no noise
     )
+
+
+def _all(schema: Schema, message: Any) -> tuple[ClientId, ...]:
+    return schema.clients
 
 
 def _of_now(model: fl.Model) -> fl.Model:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Labels
+from intarsia.errors import TableError
 from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
 from intarsia.maths.linear.losses import mean_of
@@ -503,7 +504,18 @@ def ranges_of_predictions(counts: ScoreCounts, least: int) -> Array:
 
 
 def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
-    """Return a client's part of the sums over all samples of predicted numbers."""
+    """Return a client's part of the sums over all samples of predicted numbers.
+
+    Raises
+    ------
+    TableError
+        If there are more ranges than figures have: narrow ones would tell single rows.
+    """
+    if len(message.edges) >= figures.PREDICTION_BINS:
+        raise TableError(
+            f"Errors in {len(message.edges) + 1} ranges of predictions were asked for, and "
+            f"{figures.PREDICTION_BINS} are told at most; run the algorithm as it is at the server."
+        )
     centre, scale = message.centre[0], message.scale[0]
     truth, said = (graded.truth - centre) / scale, (graded.numbers - centre) / scale
     share = graded.weights / message.count

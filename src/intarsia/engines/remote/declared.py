@@ -498,6 +498,12 @@ class Declared:
                     f"{place} is laid out by {total.layout}, and {known.name} is by "
                     f"{known.layout}; run the algorithm as it is at the server."
                 )
+            if exact and one.together == "all" and summed is None and own:
+                raise RefusedError(
+                    f"{place} holds {known.name} of exchange {cells.name[1]}, in which this client "
+                    "was not asked, and grades are of scores of all; run the algorithm as it is at "
+                    "the server."
+                )
             if exact and cells.name[1] < sums.last(self._functions[known.name]):
                 raise RefusedError(
                     f"{place} holds {known.name} of exchange {cells.name[1]}, and the last one is "

@@ -114,8 +114,11 @@ class Geometry:
         return self.indices[part, whole].cells[cell].owners
 
     def parts(self, part: str, layout: Layout | None, cell: int) -> int:
-        """Return by how many readers the samples were divided that a cell is a part of."""
-        if layout is None or not layout.is_scores:
+        """Return by how many readers the samples were divided that a cell is a part of.
+
+        1 where all that hold the label read them.
+        """
+        if layout is None or layout is Layout.LABELLED or not layout.is_scores:
             return 1
         return max(1, len(self.schemas[part].score_cells[cell].readers))
 
