@@ -11,7 +11,7 @@ import pytest
 import intarsia
 from intarsia.core.algorithm import RoundMetrics
 from intarsia.data.source import Source
-from intarsia.errors import ConvergenceError
+from intarsia.errors import AlgorithmError, ConvergenceError
 from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.privacy.settings import Privacy
 from intarsia.training import loop as training
@@ -268,6 +268,13 @@ def test_a_note_says_which_rounds_are_scored_where_test_rows_are_few(tmp_path):
     assert f"the grades of {len(graded)} models at most" in note
     found = intarsia.run(tables=tables(), test=0.6, **{**how, "rounds": 10})
     assert not [one for one in found.notes if one.startswith("Progress has scores")]
+
+
+def test_a_round_that_returns_its_state_alone_is_named():
+    cocoa = catalogue.ALGORITHMS["cocoa"]
+    algorithm = replace(cocoa, name="mine", round=lambda server, clients, rng: server)
+    with pytest.raises(AlgorithmError, match=r"round of mine returns a \w+; return the server's"):
+        intarsia.run(tables=tables(), algorithm=algorithm, loss="logistic", yardsticks=False)
 
 
 @pytest.mark.parametrize(("change", "said"), [(-0.02, True), (-0.0004, False), (0.01, False)])

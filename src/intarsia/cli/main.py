@@ -424,7 +424,7 @@ def tune(
 ) -> None:
     """Look for hyperparameters on held-out training samples; best.toml has the best.
 
-    FILE is the experiment file (TOML); its table [tune] says which keys vary. The same command goes
+    FILE is the experiment file (TOML); its tune table says which keys vary. The same command goes
     on with a search that was stopped.
     """
     from intarsia.cli import tables as display

@@ -23,7 +23,13 @@ from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import AbsentError, CheckpointError, ConvergenceError, first_line
+from intarsia.errors import (
+    AbsentError,
+    AlgorithmError,
+    CheckpointError,
+    ConvergenceError,
+    first_line,
+)
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses
 from intarsia.protocols import early_stopping, evaluation
@@ -415,7 +421,13 @@ def _round(task: Task, server: Any) -> tuple[Any, fl.RoundMetrics] | None:
     while not _noise_used_up(task):
         task.algorithm.check_present(len(engine.ids), len(engine.schema("train").clients))
         try:
-            after, info = task.algorithm.round(server, engine, engine.key())
+            found: Any = task.algorithm.round(server, engine, engine.key())
+            if not isinstance(found, tuple) or len(found) != 2:
+                raise AlgorithmError(
+                    f"round of {task.algorithm.name} returns a {type(found).__name__}; return the "
+                    "server's new state and what the round came to: server, fl.RoundMetrics(...)."
+                )
+            after, info = found
             return engine.books.settle(after), info
         except AbsentError as absent:
             if not engine.without(absent):

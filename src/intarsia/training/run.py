@@ -445,7 +445,10 @@ def train_to_end(task: training.Task) -> Outcome:
     if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
         notes = (
             f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
-            f"{tolerance:.0e} is below it.",
+            f"{tolerance:.0e} is below it."
+            if gap < 1.0
+            else f"The relative gap {gap:.1e} says that training did not come near the optimum; "
+            "take smaller steps, or more regularisation.",
         )
     if task.description.early_stopping:
         notes += (training.stopped(task.description, state),)
