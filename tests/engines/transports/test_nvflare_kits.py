@@ -21,6 +21,8 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
@@ -255,13 +257,21 @@ def test_sites_ask_often_while_a_job_is_set_up_but_not_all_together(tmp_path, nu
     assert found["server"]["task_request_interval"] == seconds
 
 
-def test_the_server_s_process_notes_that_a_site_has_connected(kits):
+def test_the_server_s_process_notes_the_first_heart_beat_of_a_site_that_has_connected(kits):
     kit = kits["server"]
     nvflare.parent_command(kit, server.ENTRY_POINTS, server=True)
     resources = json.loads((kit / "local" / "resources.json").read_text())
     (named,) = (one for one in resources["components"] if one["id"] == "arrivals")
-    component = resolved(named["path"])(**named["args"])
-    component.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, None)
-    assert nvflare.newest_arrival(kit) == 0
-    component.handle_event(EventType.CLIENT_REGISTER_PROCESSED, None)
-    assert nvflare.newest_arrival(kit) > 0
+    component, heard = resolved(named["path"])(**named["args"]), []
+    for event, site in [
+        (EventType.CLIENT_HEARTBEAT_PROCESSED, "bank"),  # that of a process which is known
+        (EventType.CLIENT_REGISTER_PROCESSED, "branch"),  # it would not answer yet
+        (EventType.CLIENT_HEARTBEAT_PROCESSED, "bank"),
+        (EventType.CLIENT_HEARTBEAT_PROCESSED, "branch"),
+    ]:
+        context, of_the_site = FLContext(), FLContext()
+        of_the_site.set_prop(ReservedKey.IDENTITY_NAME, site, private=False)
+        context.set_peer_context(of_the_site)
+        component.handle_event(event, context)
+        heard.append(nvflare.newest_arrival(kit) > 0)
+    assert heard == [False, False, False, True]

@@ -153,16 +153,28 @@ def _import_ahead() -> None:
 class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
     """Notes in the server's process that a site has connected: its process is a new one.
 
-    Whoever supervises runs then asks the sites at once, not when it is time to.
+    Whoever supervises runs then asks the sites at once, not when it is time to. It is noted with
+    the first heart beat, which a site sends as soon as it can answer: one that has registered only
+    loses a question, and would be asked again after seconds.
     """
 
     def __init__(self, file: str) -> None:
         super().__init__()
         self._file = Path(file)
+        self._registered: set[str] = set()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Note a registration; what cannot be written is seen when it is time to."""
+        """Note a first heart beat; what cannot be written is seen when it is time to."""
+        if event_type not in (
+            EventType.CLIENT_REGISTER_PROCESSED,
+            EventType.CLIENT_HEARTBEAT_PROCESSED,
+        ):
+            return
+        site = str(fl_ctx.get_peer_context().get_identity_name())
         if event_type == EventType.CLIENT_REGISTER_PROCESSED:
+            self._registered.add(site)
+        elif site in self._registered:
+            self._registered.discard(site)
             with contextlib.suppress(OSError):
                 self._file.touch()
 
