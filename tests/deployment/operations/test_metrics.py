@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import inspect
 import json
 import re
 import socket
+import threading
 import urllib.error
 import urllib.request
 
@@ -108,6 +111,47 @@ def test_a_server_serves_how_its_federation_stands(kit):
 
 def test_another_machine_reads_nothing_unless_it_is_asked_for():
     assert inspect.signature(federation.server).parameters["metrics_at"].default == "127.0.0.1"
+
+
+def said_to(port, host):
+    """Return whether metrics are told at a port to who says to have reached a host."""
+    asked = http.client.HTTPConnection("127.0.0.1", port)
+    asked.request("GET", "/metrics", headers={"Host": host})
+    answer = asked.getresponse()
+    told = "intarsia_" in answer.read().decode()
+    asked.close()
+    assert told == (answer.status == 200)
+    return told
+
+
+def test_a_page_whose_name_leads_to_this_machine_reads_no_metrics(kit):
+    standing = metrics.Standing(kit, asked(dict))
+    own = "127.0.0.1", "127.0.0.1:9464", "localhost", "localhost:9464"
+    others = "evil.example", "evil.example:9464", "127.0.0.1.evil.example", "0.0.0.0", ":", "[::1]"
+    with metrics.served(standing, "127.0.0.1", port := free_port()):
+        assert [said_to(port, host) for host in own] == [True] * len(own)
+        assert [said_to(port, host) for host in others] == [False] * len(others)
+
+
+def test_an_address_that_others_reach_is_read_by_any_name(kit):
+    standing = metrics.Standing(kit, asked(dict))
+    with metrics.served(standing, "0.0.0.0", port := free_port()):
+        assert said_to(port, "fed.example.org:9464")
+
+
+def test_who_opens_connections_takes_few_threads_and_stops_nothing(kit):
+    standing, before = metrics.Standing(kit, asked(dict)), threading.active_count()
+    with contextlib.ExitStack() as opened:
+        with metrics.served(standing, "127.0.0.1", port := free_port()):
+            for _ in range(50):
+                one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+                one.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")  # and nothing more
+            one.settimeout(60)
+            with contextlib.suppress(ConnectionResetError):
+                assert one.recv(1) == b""  # the last one is sent away
+            assert threading.active_count() - before <= metrics._AT_ONCE + 1
+        with pytest.raises(urllib.error.URLError):
+            read(port)  # it has ended in spite of them
 
 
 def test_sites_are_not_known_where_the_server_cannot_be_asked(kit):

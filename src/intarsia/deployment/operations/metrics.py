@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import ipaddress
 import json
+import socket
+import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, get_args
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from intarsia import __version__
 from intarsia.deployment.federation_file import sites_of
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 _RUN: Final = ("run",)
+_AT_ONCE: Final = 8  # connections
 
 
 class Standing:
@@ -118,20 +124,78 @@ def served(standing: Standing, address: str, port: int) -> Iterator[None]:
     ExperimentError
         If the port cannot be had.
     """
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, make_wsgi_app
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(standing)
     try:
-        server, thread = start_http_server(port, address, registry)
+        server = _Server(address, port)
     except (OSError, OverflowError) as problem:
         raise ExperimentError(
             f"Metrics cannot be served at {address}:{port} ({problem}); give another port with "
             "--metrics, or another address with --metrics-at."
         ) from None
+    server.set_app(_for_own_hosts(make_wsgi_app(registry), str(server.server_address[0])))
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 10.0  # seconds without a byte
+
+    def log_message(self, *given: Any) -> None:
+        """Say nothing: standard error is the federation's."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers few at a time: who opens connections takes nothing from the federation's process."""
+
+    daemon_threads = True
+
+    def __init__(self, address: str, port: int) -> None:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, self._free = found[0][0], threading.Semaphore(_AT_ONCE)
+        super().__init__(found[0][4][:2], _Handler)  # type: ignore[arg-type]  # a host and a port
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or end the connection where there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and let another one in."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of one that has gone, or took too long."""
+
+
+def _for_own_hosts(app: Any, address: str) -> Any:
+    """Let an address of this machine alone be reached by its own names alone.
+
+    A page of the web that a browser here shows can have its own name lead to 127.0.0.1, and would
+    read what is served there.
+    """
+    if not ipaddress.ip_address(address).is_loopback:
+        return app
+
+    def checked(environ: dict[str, Any], start_response: Any) -> Any:
+        name, colon, number = environ.get("HTTP_HOST", "").rpartition(":")
+        host = name if colon and number.isdigit() else environ.get("HTTP_HOST", "")
+        if host.strip("[]") in (address, "localhost"):
+            return app(environ, start_response)
+        start_response("400 Bad Request", [("Content-Type", "text/plain")])
+        return [f"This is {address}, which goes by no other name than localhost.\n".encode()]
+
+    return checked
