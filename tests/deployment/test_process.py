@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +91,18 @@ def test_a_site_without_a_table_is_told_what_it_takes_part_in(tmp_path, monkeypa
         said = capfd.readouterr().err
         assert "is in use by another process" in said
         assert said.count("warning: site.toml has no [table], so that bank takes part") == told
+
+
+def test_a_kit_is_told_from_one_of_the_same_name_elsewhere(tmp_path, monkeypatch):
+    words = ["-m", "nvflare.private.fed.app.client.worker_process", "-n", "bank"]
+    waiting = "import sys; print(flush=True); sys.stdin.read()"
+    (tmp_path / "bank").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for place, at_work in [("elsewhere/bank", False), (str(tmp_path / "bank"), True)]:
+        command = [sys.executable, "-c", waiting, *words, "-w", place]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as worker:
+            worker.stdout.readline()  # it is there
+            for kit in (Path("bank"), tmp_path / "bank"):
+                assert kit_process.is_running(kit) == at_work
+            worker.stdin.close()

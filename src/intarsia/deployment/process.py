@@ -222,12 +222,15 @@ def _keeper(kit: Path) -> psutil.Process | None:
 
 
 def _workers(kit: Path) -> list[psutil.Process]:
-    """Return the processes that work in a kit."""
-    found: list[psutil.Process] = []
+    """Return the processes that work in a kit: their command has its whole path as a word.
+
+    Its name alone is a word of any federation's that has a site of this name.
+    """
+    place, found = str(kit.resolve()), list[psutil.Process]()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
-            if str(kit) in words and any(word.startswith(_MODULE) for word in words):
+            if place in words and any(word.startswith(_MODULE) for word in words):
                 found.append(process)
     return found
 
