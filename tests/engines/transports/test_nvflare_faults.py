@@ -194,7 +194,8 @@ def test_messages_that_are_lost_doubled_late_and_altered_change_no_bit(four, und
 def test_a_site_with_another_schema_ends_the_run_by_name(four, undisturbed):
     table = four.tables / "retailer.csv"
     kept = table.read_text()
-    table.write_text("row,m1,kind\na,7,p\nb,8,q\n")  # ids are text
+    rows = "".join(f"row {one},{one % 7},{'pq'[one % 2]}\n" for one in range(40))
+    table.write_text(f"row,m1,kind\n{rows}")  # ids are text
     tree, _ = undisturbed
     four.submit({**tree, "experiment": {**tree["experiment"], "name": "schema"}})
     assert "whole numbers as sample ids and others text" in four.failed("schema")
