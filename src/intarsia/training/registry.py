@@ -91,6 +91,11 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
     raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, algorithm_names())}.")
 
 
+def keys_of(name: str) -> frozenset[str]:
+    """Return the hyperparameters of an algorithm by its name; errors as for `algorithm_named`."""
+    return frozenset(one.name for one in dataclasses.fields(algorithm_named(name).hyperparameters))
+
+
 def algorithm_names() -> list[str]:
     """Return the names of all algorithms and baselines, those of installed packages too."""
     return plugins.names("algorithm", built_in())
