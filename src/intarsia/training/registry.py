@@ -27,6 +27,7 @@ from intarsia.errors import (
     AlgorithmError,
     ExperimentError,
     IntarsiaError,
+    SealedError,
     first_line,
     listed,
     nearest,
@@ -161,9 +162,9 @@ def errors_placed(description: Experiment) -> Iterator[None]:
     """
     try:
         yield
-    except IntarsiaError:
-        raise
     except Exception as problem:  # whatever that code raises
+        if isinstance(problem, IntarsiaError) and not isinstance(problem, SealedError):
+            raise
         algorithm = kind_of(description)
         if not isinstance(algorithm, Algorithm) or algorithm.name in built_in():
             raise
