@@ -30,6 +30,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 
@@ -194,6 +195,14 @@ def listed(names: Iterable[str], most: int = 12) -> str:
     known = list(names)
     shown = ", ".join(repr(name) for name in known[:most])
     return f"{shown} and {len(known) - most} more" if len(known) > most else shown
+
+
+def lacks(folder: Path, what: str) -> str:
+    """Return how an error begins about a folder that lacks something, or that is none."""
+    if folder.is_dir():
+        return f"{folder} {what}"
+    why = "it is a file" if folder.exists() else "there is none of that name"
+    return f"{str(folder)!r} is not a folder ({why})"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

@@ -497,6 +497,62 @@ def test_the_file_has_no_words_of_cells_that_the_terminal_tells(tmp_path, monkey
     assert "'haemolysed S7' in row 6" in err
 
 
+def test_the_file_has_words_for_missing_values_that_are_well_known_or_of_several_cells(
+    tmp_path, monkeypatch, capfd
+):
+    """A word that stands in one cell may say something of one person."""
+    words = {3: "-", 9: "NULL", 11: "n.d.", **dict.fromkeys(range(20, 25), "haemolysed")}
+    own = bank(
+        lab=[words.get(one, one / 7) for one in BANK],
+        other=["refused by Mrs Smith" if one == 5 else words.get(one, one / 9) for one in BANK],
+    )
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert client(found, 0)["missing"] == ["?", "", "-", "n.d.", "haemolysed"]
+    assert client(found, 0)["exclude"] == ["other"]
+    assert "Smith" not in (tmp_path / "mine.toml").read_text()
+    err = said(capfd)[1]
+    assert "'refused by Mrs Smith' in row 6 beside values such as" in err
+    assert "correct it, or add it to missing, and take the column out of exclude" in err
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+def test_values_that_differ_in_case_alone_are_one_in_a_file_that_runs(tmp_path, monkeypatch, capfd):
+    sex = RNG.choice(["m", "f"], 120)
+    own, other = bank(Sex=sex[:80]), shop(SEX=np.char.upper(sex[20:]))
+    found = proposed(tmp_path, monkeypatch, own, other)
+    assert "exclude" not in client(found, 1)
+    err = said(capfd)[1]
+    assert "values of 'Sex' differ in case alone, and are taken for one: ignore_case" in err
+    assert "wrote mine.toml and mine-columns.toml: read them, and change" in err
+    dictionary = tomllib.loads((tmp_path / "mine-columns.toml").read_text(encoding="utf-8"))
+    assert dictionary == {
+        "client": {"b": {"SEX": "Sex"}},
+        "feature": {"Sex": {"ignore_case": True}},
+    }
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["Sex=f", "Sex=m", "age", "basket", "income"]
+
+
+def test_names_that_look_alike_in_one_table_and_another_are_named(tmp_path, monkeypatch, capfd):
+    own = bank(Age=AGE[:80] * 2.5)
+    found = proposed(tmp_path, monkeypatch, own, shop(AGE=AGE[20:]))
+    assert "alignment" not in found
+    told = "'age' at a and 'Age' at a and 'AGE' at b; give columns that are one the same name"
+    assert told in said(capfd)[1]
+    proposed(tmp_path, monkeypatch, own, shop(Age=AGE[20:]), arguments=["--overwrite"])
+    assert "look alike" not in said(capfd)[1]  # they say which it is
+
+
+def test_labels_that_differ_in_case_alone_are_one_class(tmp_path, monkeypatch, capfd):
+    ill = np.array(["well", "ill"])[DEFAULT[:80]]
+    ill[:3] = np.char.title(ill[:3])
+    found = proposed(tmp_path, monkeypatch, bank(default=ill), shop())
+    assert client(found, 0)["label_map"] == {one: one.lower() for one in ill[:3]}
+    assert found["labels"] == {"positive": "ill"}
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
 def test_values_with_a_decimal_comma_are_those_with_a_point(tmp_path, monkeypatch, capfd):
     """Rows of one id whose common column is written otherwise are the same samples."""
     income = (np.arange(120) * 7.25 + 0.5).tolist()

@@ -287,3 +287,33 @@ def test_of_a_federation_all_parties_take_part_where_a_file_names_no_data(tmp_pa
     assert [one.name for one in found.clients] == ["bank"]
     file.write_text('[algorithm]\nname = "hyfdca"\n[dataset]\nname = "iris"\n')
     assert load(file, parties=("bank", "shop")).clients == ()
+
+
+FILE = """
+[algorithm]
+name = "hyfdca"
+loss = "squared"
+regularisation = 0.1
+[[client]]
+name = "a"
+path = "a.csv"
+"""
+KEYS = {"hyfdca": {"loss", "regularisation"}, "other": {"loss", "rate"}}
+
+
+def test_keys_of_an_algorithm_that_is_replaced_are_left_out_with_a_warning(tmp_path):
+    (tmp_path / "x.toml").write_text(FILE)
+    with pytest.warns(UserWarning, match="names the algorithm 'other', and 'regularisation' in"):
+        found = load(tmp_path / "x.toml", ["algorithm.name=other"], keys_of=KEYS.__getitem__)
+    assert (found.algorithm, dict(found.hyperparameters)) == ("other", {"loss": "squared"})
+    asked = ["algorithm.name=other", "algorithm.regularisation=0.2"]  # is refused as of a file
+    found = load(tmp_path / "x.toml", asked, keys_of=KEYS.__getitem__)
+    assert found.hyperparameters["regularisation"] == 0.2
+    found = load(tmp_path / "x.toml", ["algorithm.loss=logistic"], keys_of=KEYS.__getitem__)
+    assert found.hyperparameters == {"loss": "logistic", "regularisation": 0.1}
+
+
+def test_a_dictionary_in_the_place_of_an_experiment_is_named(tmp_path):
+    (tmp_path / "d.toml").write_text('[client.a]\nAGE = "age"\n')
+    with pytest.raises(ExperimentError, match=r"d\.toml is a dictionary, which says what columns"):
+        load(tmp_path / "d.toml")

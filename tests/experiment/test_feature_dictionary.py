@@ -279,3 +279,28 @@ def test_dictionary_and_pseudonyms_go_together(folder):
     assert isinstance(found.train["clinic"], Block)
     shared = [cell for cell in found.schema.samples.cells if len(cell.owners) == 2]
     assert [cell.stop - cell.start for cell in shared] == [1]
+
+
+def test_levels_that_differ_in_case_alone_are_one_where_the_dictionary_says_so(tmp_path):
+    written(
+        tmp_path,
+        a_csv="id,sex,x,ill\n1,F,1,no\n2,m,2,yes\n3,,3,no\n",
+        b_csv="id,sex,z\n1,f,1\n2,M,2\n3,m,5\n",
+        d_toml="[feature.sex]\nignore_case = true\n",
+    )
+    tree = {
+        "algorithm": {"name": "hyfdca"},
+        "split": {"test": 0.0},
+        "alignment": {"dictionary": "d.toml"},
+        "client": [
+            {"name": "a", "path": "a.csv", "id": "id", "label": "ill", "categorical": ["sex"]},
+            {"name": "b", "path": "b.csv", "id": "id", "categorical": ["sex"]},
+        ],
+    }
+    found = federation.build(from_dict(tree, tmp_path)).train
+    assert set(found["a"].features) == {"sex=f", "sex=m", "x"}
+    at = [found["b"].features.index(name) for name in ("sex=f", "sex=m")]
+    np.testing.assert_array_equal(found["b"].x[:, at], [[1, 0], [0, 1], [0, 1]])
+    (tmp_path / "d.toml").write_text('[feature.x]\ntype = "number"\nignore_case = true\n')
+    with pytest.raises(ExperimentError, match="'x' is a number with ignore_case"):
+        load(tmp_path / "d.toml")

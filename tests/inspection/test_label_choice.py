@@ -17,6 +17,7 @@ AMOUNT = np.round(RNG.normal(size=ROWS), 3)
 OTHER = np.round(RNG.normal(size=ROWS), 3)
 AGE = RNG.integers(18, 90, ROWS)
 GRADE = RNG.integers(1, 5, ROWS)
+CODES = np.array([f"I{one % 15}" for one in range(ROWS)])
 
 
 def drawn(*levels):
@@ -55,6 +56,21 @@ TABLES = [
     ),
     ("a target among numbers", {"price": AMOUNT, "target": OTHER, "gender": drawn("f", "m")}, 1),
     (
+        "a diagnosis of several values beside who came back",
+        {"diagnosis": GRADE, "readmitted": drawn("no", "yes"), "sex": drawn("f", "m")},
+        1,
+    ),
+    (
+        "a diagnosis in many words, and what comes last",
+        {"diagnosis": CODES, "sex": drawn("f", "m"), "back": drawn("0", "1")},
+        2,
+    ),
+    (
+        "a diagnosis in many words, and no other candidate than a trait",
+        {"diagnosis": CODES, "sex": drawn("f", "m")},
+        0,
+    ),
+    (
         "English in a longer name",
         {"age": AGE, "loan_default_flag": drawn("0", "1"), "own": drawn("n", "y")},
         1,
@@ -75,6 +91,12 @@ def written(path, columns):
 def test_the_label_is_told_by_names_values_and_place(columns, label, tmp_path):
     found = propose([written(tmp_path / "t.csv", columns)])
     assert found.tables[0].source.label == list(columns)[label]
+
+
+def test_the_reason_of_a_label_names_what_may_be_it_too(tmp_path):
+    columns = {"diagnosis": CODES, "died": drawn("no", "yes"), "smoker": drawn("n", "y")}
+    (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
+    assert found.reasons["label"] == "by its name; 'diagnosis', 'smoker' may be it too"
 
 
 def test_a_label_that_nothing_tells_is_asked_for(tmp_path):

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ import pytest
 import own_algorithm
 from intarsia.core import algorithm as fl
 from intarsia.errors import AlgorithmError, ExperimentError, FederationError
+from intarsia.experiment.config import load
 from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules
 from intarsia.testing.toy_federations import BINARY, NUMBERS, overlapping, rows_apart
+from intarsia.training.registry import errors_placed
 
 ridge = own_algorithm.ridge()
 TOY = ToyFederation("toy", rows_apart("numbers"), NUMBERS, rounds=3)
@@ -468,3 +471,36 @@ def test_an_algorithm_may_refuse_some_federations():
 
     some = replace(ridge.RIDGE, init_server=init_server)
     assert find_faults(some, [shared, TOY], **OPTIONS) == ()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ("regression", r"tasks is the text 'regression'; write a tuple: tasks=\('regression',\)"),
+        (("binary", "regresion"), "tasks names 'regresion'; use 'regression'"),
+    ],
+)
+def test_tasks_that_are_none_are_refused_where_the_model_is_made(tasks, said):
+    with pytest.raises(AlgorithmError, match=said):
+        fl.Model(additive=True, kind="linear", tasks=tasks)
+
+
+def test_a_bound_and_an_objective_in_each_others_place_are_found():
+    def certify(server, clients):
+        server, info = ridge.certify(server, clients)
+        return server, fl.RoundMetrics.certified(info.dual - 1.0, info.primal, info.phase)
+
+    found = find_faults(replace(ridge.RIDGE, certify=certify), TOY, **OPTIONS)
+    assert [one.rule for one in found] == ["ends_as_it_should"]
+    assert "give RoundMetrics.certified the model's objective first" in found[0].said
+
+
+def test_a_sealed_total_that_is_read_ends_a_run_with_the_line_that_reads_it(monkeypatch):
+    path = Path(__file__).parents[2] / "experiments" / "credit.toml"
+    description = replace(
+        load(path), own_algorithm=total_that_is_read_sealed(monkeypatch), algorithm="x"
+    )
+    trial = rules.Trial(description.own_algorithm, ridge.Ridge(**OPTIONS), TOY)
+    said = r"^\w+\.py:\d+, in \w+: SealedError: .*; mend"
+    with pytest.raises(AlgorithmError, match=said), errors_placed(description):
+        _ = trial.plain

@@ -87,6 +87,8 @@ def write_proposal(
     for table in proposal.tables:
         said = {"id": table.source.id, "label": table.source.label}
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
+        if told and table.source.label is not None and "label" in table.reasons:
+            told[-1] += f" ({table.reasons['label']})"
         codes = table.source.categorical
         told += [f"takes for codes {listed(codes)}"] if codes else []
         told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
@@ -98,7 +100,8 @@ def write_proposal(
         say(f"{wrote}, which does not run yet: {found.advice.obstacle}")
         _what_next("mend that in the file, and change what is not so; then", file)
     else:
-        _what_next(f"{wrote}: read it, and change what is not so; then", file)
+        it = "them" if columns else "it"
+        _what_next(f"{wrote}: read {it}, and change what is not so; then", file)
 
 
 def write_example(name: str, out: Path | None, *, overwrite: bool) -> None:

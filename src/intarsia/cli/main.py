@@ -577,8 +577,9 @@ def join(
 
 def _load(file: Path, overrides: list[str] | None) -> Any:
     from intarsia.experiment import config as experiment
+    from intarsia.training.registry import keys_of
 
-    return experiment.load(file, overrides or ())
+    return experiment.load(file, overrides or (), keys_of=keys_of)
 
 
 def _train(

@@ -906,6 +906,9 @@ def _architecture(options: Any, schema: Schema, client: ClientId | None) -> Any:
     return options.architecture
 
 
+_TASKS: Final = ("binary", "multiclass", "regression")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """What an algorithm trains.
@@ -918,14 +921,14 @@ class Model:
     Raises
     ------
     AlgorithmError
-        If `predict` is left out and the model is not linear.
+        If `predict` is left out and the model is not linear, or a task is none.
     """
 
     predict: Callable[[Any, Block], Array] = _linear_scores
     additive: bool = False
     # one linear model of all columns, linear models or networks of each client
     kind: Literal["linear", "client_linear", "networks"] = "networks"
-    tasks: tuple[str, ...] = ("binary", "multiclass", "regression")  # of the labels it learns
+    tasks: tuple[str, ...] = _TASKS  # of the labels it learns
     own_feature_space: bool = False  # whether each client may have columns of its own alone
     row_weights: bool = False  # whether the weights of rows multiply their losses
     # state -> the parameters of the client's own network by name
@@ -944,6 +947,13 @@ class Model:
     join: Callable[[Clients, Any, Array], None] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.tasks, str):
+            raise AlgorithmError(
+                f"tasks is the text {self.tasks!r}; write a tuple: tasks=({self.tasks!r},)."
+            )
+        for task in self.tasks:
+            if task not in _TASKS:
+                raise AlgorithmError(f"tasks names {task!r}; {nearest(task, _TASKS)}.")
         if self.kind != "linear" and self.predict is _linear_scores:
             raise AlgorithmError(f"A model of kind {self.kind!r} needs its own `predict`; give it.")
 

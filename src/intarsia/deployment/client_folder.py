@@ -27,6 +27,7 @@ from intarsia.errors import (
     ExperimentError,
     IntarsiaError,
     PolicyError,
+    lacks,
     printable,
 )
 from intarsia.privacy.keys.secret_file import drawn_once
@@ -72,9 +73,10 @@ def read_settings(folder: Path) -> SiteSettings:
     """Return the settings in a site's folder; ExperimentError if they are wrong, or absent."""
     path = folder / "site.toml"
     if not path.exists():
-        raise ExperimentError(
-            f"{folder} holds no site.toml; give the folder of a site that was set up for it."
-        )
+        said = f"{folder} holds no site.toml"
+        if not folder.parent.is_dir():  # of the kit
+            said = lacks(folder.parent, "")
+        raise ExperimentError(f"{said}; give the folder of a site that was set up for it.")
     tree = read_toml(path, "a site's file", ("site", "table", "policy"))
     own = dict(tree.get("site", {}))
     for file in ("key", "dictionary"):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.engines.remote.caller import RetryPolicy
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, lacks
 
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
@@ -183,8 +183,8 @@ def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
     path = kit / "local" / _SITES
     if not is_of_server(kit):
         raise ExperimentError(
-            f"{kit} is no kit of a server; give the folder server that `intarsia federation "
-            "provision` wrote."
+            f"{lacks(kit, 'is no kit of a server')}; give the folder server that `intarsia "
+            "federation provision` wrote."
         )
     found = json.loads(path.read_text(encoding="utf-8"))
     patience = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")

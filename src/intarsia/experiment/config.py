@@ -12,8 +12,9 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,9 +24,9 @@ from annotated_types import Ge
 from intarsia.core import settings
 from intarsia.core.algorithm import Algorithm
 from intarsia.data.labels import LabelSettings
-from intarsia.data.reader import located
+from intarsia.data.reader import ENDINGS, ending_of, located
 from intarsia.data.source import Source
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.experiment import search
 from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
@@ -48,6 +49,8 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
         keys = {key: table for table, own in known.items() for key in own}
         near = difflib.get_close_matches(key.strip(), keys, n=1, cutoff=0.8) if equals else []
         example = f"{keys[near[0]]}.{near[0]}={text}" if near else "experiment.rounds=50"
+        if equals and parts == ["algorithm"]:
+            example = f"algorithm.name={text}"
         raise ExperimentError(
             f"-c {override!r} is not of the form table.key=value; write e.g. -c {example}."
         )
@@ -422,13 +425,16 @@ def load(
     overrides: Sequence[str] = (),
     parties: Sequence[str] = (),
     algorithm: str = "",
+    keys_of: Callable[[str], Collection[str]] | None = None,
 ) -> Experiment:
     """Return the experiment that a TOML file describes.
 
     `overrides` are `key=value` texts such as "experiment.rounds=50" or "client.bank.path=x.csv" (a
     client by its name or its number from 0); a value is read as TOML, else as text. `parties` are
     those of a federation whose tables lie elsewhere: a file without data means all of them.
-    `algorithm` is that of a file that names none.
+    `algorithm` is that of a file that names none. `keys_of` returns the hyperparameters of an
+    algorithm by its name: where an override names another one, those of the file's that it does not
+    have are left out, with a warning.
 
     Raises
     ------
@@ -436,12 +442,23 @@ def load(
         If the file cannot be read, is not TOML, or a key or a value is wrong.
     """
     path = Path(path)
-    if path.suffix.lower() in (".csv", ".tsv", ".parquet") and path.is_file():
+    if ending_of(path) in ENDINGS and path.is_file():
         raise ExperimentError(
             f"{path} is a table, and {_FILE} is TOML that names tables; let intarsia init {path} "
             "write one."
         )
+    if path.is_dir():
+        begun = (path / "experiment.json").is_file()
+        what = "the output folder of a run" if begun else "a folder"
+        more = f", or go on with that run: intarsia resume {path}" if begun else ""
+        raise ExperimentError(f"{path} is {what}; name {_FILE}, such as mine.toml{more}.")
     tree: Mapping[str, Any] = settings.read_toml(path, _FILE)
+    if tree and tree.keys() <= {"feature", "client"} and not isinstance(tree.get("client"), list):
+        raise ExperimentError(
+            f"{path} is a dictionary, which says what columns are one feature, and no experiment; "
+            f"name {_FILE} whose [alignment] has it: dictionary = {settings.toml_text(path.name)}."
+        )
+    named = tree
     if isinstance(own := tree.get("experiment"), Mapping):
         check_own_cluster(
             own.get("ray", ""),
@@ -451,12 +468,39 @@ def load(
         )
     for override in overrides:
         tree = overridden(tree, override, _ORDER)
+    if keys_of is not None and overrides:
+        tree = _without_others_keys(tree, named, overrides, keys_of)
     own = tree.get("algorithm", {})
     if algorithm and isinstance(own, Mapping) and "name" not in own:
         tree = {**tree, "algorithm": {"name": algorithm, **own}}
     if parties and not tree.keys() & {"client", "dataset"}:
         tree = {**tree, "client": [{"name": name} for name in parties]}
     return from_dict(tree, path.parent, path.stem)
+
+
+def _without_others_keys(
+    tree: Mapping[str, Any],
+    before: Mapping[str, Any],
+    overrides: Sequence[str],
+    keys_of: Callable[[str], Collection[str]],
+) -> Mapping[str, Any]:
+    """Return a file's tables without the hyperparameters of an algorithm that is replaced."""
+    given, was = tree.get("algorithm"), before.get("algorithm")
+    if not isinstance(given, Mapping) or not isinstance(was, Mapping):
+        return tree
+    name, other = given.get("name"), was.get("name")
+    if not isinstance(name, str) or not isinstance(other, str) or name == other:
+        return tree
+    asked = {one.partition("=")[0].strip().removeprefix("algorithm.") for one in overrides}
+    foreign = {*keys_of(other)} - {*keys_of(name)} - asked
+    left = [key for key in given if key in foreign and key != "name"]
+    if left:
+        warnings.warn(
+            f"-c names the algorithm {name!r}, and {listed(left)} in {_FILE} "
+            f"{'is' if len(left) == 1 else 'are'} of {other!r}: left out.",
+            stacklevel=3,
+        )
+    return {**tree, "algorithm": {key: one for key, one in given.items() if key not in left}}
 
 
 def from_dict(

@@ -7,6 +7,9 @@ All parties agree on one file, TOML or CSV. In TOML:
     unit = "years"
     factors = { months = 0.0833 }  # a value in months × 0.0833 is in years
 
+    [feature.sex]
+    ignore_case = true             # of a category: F and f are one value, in small letters
+
     [client.clinic]
     AGE_M = "age"                            # a column of the party, and the feature that it is
     SEX = { feature = "sex" }                # the same
@@ -37,7 +40,7 @@ from intarsia.core.block import ClientId, stored, with_data
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
 from intarsia.data.source import Source
-from intarsia.data.table import Table
+from intarsia.data.table import Category, Table
 from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
 
 _FILE = "the dictionary of [alignment]"
@@ -51,6 +54,7 @@ class Feature:
     type: Literal["number", "category"] | None = None  # None: as the tables have it
     unit: str | None = None
     factors: Mapping[str, float] = field(default_factory=dict[str, float])  # other unit -> factor
+    ignore_case: bool = False  # of a category: levels that differ in case alone are one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,11 @@ class Dictionary:
                         f"{where} has a factor for {unit!r} but no unit; say the unit that a value "
                         "times the factor is in."
                     )
+            if feature.ignore_case and feature.type == "number":
+                raise ExperimentError(
+                    f"{where} is a number with ignore_case, and numbers have no case; remove it, "
+                    'or set type = "category".'
+                )
             if feature.type == "category" and (feature.unit is not None or feature.factors):
                 raise ExperimentError(
                     f"{where} is a category with the unit {feature.unit!r}; remove the unit, or "
@@ -201,9 +210,22 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
         table,
         columns=tuple(names.values()),
         values=_scaled(table.values, [factors[name] for name in table.numeric]),
-        categorical={names[name]: category for name, category in table.categorical.items()},
+        categorical={
+            names[name]: _in_small_letters(category)
+            if dictionary.feature(names[name]).ignore_case
+            else category
+            for name, category in table.categorical.items()
+        },
         groups={group: tuple(names[name] for name in some) for group, some in table.groups.items()},
     )
+
+
+def _in_small_letters(category: Category) -> Category:
+    """Return a category whose levels are written in small letters; those that are one then are."""
+    lower = [level.casefold() for level in category.levels]
+    levels = tuple(sorted(set(lower)))
+    place = np.array([*(levels.index(level) for level in lower), -1], np.int32)
+    return replace(category, codes=place[category.codes], levels=levels)
 
 
 def _check_type(table: Table, name: str, feature: str, dictionary: Dictionary) -> None:

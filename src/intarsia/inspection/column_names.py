@@ -8,7 +8,9 @@ import unicodedata
 # names of columns to predict, the most usual first; without accents, as `words` gives them
 LABELS = (
     *("label", "target", "default", "defaulted", "outcome", "churn", "churned", "diagnosis"),
-    *("fraud", "survived", "died", "readmitted", "response", "class", "event"),
+    *("fraud", "survived", "died", "dead", "deceased", "death", "mortality", "readmitted"),
+    *("readmission", "relapse", "recurrence", "recovered", "cured", "converted", "purchased"),
+    *("attrition", "spam", "response", "class", "event"),
     # German, French, Spanish, Italian, Portuguese, Dutch, Polish, Scandinavian
     *("ziel", "zielvariable", "zielgrosse", "ausfall", "diagnose", "klasse", "ergebnis", "befund"),
     *("kundigung", "kuendigung", "betrug", "abwanderung", "gestorben", "verstorben", "uberlebt"),
@@ -22,6 +24,17 @@ LABELS = (
     *("标签", "目标", "类别", "诊断", "违约", "目的変数", "診断", "結果"),
     "y",
 )
+# of these, the names that say nothing but that a column is to be predicted
+_PLAIN = {
+    *("label", "target", "ziel", "zielvariable", "zielgrosse", "cible", "etiquette", "objetivo"),
+    *("etiqueta", "bersaglio", "obiettivo", "etichetta", "alvo", "rotulo", "doel", "malvariabel"),
+    *("cel", "цель", "метка", "标签", "目标", "目的変数", "y"),
+}
+# columns of two values that are rarely predicted
+_TRAITS = {
+    *("sex", "gender", "geschlecht", "sexe", "genre", "sexo", "genero", "sesso", "genere", "kon"),
+    *("kjonn", "plec", "geslacht", "пол", "性别", "性別"),
+}
 # a label's name may hold these beside other words
 _AS_A_WORD = set(LABELS) - {"y", "class", "event", "label", "klass", "klasse", "classe", "clase"}
 _AS_A_WORD -= {"klasa", "cel", "ziel", "doel", "ergebnis", "resultat", "resultado", "wynik"}
@@ -64,6 +77,17 @@ def is_id(name: str) -> bool:
 def is_amount(name: str) -> bool:
     """Return whether a name is that of an amount."""
     return bool(_AMOUNTS & set(words(name)))
+
+
+def is_trait(name: str) -> bool:
+    """Return whether a name is that of a person's sex, which has two values and is no label."""
+    return bool(_TRAITS & set(words(name)))
+
+
+def is_plain_label(name: str) -> bool:
+    """Return whether a name says that a column is to be predicted, and nothing else."""
+    own = words(name)
+    return len(own) == 1 and own[0] in _PLAIN
 
 
 def label_rank(name: str, *, two: bool) -> int | None:

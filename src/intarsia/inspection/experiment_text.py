@@ -61,7 +61,7 @@ def experiment_text(
         parts += _set("normalise", proposal.normalise, "ids of different tables are the same so")
     if dictionary:
         own = dictionary_of(place).name
-        parts += _set("dictionary", own, "which columns of the tables are one")
+        parts += _set("dictionary", own, "which columns and values are one")
     parts += ["", *_comment('privacy = "masked" in the first line keeps the sums from the server.')]
     every = [one for table in proposal.tables for one in (*table.columns, table.source.label)]
     columns = [one for one in every if one is not None]
@@ -83,7 +83,13 @@ def dictionary_text(proposal: Proposal) -> str:
         if own:
             lines += ["", f"[client.{toml(table.source.name)}]"]
             lines += [f"{toml(name)} = {toml(one)}" for name, one in own.items()]
-    said = "Written by intarsia init: a party's columns, and the feature that each is."
+    for name in proposal.ignore_case:
+        lines += ["", f"[feature.{toml(name)}]"]
+        lines += ["ignore_case = true  # values that differ in case alone are one"]
+    said = (
+        "Written by intarsia init. It is the dictionary of [alignment] of the experiment file: a "
+        "party's columns, and the feature that each is."
+    )
     return "\n".join([*_comment(said), *lines, ""]) if lines else ""
 
 
@@ -139,7 +145,10 @@ def _labels(proposal: Proposal) -> list[str]:
         "",
         "[labels]",
         'task = "multiclass"',
-        *_comment(f"or one class against all others: positive = {toml(classes[-1])}"),
+        *(
+            _comment(f"or one class against all others: positive = {toml(one)}")[0]
+            for one in proposal.usual[-1:]
+        ),
         *(
             _comment(
                 'or, if they are amounts: task = "regression" and loss = "squared", or "poisson"'

@@ -7,7 +7,6 @@ itself (`data.column_types`): what it would refuse is left out, for the reason t
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,22 +21,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
-from intarsia.data.column_types import coded_texts, features_of, ids_of
+from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of, ids_of
 from intarsia.data.labels import MOST_NUMBER_CLASSES, positive_last
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import columns_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
-from intarsia.inspection.column_names import LABELS, is_amount, is_id, label_rank, words
+from intarsia.inspection.column_names import (
+    LABELS,
+    is_amount,
+    is_id,
+    is_plain_label,
+    is_trait,
+    label_rank,
+    words,
+)
+from intarsia.inspection.missing_words import missing_words
 from intarsia.inspection.tails import Tail, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, look, normalised
 
-# for missing values, and what spreadsheets write where a formula failed
-_MARKS = (
-    *("NA", "N/A", "n/a", "#N/A", "<NA>", "NaT", "-", "--", ".", "#NV", "#DIV/0!", "#VALUE!"),
-    *("#WERT!", "#VALEUR!", "#REF!", "#BEZUG!", "#NAME?", "#NUM!", "#ZAHL!", "#NULL!"),
-)
-_MOST_WORDS = 3  # among the numbers of a column, that are taken for such marks
 _TRUTHS = {
     **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
     **dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True),
@@ -47,7 +49,9 @@ _MOST_CODES = 12  # whole numbers of so many different values may be codes
 _LEAST_COUNTS = 5  # different whole numbers that may be seen to be counts of events
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
+_MOST_CLASSES = 10  # of text, of a label that only its name tells from a feature
 _MOST_MISSING = 0.9  # share of a column that is left out
+_MOST_TOLD = 4  # columns that may be the label too
 _LEAST_SHARED = 20  # rows by which two columns are compared
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 
@@ -118,12 +122,13 @@ class Column:
     @property
     def kinds(self) -> str:
         """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
-        if len(self.texts) == 2:
+        many = len({one.casefold() for one in self.texts})
+        if many == 2:
             return "two"
-        few = len(self.texts) <= MOST_NUMBER_CLASSES and len(self.texts) * 2 <= self.rows
-        if len(self.texts) > 2 and few and (self.figures is None or self.whole):
+        few = many <= MOST_NUMBER_CLASSES and many * 2 <= self.rows
+        if many > 2 and few and (self.figures is None or self.whole):
             return "few"
-        return "numbers" if self.figures is not None and len(self.texts) > 2 else ""
+        return "numbers" if self.figures is not None and many > 2 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +170,7 @@ class Proposal:
     tables: tuple[TableProposal, ...]
     normalise: tuple[Rule, ...]  # of [alignment]
     notes: tuple[str, ...]  # sentences that whoever knows the data is to check
+    ignore_case: tuple[str, ...] = ()  # features whose values differ in case alone
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -177,6 +183,12 @@ class Proposal:
         """Return that of two classes which a run takes for +1; None: there are not two."""
         classes = self.classes
         return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+
+    @property
+    def usual(self) -> tuple[str, ...]:
+        """Return the classes that enough rows have for their words to stand in a file."""
+        rows = self._rows_of_classes or Counter[str]()
+        return tuple(one for one in self.classes or () if rows[one] >= LEAST_ROWS)
 
     @property
     def rarer(self) -> str | None:
@@ -192,13 +204,7 @@ class Proposal:
         labels = [one.columns[str(one.source.label)] for one in found]
         if not found or any(one.kinds == "numbers" for one in labels):
             return None
-        rows: Counter[str] = Counter()
-        for one, own in zip(found, labels, strict=True):
-            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
-            for text, count in zip(own.texts, counts, strict=True):
-                name = canonical(text)
-                rows[str(one.source.label_map.get(name, name))] += int(count)
-        return rows
+        return _rows_by_class(self.tables)
 
 
 def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str] = ()) -> Proposal:
@@ -231,7 +237,8 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
                 + "; ".join(f"{name!r} {why}" for name, why in one.left_out.items()),
                 "mend one of them, or leave the table out",
             )
-    return Proposal(tuple(tables), rules, tuple(notes))
+    ignore_case = _alike_but_for_case(tables, notes)
+    return Proposal(tuple(tables), rules, tuple(notes), ignore_case)
 
 
 def client_names(paths: Sequence[Path]) -> dict[str, Path]:
@@ -279,7 +286,7 @@ def _look(source: Source) -> TableProposal:
             texts[name] = coded_texts(values, name, source)
         except TableError as problem:
             left_out[name] = _said(problem, name)
-    source, reasons = _spelled(source, {name: own for name, (_, own) in texts.items()})
+    source, reasons = _spelled(source, texts)
     columns = {
         name: _column(name, codes, own, frame.column(name), source)
         for name, (codes, own) in texts.items()
@@ -339,29 +346,21 @@ def _column(
 
 
 def _spelled(
-    source: Source, texts: Mapping[str, Sequence[str | None]]
+    source: Source, texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]]
 ) -> tuple[Source, dict[str, str]]:
     """Return a source with the way in which its numbers and missing values are written."""
     reasons: dict[str, str] = {}
     if source.encoding is not None:
         reasons["encoding"] = "the file is not UTF-8"
-    given = {name: [one for one in own if one is not None] for name, own in texts.items()}
-    bare = {name: [one for one in own if one not in _MARKS] for name, own in given.items()}
-    marks = [
-        mark
-        for mark in _MARKS
-        if any(
-            mark in own and (spellings_of(bare[name]) or mark not in "-.")
-            for name, own in given.items()
-        )
-    ]
-    marks += [one for one in _words_among_numbers(given) if one not in marks]
-    bare = {name: [one for one in own if one not in marks] for name, own in bare.items()}
-    if marks:
-        reasons["missing"] = (
-            f"{listed(marks)} seem{'s' * (len(marks) == 1)} to mean a missing value too"
-        )
-        source = replace(source, missing=(*source.missing, *marks))
+    words = missing_words(texts)
+    if more := [one for one in words if one not in source.missing]:
+        seem = "seem" if len(more) > 1 else "seems"
+        reasons["missing"] = f"{listed(more)} {seem} to mean a missing value too"
+        source = replace(source, missing=(*source.missing, *more))
+    bare = {
+        name: [one for one in own if one is not None and one not in words]
+        for name, (_, own) in texts.items()
+    }
     fits = {name: spellings_of(own) for name, own in bare.items() if own}
     odd = {name: own for name, own in fits.items() if own and (".", None) not in own}
     if not odd:
@@ -386,28 +385,6 @@ def _spelled(
     if thousands is not None:
         reasons["thousands"] = f"as in column {first!r}"
     return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
-
-
-def _words_among_numbers(given: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the few words of columns whose other values are all numbers, finite ones.
-
-    A word has no figure in it, or is a number that is infinite, as "inf" and "1e400" are.
-    """
-    found: dict[str, None] = {}
-    for name, own in given.items():
-        if is_id(name):  # such as the word before a total
-            continue
-        others = [one for one in own if one not in _MARKS]
-        words = [
-            one
-            for one in others
-            if math.isinf(number(one) or 0.0)
-            or not (re.search(r"\d", one) or number(one) is not None)
-        ]
-        rest = [one for one in others if one not in words]
-        if 0 < len(words) <= _MOST_WORDS and len(rest) >= 10 and spellings_of(rest):
-            found |= dict.fromkeys(words)
-    return list(found)
 
 
 def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:
@@ -742,31 +719,56 @@ def _with_labels(
         if not own:
             found.append(one)
             continue
-        one = one.with_keys({"label": why}, label=own[0])
+        one = one.with_keys({}, label=own[0])
         for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
             one = one.without(name, f"may be a label too: --label {name} takes it instead")
-        found.append(one)
+        others = [] if wanted else _alternatives(one)
+        more = f"; {listed(others, _MOST_TOLD)} may be it too" if others else ""
+        found.append(one.with_keys({"label": why + more}))
     return _without_other_labels(_with_one_spelling(found), matched)
 
 
 def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
-    """Return the tables with labels mapped to those of the first, where they say no and yes."""
+    """Return the tables with labels mapped to one spelling: of no and yes, and of words by case.
+
+    It is the first table's for no and yes, and what most rows have of words that differ in case.
+    """
+    rows = _rows_by_class(tables)
+    usual: dict[str, str] = {}  # class in small letters -> how most rows write it
+    for text in sorted(rows, key=lambda text: -rows[text]):
+        usual.setdefault(text.casefold(), text)
     found: list[TableProposal] = []
     first: dict[bool, str] = {}
     for one in tables:
-        own = (
-            [canonical(text) for text in one.columns[str(one.source.label)].texts]
-            if _labelled(one)
-            else []
-        )
-        said = {_TRUTHS[text.casefold()]: text for text in own if text.casefold() in _TRUTHS}
-        if len(own) == len(said) == 2:
-            first = first or said
-            named = {said[truth]: first[truth] for truth in said if said[truth] != first[truth]}
-            if named:
-                one = one.with_keys({"label_map": "as the others write it"}, label_map=named)
+        own = one.columns[str(one.source.label)].texts if _labelled(one) else ()
+        written = [canonical(text) for text in own]
+        said = {text: _TRUTHS.get(text.casefold()) for text in written}
+        named = {text: usual[text.casefold()] for text in written}
+        why = "the same class, whatever the case"
+        if {*said.values()} == {False, True}:
+            first = first or {
+                bool(said[text]): usual[text.casefold()] for text in reversed(written)
+            }
+            named, why = (
+                {text: first[bool(said[text])] for text in written},
+                "as the others write it",
+            )
+        if named := {text: to for text, to in named.items() if to != text}:
+            one = one.with_keys({"label_map": why}, label_map=named)
         found.append(one)
     return found
+
+
+def _rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
+    """Return how many rows have each label, as the tables write them."""
+    rows: Counter[str] = Counter()
+    for one in tables:
+        if _labelled(one):
+            own = one.columns[str(one.source.label)]
+            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+            for text, count in zip(own.texts, counts, strict=True):
+                rows[str(one.source.label_map.get(canonical(text), canonical(text)))] += int(count)
+    return rows
 
 
 def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
@@ -775,7 +777,7 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
     A name that is a label's goes first, then the only column of two values, then the one of them
     that stands last in its table, then numbers called y.
     """
-    ranked: list[tuple[int, int, int, str]] = []
+    ranked: list[tuple[int, int, int, int, str]] = []
     twos: list[str] = []
     last: dict[str, None] = {}
     weak: list[str] = []
@@ -798,24 +800,27 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
             if rank is not None and kind == 2 and words(column.name) == ["y"]:
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
-                ranked.append((rank, kind, -place, column.name))
+                ranked.append((_doubt(column), rank, kind, -place, column.name))
         if own and own[-1].kinds == "two" and own[-1].name == list(one.columns)[-1]:
             last[own[-1].name] = None
-    if ranked:
-        return [min(ranked)[-1]], "by its name"
+    best = min(ranked, default=None)
+    if best is not None and best[0] < _DOUBTFUL:
+        return [best[-1]], "by its name"
     if any(not one.columns for one in tables):  # files with labels of their own
         return [], ""
-    if alike:
+    if alike and best is None:
         raise ExperimentError(
             f"The column {alike[0][0]!r} is named like a label and has {alike[0][1]!r} in every "
             "row that has one, so that there is nothing to tell apart; give tables with rows of "
             "both classes, or say which other column is to be predicted: --label COLUMN."
         )
     found = list(dict.fromkeys(twos))
-    if len(found) == 1:
+    if len(found) == 1 and not is_trait(found[0]):
         return found, "the only column of two values"
-    if len(last) == 1:
+    if len(last) == 1 and not is_trait(*last):
         return list(last), "the last column, of two values"
+    if best is not None:
+        return [best[-1]], "by its name"
     if weak:
         return [weak[0]], "by its name"
     every = list(dict.fromkeys(name for one in tables for name in one.columns))
@@ -824,6 +829,20 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
         f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
         "column is to be predicted: --label COLUMN."
     )
+
+
+_DOUBTFUL = 2
+
+
+def _doubt(column: Column) -> int:
+    """Return how doubtful a column is that is named like a label: 0, 1, or 2 the most.
+
+    `diagnosis` and `class` are names of features as well, mostly of many values.
+    """
+    if is_plain_label(column.name) or column.kinds == "two":
+        return 0
+    text = column.figures is None
+    return _DOUBTFUL if text and len(column.texts) > _MOST_CLASSES else 1
 
 
 def _label_rank(column: Column) -> int | None:
@@ -841,6 +860,14 @@ def _other_labels(one: TableProposal) -> Iterator[str]:
         weak = own.name.casefold() in ("class", "event", "response", "klasse", "classe", "clase")
         if own.name != one.source.label and named is not None and own.kinds == "two" and not weak:
             yield own.name
+
+
+def _alternatives(one: TableProposal) -> list[str]:
+    """Return the columns beside the label that may be it: named like one, or of two values."""
+    others = [own for own in one.columns.values() if own.kinds and own.name != one.source.label]
+    others = [own for own in others if own.name != one.source.id and not is_trait(own.name)]
+    named = [own.name for own in others if _label_rank(own) is not None]
+    return list(dict.fromkeys((*named, *(own.name for own in others if own.kinds == "two"))))
 
 
 def _other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
@@ -955,7 +982,10 @@ def _unfit(own: Column, source: Source) -> str:
 
 def _said(problem: TableError, name: str) -> str:
     """Return what is wrong with a column, without its name."""
-    return problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+    said = problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+    if said.startswith("mixes numbers and text"):
+        said += "; correct it, or add it to missing, and take the column out of exclude"
+    return said
 
 
 def _named_alike(
@@ -971,12 +1001,18 @@ def _named_alike(
         for own in one.features:
             holders.setdefault(look(own.name), {}).setdefault(own.name, []).append(one.source.name)
     by_name = {one.source.name: one for one in tables}
-    same: dict[str, str] = {}  # what is written otherwise, in words
+    several: list[str] = []  # what nobody can tell, in words
+    same: dict[str, str] = {}  # what is written otherwise
     other: dict[str, str] = {}
     for some in holders.values():
         held = [name for names in some.values() for name in names]
         kept = max(some, key=lambda name: len(some[name]))
-        if len(some) == 1 or len(set(held)) < len(held):
+        if len(some) == 1:
+            continue
+        if len(set(held)) < len(held):  # a table tells them apart
+            by_table = [{name for name in some if of in some[name]} for of in dict.fromkeys(held)]
+            if any(one.isdisjoint(two) for one, two in combinations(by_table, 2)):
+                several.append(" and ".join(f"{name!r} at {_and(some[name])}" for name in some))
             continue
         for name, client in ((name, of) for name, its in some.items() for of in its):
             if name == kept:
@@ -1000,6 +1036,12 @@ def _named_alike(
             f"names look alike and shared rows have other values, so that one is left out: "
             f"{_and([*other])}; rename what is a column of its own in its table."
         )
+    if several:
+        notes.append(
+            "names look alike, and one table has several of them, so that each is a column of its "
+            f"own: {'; '.join(several)}; give columns that are one the same name, or say so in a "
+            "dictionary of [alignment]."
+        )
     return [*by_name.values()]
 
 
@@ -1010,7 +1052,8 @@ def _says_other(
     first, second = matched.rows(one.source.name, other.source.name)
     a, b = one.columns[name].canonical[first], other.columns[kept].canonical[second]
     known = (a != "") & (b != "")
-    return int(known.sum()) >= _LEAST_SHARED and bool((a == b)[known].mean() < 0.5)
+    same = np.char.lower(a) == np.char.lower(b)
+    return int(known.sum()) >= _LEAST_SHARED and bool(same[known].mean() < 0.5)
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
@@ -1018,13 +1061,33 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     levels: dict[str, set[str]] = {}
     for one in tables:
         for own in one.features:
-            levels.setdefault(one.feature(own), set()).update(map(canonical, own.texts))
+            written = (canonical(text).casefold() for text in own.texts)
+            levels.setdefault(one.feature(own), set()).update(written)
     found = []
     for one in tables:
         for own in one.features:
             if len(levels[one.feature(own)]) == 1:
                 one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
         found.append(one)
+    return found
+
+
+def _alike_but_for_case(tables: Sequence[TableProposal], notes: list[str]) -> tuple[str, ...]:
+    """Return the features of text with values that differ in case alone, as "m" and "M" do."""
+    levels: dict[str, set[str]] = {}
+    for one in tables:
+        for own in one.features:
+            if own.figures is None or own.name in one.source.categorical:
+                levels.setdefault(one.feature(own), set()).update(map(canonical, own.texts))
+    found = tuple(
+        name for name, some in levels.items() if len({one.casefold() for one in some}) < len(some)
+    )
+    if found:
+        notes.append(
+            f"values of {_and([*map(repr, found)])} differ in case alone, and are taken for one: "
+            "ignore_case in the dictionary of [alignment]; take it out there where case tells "
+            "them apart."
+        )
     return found
 
 

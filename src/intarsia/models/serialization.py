@@ -27,7 +27,14 @@ from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.npz import check_npz
 from intarsia.core.plugins import check_allowed
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
-from intarsia.errors import CheckpointError, ExperimentError, IntarsiaError, first_line, nearest
+from intarsia.errors import (
+    CheckpointError,
+    ExperimentError,
+    IntarsiaError,
+    first_line,
+    lacks,
+    nearest,
+)
 from intarsia.models.linear_parameters import LinearParameters, as_lists, levels_of
 
 if TYPE_CHECKING:  # the one imports scikit-learn, the other torch: each is there when it is needed
@@ -148,9 +155,7 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
         )
     parent = folder.parent
     if not parent.is_dir():
-        raise CheckpointError(
-            f"{str(parent)!r} is not a folder; give the output folder of a finished run."
-        )
+        raise CheckpointError(f"{lacks(parent, '')}; give the output folder of a finished run.")
     begun = (parent / "experiment.json").is_file() and not (parent / "result.json").is_file()
     if not path.is_file() and begun:
         raise CheckpointError(

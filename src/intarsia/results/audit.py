@@ -17,7 +17,7 @@ from intarsia.core.algorithm import Sends
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import check_kind, parse_json
-from intarsia.errors import CheckpointError
+from intarsia.errors import CheckpointError, lacks
 from intarsia.results.checkpoint import Checkpoints
 
 _OF = {
@@ -312,10 +312,8 @@ def load(folder: Path) -> Audit:
             f"{path} cannot be read as an audit ({type(problem).__name__}: {problem}); run the "
             "experiment again with --overwrite."
         ) from None
-    raise CheckpointError(
-        f"{folder} holds neither audit.json nor a checkpoint with what crossed; give the output "
-        "folder of a run."
-    )
+    said = lacks(folder, "holds neither audit.json nor a checkpoint with what crossed")
+    raise CheckpointError(f"{said}; give the output folder of a run.")
 
 
 def _privacy(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.core.json_text import check_kind, parse_json
-from intarsia.errors import CheckpointError, ExperimentError
+from intarsia.errors import CheckpointError, ExperimentError, lacks
 from intarsia.results.result import load
 from intarsia.results.run_folder import described
 
@@ -76,7 +76,8 @@ def history_of(folder: Path, name: str = "") -> Course:
     """
     path = folder / "history.jsonl"
     if not path.is_file():
-        raise CheckpointError(f"{folder} holds no history.jsonl; give the output folder of a run.")
+        said = lacks(folder, "holds no history.jsonl")
+        raise CheckpointError(f"{said}; give the output folder of a run.")
     known: dict[str, dict[int, float]] = {"accuracy": {}, "loss": {}, "gap_relative": {}}
     begun: dict[str, int] = {}
     reached: dict[str, float] = {}

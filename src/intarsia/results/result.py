@@ -17,7 +17,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.json_text import check_kind, parse_json
 from intarsia.core.settings import frozen
 from intarsia.core.text_tables import Part, as_html, as_text
-from intarsia.errors import CheckpointError
+from intarsia.errors import CheckpointError, lacks
 from intarsia.maths.figures import (
     CalibrationBin,
     Figures,
@@ -389,7 +389,7 @@ def load(folder: Path | str) -> Result:
 
 def _missing(folder: Path) -> str:
     if not folder.is_dir():
-        return f"{str(folder)!r} is not a folder; give the output folder of a finished run."
+        return f"{lacks(folder, '')}; give the output folder of a finished run."
     if (folder / "experiment.json").is_file():
         return f"{folder} holds an unfinished run; finish it first: intarsia resume {folder}"
     for name, what in _OTHERS.items():

@@ -25,7 +25,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.json_text import parse_json
 from intarsia.core.plugins import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
-from intarsia.errors import CheckpointError, KeyMaterialError, listed
+from intarsia.errors import CheckpointError, KeyMaterialError, lacks, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.privacy.keys.secret_file import read_private, write_private
@@ -193,9 +193,8 @@ def describe(folder: Path, allow_modules: Collection[str] | None = ()) -> Experi
     """
     path = folder / "experiment.json"
     if not path.is_file():
-        raise CheckpointError(
-            f"{folder} holds no experiment.json; give the output folder of a run that was stopped."
-        )
+        said = lacks(folder, "holds no experiment.json")
+        raise CheckpointError(f"{said}; give the output folder of a run that was stopped.")
     remedy = "run the experiment again with --overwrite"
     try:
         tree = parse_json(path.read_text(encoding="utf-8"))

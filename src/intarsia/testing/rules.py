@@ -483,6 +483,13 @@ def ends_as_it_should(trial: Trial) -> Iterator[str]:
         for name, value in vars(info).items():
             if isinstance(value, float) and np.isnan(value):
                 yield f"{name} is NaN after round {number}"
+    for info in (*found.infos, found.conclusion.info):
+        if info.primal is not None and info.dual is not None and _swapped(info.primal, info.dual):
+            yield (
+                f"primal is {info.primal:.6g} and dual {info.dual:.6g}, which bounds it from "
+                "below; give RoundMetrics.certified the model's objective first, then its bound"
+            )
+            break
     weights = found.conclusion.weights
     wanted = (outputs, len(trial.schema.features))
     if weights is not None:
@@ -496,6 +503,11 @@ def ends_as_it_should(trial: Trial) -> Iterator[str]:
         wanted = (outputs, len(trial.schema.samples.own(name)))
         yield from _unlike(one, wanted, f"what predict says at {name}", "outputs and samples")
     yield from _grown(trial, scores)
+
+
+def _swapped(primal: float, dual: float) -> bool:
+    """Return whether a lower bound is above what it bounds, beyond rounding."""
+    return dual - primal > NEAR * max(abs(primal), abs(dual), 1e-9)
 
 
 def _grown(trial: Trial, scores: Mapping[ClientId, Array]) -> Iterator[str]:

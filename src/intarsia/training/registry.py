@@ -27,6 +27,7 @@ from intarsia.errors import (
     AlgorithmError,
     ExperimentError,
     IntarsiaError,
+    SealedError,
     first_line,
     listed,
     nearest,
@@ -89,6 +90,11 @@ def algorithm_named(name: str) -> Algorithm | Baseline:
         algorithm: Algorithm = getattr(importlib.import_module(module), found)
         return algorithm
     raise ExperimentError(f"[algorithm] name is {name!r}; {nearest(name, algorithm_names())}.")
+
+
+def keys_of(name: str) -> frozenset[str]:
+    """Return the hyperparameters of an algorithm by its name; errors as for `algorithm_named`."""
+    return frozenset(one.name for one in dataclasses.fields(algorithm_named(name).hyperparameters))
 
 
 def algorithm_names() -> list[str]:
@@ -156,9 +162,9 @@ def errors_placed(description: Experiment) -> Iterator[None]:
     """
     try:
         yield
-    except IntarsiaError:
-        raise
     except Exception as problem:  # whatever that code raises
+        if isinstance(problem, IntarsiaError) and not isinstance(problem, SealedError):
+            raise
         algorithm = kind_of(description)
         if not isinstance(algorithm, Algorithm) or algorithm.name in built_in():
             raise

@@ -1,0 +1,75 @@
+"""Tell which words of a table stand for a missing value.
+
+They come to stand in the experiment file, which others may get, and the word of one cell may say
+something of one row. So they are well-known words for missing values, or words of several cells.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data.column_types import LEAST_ROWS
+from intarsia.data.parsing import number, spellings_of
+from intarsia.inspection.column_names import is_id
+
+# wherever they stand, in small letters; and what spreadsheets write where a formula failed
+_ALWAYS = {
+    *("na", "n/a", "#n/a", "<na>", "nat", "--", "---", "#nv", "#div/0!", "#value!", "#wert!"),
+    *("#valeur!", "#ref!", "#bezug!", "#name?", "#num!", "#zahl!", "#null!"),
+}
+# in a column whose other values are numbers, in several languages
+_AMONG_NUMBERS = {
+    *("-", "–", "—", ".", "..", "...", "*", "/", "?", "??", "none", "nil", "nul", "unknown"),
+    *("unk", "missing", "n.a.", "n. a.", "n.d.", "n/d", "nd", "n.s.", "n/k", "not available"),
+    *("not known", "not measured", "not done", "pending", "empty", "blank", "(blank)", "(null)"),
+    *("k.a.", "k. a.", "keine angabe", "unbekannt", "fehlt", "fehlend", "leer", "n.v.", "o.a."),
+    *("inconnu", "non renseigné", "manquant", "nr", "s/d", "s.d.", "sin dato", "desconocido"),
+    *("non noto", "sconosciuto", "desconhecido", "sem dados", "onbekend", "ukjent", "okänd"),
+    *("brak", "b/d", "нет", "н/д", "нет данных", "неизвестно", "无", "未知", "不明", "なし"),
+}
+_INFINITE = re.compile(r"[+-]?(inf(inity)?|\d{1,3}(\.\d*)?e\+?\d{3,4})", re.IGNORECASE)
+_MOST_WORDS = 3  # among the numbers of a column, that are taken for missing and not well known
+_LEAST_NUMBERS = 10  # different ones, beside such words
+
+
+def missing_words(
+    texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]],
+) -> list[str]:
+    """Return the words of a table that stand for a missing value, beside those that always do.
+
+    `texts` has the codes (rows,) of each column, and its texts.
+    """
+    found: dict[str, None] = {}
+    cells: Counter[str] = Counter()
+    for name, (codes, own) in texts.items():
+        given = [one for one in own if one is not None]
+        always = [one for one in given if one.casefold() in _ALWAYS]
+        found |= dict.fromkeys(always)
+        others = [one for one in given if one not in always]
+        words = [one for one in others if _is_word(one)]
+        rest = [one for one in others if one not in words]
+        if not words or not rest or not spellings_of(rest):
+            continue
+        known = [
+            one for one in words if one.casefold() in _AMONG_NUMBERS or _INFINITE.fullmatch(one)
+        ]
+        found |= dict.fromkeys(known)
+        # such as the word before a total
+        if len(rest) < _LEAST_NUMBERS or len(words) - len(known) > _MOST_WORDS or is_id(name):
+            continue
+        rows = np.bincount(codes[codes >= 0], minlength=len(own)).tolist()
+        count = dict(zip(own, rows, strict=True))
+        cells.update({one: count[one] for one in words if one not in known})
+    return [*found, *(one for one, many in cells.items() if many >= LEAST_ROWS)]
+
+
+def _is_word(text: str) -> bool:
+    """Return whether a text is none of a number's: it has no figure, or says an infinite one."""
+    figure = number(text)
+    return math.isinf(figure) if figure is not None else not re.search(r"\d", text)
