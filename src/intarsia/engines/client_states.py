@@ -102,6 +102,13 @@ class States(Mapping[ClientId, Any]):
             else:
                 self._inside -= size
 
+    def snapshot(self) -> States:
+        """Return the states as they are now; those in the file stay there, and are read from it."""
+        found = States(self.budget, self._folder)
+        found._held, found._sizes = dict(self._held), dict(self._sizes)
+        found._mapped, found._rows, found._inside = set(self._mapped), self._rows, self._inside
+        return found
+
     def size(self, client: ClientId) -> int:
         """Return the bytes of a client's state."""
         return _size(self._held[client])

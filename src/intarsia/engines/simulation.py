@@ -181,6 +181,11 @@ class Simulation:
         """Return every client's state as it is now, to look at it or to put it back later."""
         return dict(self.states)
 
+    def last_states(self) -> States:
+        """Return every client's state when training is over, where it lies; other processes end."""
+        self._go_on_alone()
+        return self._host.states.snapshot()
+
     def set_states(self, states: Mapping[ClientId, Any]) -> None:
         """Put back every client's state."""
         self._go_on_alone(kept=[one for one in self._blocks if one not in states])

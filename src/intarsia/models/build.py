@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,29 @@ if TYPE_CHECKING:
     from intarsia.algorithms.networks.architecture import Arrays
     from intarsia.models.networks import ClientNetwork, Networks
     from intarsia.models.serialization import LinearModels
+
+V = TypeVar("V")
+
+
+class OnDemand(Mapping[ClientId, V]):
+    """What is made for a client each time when it is asked for, and kept nowhere."""
+
+    def __init__(self, clients: Collection[ClientId], make: Callable[[ClientId], V]) -> None:
+        self._clients, self._make = dict.fromkeys(clients), make
+
+    def __getitem__(self, client: ClientId) -> V:
+        if client not in self._clients:
+            raise KeyError(client)
+        return self._make(client)
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._clients
 
 
 def linear_model(
@@ -120,13 +143,13 @@ def client_networks(
 ) -> Networks:
     """Return the clients' networks and the server's, on the features as the tables have them.
 
-    `architecture` gives that of a client, or of the server (None).
+    `architecture` gives that of a client, or of the server (None). Where the parameters are made
+    on demand, because they fill more memory than they may, so are the networks.
     """
     # here: it imports torch
     from intarsia.models.networks import ClientNetwork, Networks
 
-    found: dict[ClientId, ClientNetwork] = {}
-    for client, own in parameters.items():
+    def network(client: ClientId) -> ClientNetwork:
         names = _names(schema, client)
         kept = np.array([name != INTERCEPT for name in names], bool)
         made_of = architecture(client)
@@ -135,8 +158,8 @@ def client_networks(
         features = _in_tables(schema, [client], sort=False)
         place = {name: at for at, name in enumerate(names)}
         order = np.array([place[name] for name in features], np.intp)
-        own = made_of.reordered(own, ~kept, np.cumsum(kept)[order] - 1)
-        found[client] = ClientNetwork(
+        own = made_of.reordered(parameters[client], ~kept, np.cumsum(kept)[order] - 1)
+        return ClientNetwork(
             labels=schema.labels,
             features=features,
             means=_average(scaling[client])[order],
@@ -146,6 +169,10 @@ def client_networks(
             levels_=_levels(schema, [client], features),
             centres_=_unless_alike(scaling[client].mean[order], _average(scaling[client])[order]),
         )
+
+    found: Mapping[ClientId, ClientNetwork] = OnDemand(parameters, network)
+    if not isinstance(parameters, OnDemand):
+        found = dict(found)
     if server is None:
         return Networks(algorithm, found)
     return Networks(algorithm, found, server_network(schema, architecture(None), server, scaling))

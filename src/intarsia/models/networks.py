@@ -189,9 +189,13 @@ class Networks(ClientModels[ClientNetwork]):
         """Return the parameters that are the same at all clients of several."""
         if len(self._models) < 2:
             return {}
-        first, *others = [network.parameters for network in self._models.values()]
-        return {
-            name: values
-            for name, values in first.items()
-            if all(name in one and np.array_equal(one[name], values) for one in others)
-        }
+        first, *others = self._models
+        found = dict(self._models[first].parameters)
+        for other in others:
+            own = self._models[other].parameters  # of one at a time: all may be beyond memory
+            found = {
+                name: one
+                for name, one in found.items()
+                if name in own and np.array_equal(own[name], one)
+            }
+        return found

@@ -67,7 +67,7 @@ class ClientModels(Mapping[ClientId, M]):
 
     def __init__(self, algorithm: str, models: Mapping[ClientId, M]) -> None:
         self.algorithm = algorithm
-        self._models = dict(models)
+        self._models = models
 
     def __getitem__(self, client: ClientId) -> M:
         if client not in self._models:

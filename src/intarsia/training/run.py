@@ -612,7 +612,9 @@ class InThisProcess:
         if not isinstance(engine, Simulation) or model.kind == "linear":
             return
         extract = model.network if model.kind == "networks" else model.own_weights
-        self.parameters = {name: extract(one) for name, one in engine.get_states().items()}
+        states = engine.last_states()
+        own = models.OnDemand(states, lambda name: extract(states[name]))
+        self.parameters = own if states.mapped else dict(own)
 
     def model(
         self, plan: Plan, schema: Schema, outcome: Outcome

@@ -152,6 +152,24 @@ def test_states_on_disk_give_the_same_bits_and_can_be_gone_on_from(tmp_path):
     assert intarsia.resume(tmp_path / "run", tables=tables()).metrics == whole.metrics
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_models_of_states_on_disk_are_made_when_asked_for_and_written_alike(workers, tmp_path):
+    inside = intarsia.run(tables=tables(), out=tmp_path / "inside", **FLIC)
+    outside = intarsia.run(
+        tables=tables(), out=tmp_path / "outside", state_megabytes=0, workers=workers, **FLIC
+    )
+    written = sorted(path for path in (tmp_path / "inside/model").rglob("*") if path.is_file())
+    assert len(written) > len(inside.model)
+    for path in written:
+        other = tmp_path / "outside" / path.relative_to(tmp_path / "inside")
+        assert path.read_bytes() == other.read_bytes(), path.name
+    assert isinstance(outside.model["a"].parameters, dict)
+    assert inside.model["a"] is inside.model["a"]
+    assert outside.model["a"] is not outside.model["a"]  # nobody keeps what is beyond the memory
+    with pytest.raises(KeyError, match="no network of a client 'd'"):
+        outside.model["d"]
+
+
 def test_a_setting_of_the_algorithm_with_the_name_of_a_table_is_given_in_a_mapping():
     rest = {key: value for key, value in FLIC.items() if key != "algorithm"}
     chosen = {"name": "flic", "alignment": "transport"}
