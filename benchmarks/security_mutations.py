@@ -361,13 +361,13 @@ MUTATIONS = [
         "protocols/early_stopping.py",
         (
             "femam: the best round is not marked",
-            "keep_best), keeps=True, parties=_all)",
-            "keep_best), parties=_all)",
+            'keep_best), keeps=True, together="all"',
+            'keep_best), together="all"',
             LEVELS,
         ),
         (
             "some alone go back to the best round",
-            "restores=True, parties=_all)",
+            'restores=True, together="all", parties=_all)',
             "restores=True)",
             ROWS_BY_GRADES,
         ),
@@ -547,6 +547,24 @@ MUTATIONS = [
             BETWEEN,
         ),
         (
+            "a model told that is not the one gone back to",
+            "told = tuple(one for one in self.told if one[0] <= sequence)",
+            "told = self.told",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "the best round not among what is told",
+            "if one.restores:\n            before",
+            "if False:\n            before",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "what was told forgotten where the site goes back to",
+            "marks = anchor, *self.kept",
+            "marks = ()",
+            ROWS_BY_GRADES,
+        ),
+        (
             "a second message to what is asked for once",
             "if known != told and not fewer:",
             "if False:",
@@ -560,14 +578,14 @@ MUTATIONS = [
         ),
         (
             "one model of all where some may be away",
-            "counts = everyone if self.complete else self._renews and not fn.protocol",
-            "counts = everyone and self.complete",
+            "counts = one.restores or (fn.alike and self._renews and not fn.protocol)",
+            "counts = False",
             ROWS_BY_GRADES,
         ),
         (
             "a model told anew by what tells none",
-            'before = "" if one.renews and everyone and not self.complete else sums.told',
-            'before = sums.told if self.complete else ""',
+            "elif one.renews and everyone and not self.complete:",
+            "elif not self.complete:",
             ROWS_BY_GRADES,
         ),
         (

@@ -20,7 +20,9 @@ from intarsia.algorithms.linear import fedavg
 from intarsia.core.block import Block, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema
-from intarsia.engines.remote.declared import Declared
+from intarsia.engines import codec
+from intarsia.engines.remote.declared import Declared, Sums
+from intarsia.engines.remote.wire import Answer, Call
 from intarsia.errors import RefusedError, TableError, TamperedError
 from intarsia.maths.figures import CROSS_ENTROPY
 from intarsia.maths.linear import losses
@@ -113,6 +115,30 @@ class Departing:
             self.engine.sum(getattr(own, name), dict.fromkeys(clients, message))
         )
 
+    def send(self, clients, function, message):
+        """Call a function at some clients, and tell these that all are asked"""
+        caller, found = self.made.caller, {}
+        caller.sequence += 1
+        for name in clients:
+            base, anchor = caller.versions[name], caller._anchors[name]
+            call = Call(
+                *(caller.run, caller.sequence, base, anchor, 1, 1, "ask", function, "train"),
+                *(tuple(self.tested), codec.encode(message)),
+            )
+            answer = self.made.lines.sites[name].handle(codec.encode(call))
+            found[name] = codec.decode(answer, Answer).error
+            caller.versions[name] = caller.sequence
+        return found
+
+    def go_back(self, clients):
+        """Let some clients go on from where the round began."""
+        self.made.caller.versions |= {name: self.made.caller._anchors[name] for name in clients}
+
+    def losses(self, factor):
+        """Return the sum of the losses of each client's rows by a model."""
+        w = factor * np.asarray(self.engine.reveal(self.change)).ravel()
+        return {n: np.logaddexp(0, -one.y * (one.x @ w)).sum() for n, one in self.tested.items()}
+
     def margins(self):
         """Return the sizes of the bank's margins in ascending order, by its losses alone."""
         pairs = [[self.graded(sign * t)[1]["bank"] for sign in (1, -1)] for t in FACTORS]
@@ -137,9 +163,10 @@ def test_margins_are_not_read_by_grades_of_many_models(monkeypatch):
         departing.margins()
     monkeypatch.setattr(Declared, "check_number", lambda self, one, reply, call, sums: sums)
     departing = Departing()
+    found = departing.margins()
     w = np.asarray(departing.engine.reveal(departing.change)).ravel()
     truth = np.sort(np.abs(departing.tested["bank"].x @ w))
-    assert departing.margins() == pytest.approx(truth, abs=1e-3)
+    assert found == pytest.approx(truth, abs=1e-3)
 
 
 def test_the_same_grades_tell_nothing_new():
@@ -215,6 +242,44 @@ def test_where_some_may_be_away_a_total_is_not_of_one_that_went_on_alone():
     departing.graded(1.0, totals_only=True)
 
 
+def read_by_going_back():
+    """Return the total where all but the bank went back to another model, and what it is then."""
+    departing = Departing(complete=False)
+    departing.graded(1.0, totals_only=True)
+    departing.engine.begin_round(2)
+    departing.tell(2.0)
+    departing.go_back(("shop", "market"))
+    total, _ = departing.grade(totals_only=True)
+    return total, departing.losses(2.0)["bank"] + sum_of_others(departing.losses(1.0))
+
+
+def sum_of_others(losses):
+    return losses["shop"] + losses["market"]
+
+
+def test_where_some_may_be_away_a_total_is_of_clients_that_went_back_together(monkeypatch):
+    """Else it is of two models, and less the total of one of them it tells the bank's loss."""
+    with pytest.raises(TamperedError):
+        read_by_going_back()
+    back = Sums.back_to
+
+    def telling(self, sequence):
+        return dataclasses.replace(back(self, sequence), told=self.told)
+
+    monkeypatch.setattr(Sums, "back_to", telling)
+    total, mixed = read_by_going_back()
+    assert total.loss * 45 == pytest.approx(mixed, abs=1e-6)
+
+
+def test_clients_that_went_back_together_are_graded_together():
+    departing = Departing(complete=False)
+    before, _ = departing.graded(1.0, totals_only=True)
+    departing.engine.begin_round(2)
+    departing.tell(2.0)
+    departing.go_back(departing.tested)
+    assert departing.grade(totals_only=True)[0] == before
+
+
 @pytest.mark.parametrize("total", ["sum_grades", "count_classes", "sum_scores", "count_scores"])
 def test_where_some_may_be_away_no_total_is_of_one_client(monkeypatch, total):
     departing = Departing(complete=False)
@@ -261,15 +326,79 @@ def test_grades_of_all_are_not_by_the_scores_of_one(name):
     assert any("was not asked" in str(one) for one in departing.made.errors)
 
 
-def test_no_clients_alone_go_back_to_the_best_round():
-    """Grades would be of two models: of the one that is left, and of known ones."""
-    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG))
-    everyone = dict.fromkeys(TESTED, early_stopping.Keep())
-    departing.engine.ask(early_stopping.keep_best, everyone)
-    others = dict.fromkeys(("shop", "market"), early_stopping.Return())
+def returned_alone(complete):
+    """Return the total where all but the bank went back to the best round, and what it is then."""
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
+    departing.graded(1.0, totals_only=True)
+    departing.engine.ask(early_stopping.keep_best, early_stopping.Keep())
+    departing.tell(2.0)
+    others = ("shop", "market")
+    back = departing.send(others, "early_stopping.return_to_best", early_stopping.Return())
+    assert back == {"shop": "", "market": ""}
+    total, _ = departing.grade(totals_only=True)
+    return total, departing.losses(2.0)["bank"] + sum_of_others(departing.losses(1.0))
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_total_is_of_no_clients_that_went_back_to_the_best_round_alone(monkeypatch, complete):
+    with pytest.raises(TamperedError):
+        returned_alone(complete)
+    monkeypatch.setattr(Declared, "told_before", lambda self, fn, call, sums: "")
+    total, mixed = returned_alone(complete)
+    assert total.loss * 45 == pytest.approx(mixed, abs=1e-6)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_total_is_of_no_clients_that_kept_other_models_as_the_best(complete):
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
+    departing.tell(1.0)
+    departing.send(("bank",), "early_stopping.keep_best", early_stopping.Keep())
+    departing.tell(2.0)
+    departing.send(("shop", "market"), "early_stopping.keep_best", early_stopping.Keep())
+    departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
+    with pytest.raises(TamperedError):
+        departing.grade(totals_only=True)
+
+
+def test_a_site_that_keeps_many_rounds_knows_what_it_was_told_at_each_it_goes_back_to():
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=False)
+    keep = "early_stopping.keep_best", early_stopping.Keep()
+    departing.tell(1.0, others=2.0)
+    departing.send(TESTED, *keep)
+    departing.tell(3.0)
+    departing.engine.begin_round(2)
+    for _ in range(12):
+        departing.send(TESTED, *keep)
+        departing.tell(3.0)
+    departing.go_back(TESTED)
+    departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
+    with pytest.raises(TamperedError):
+        departing.grade(totals_only=True)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_clients_that_went_back_to_the_best_round_together_are_graded_together(complete):
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
+    best, _ = departing.graded(1.0, totals_only=True)
+    departing.engine.ask(early_stopping.keep_best, early_stopping.Keep())
+    departing.tell(2.0)
+    departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
+    assert departing.grade(totals_only=True)[0] == best
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (early_stopping.keep_best, early_stopping.Keep()),
+        (early_stopping.return_to_best, early_stopping.Return()),
+    ],
+)
+def test_all_are_asked_together_to_keep_the_best_round_and_to_go_back(complete, function, message):
+    departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
     with pytest.raises(RefusedError):
-        departing.engine.ask(early_stopping.return_to_best, others)
-    assert any("return_to_best was asked of" in str(one) for one in departing.made.errors)
+        departing.engine.ask(function, dict.fromkeys(("shop", "market"), message))
+    assert any(f"{function.name} was asked of" in str(one) for one in departing.made.errors)
 
 
 def test_errors_are_told_in_few_ranges_of_predictions():

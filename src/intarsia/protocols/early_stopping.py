@@ -123,9 +123,9 @@ def keeping_best(algorithm: fl.Algorithm) -> fl.Algorithm:
 
     sends = (
         *(replace(one, function=_on_now(one.function)) for one in algorithm.disclosure.sends),
-        # where all take part, of all: a total of those that went back and others is of two models
-        *fl.each(fl.asks(keep_best), keeps=True, parties=_all),
-        *fl.each(fl.asks(return_to_best), restores=True, parties=_all),
+        # of all: a total of those that went back and others is of two models
+        *fl.each(fl.asks(keep_best), keeps=True, together="all", parties=_all),
+        *fl.each(fl.asks(return_to_best), restores=True, together="all", parties=_all),
     )
     return replace(
         algorithm,

@@ -57,7 +57,7 @@ from intarsia.privacy.secure_aggregation.protocol import Piece
 
 NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 MOST: Final = 8.0  # factor of a total in a combination
-_KEPT: Final = 8  # exchanges of a function, or at which a state was kept, that are remembered
+_KEPT: Final = 8  # exchanges of a function that are remembered
 _RESTORED: Final = " after the best round"  # of what is asked for once
 
 
@@ -84,7 +84,8 @@ class Sums:
     once: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     begun: tuple[int, ...] = ()  # exchanges at which the site began anew
     kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
-    told: str = ""  # checksum of all that it was told as all clients were
+    # by exchange, the first ones first: checksums of all that it was told as all clients were
+    told: tuple[tuple[int, str], ...] = ()
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -98,10 +99,11 @@ class Sums:
 
     def back_to(self, sequence: int) -> Sums:
         """Return the sums without those after an exchange, to whose state the site goes back."""
-        if max((0, *self.begun, *self.kept)) > sequence:
+        if max((0, *self.begun, *self.kept, *(one for one, _ in self.told))) > sequence:
             marks = self.begun, self.kept
             begun, states = (tuple(one for one in some if one <= sequence) for some in marks)
-            return replace(self, begun=begun, kept=states).back_to(sequence)
+            told = tuple(one for one in self.told if one[0] <= sequence)
+            return replace(self, begun=begun, kept=states, told=told).back_to(sequence)
         if all(some[-1].sequence <= sequence for some in self.known.values() if some):
             return self
         kept = {
@@ -110,6 +112,17 @@ class Sums:
         }
         forgotten = {name: min(one, sequence) for name, one in self.forgotten.items()}
         return replace(self, known=kept, forgotten=forgotten)
+
+    def told_at(self, sequence: int) -> str:
+        """Return the checksum of what it was told up to an exchange; "": nothing."""
+        return next((digest for one, digest in reversed(self.told) if one <= sequence), "")
+
+    def tell(self, digest: str, sequence: int, anchor: int) -> Sums:
+        """Return the sums with another checksum, and those of where the site may go back to."""
+        marks = anchor, *self.kept
+        last = {sum(one <= mark for one, _ in self.told) - 1 for mark in marks}
+        before = (pair for at, pair in enumerate(self.told) if at in last)
+        return replace(self, told=(*before, (sequence, digest)))
 
     def find(self, function: str, sequence: int) -> Summed | None:
         """Return the sum of an exchange, None if the site was not in it, or has forgotten."""
@@ -147,6 +160,7 @@ class Sums:
         # earlier versions: no rest, or not all of it
         known, asked, forgotten, *rest = json.loads(text)
         rest[2:4] = map(tuple, rest[2:4])
+        rest[4:] = [tuple(map(tuple, one)) for one in rest[4:]]
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
@@ -317,7 +331,9 @@ class Declared:
             begun = tuple(number for number in sums.begun if number <= best)
             return replace(sums, once={**sums.once, _RESTORED: ()}, begun=begun)
         if one.keeps:
-            sums = replace(sums, kept=(*sums.kept[1 - _KEPT :], call.sequence))
+            # the one before, too, if it may go back to the round's beginning
+            before = [one for one in sums.kept if one <= call.anchor][-1:]
+            sums = replace(sums, kept=(*before, call.sequence))
         if one.begins:
             sums = replace(sums, begun=(*sums.begun, call.sequence))
         if not one.once and not one.once_for:
@@ -363,28 +379,36 @@ class Declared:
         return replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
 
     def with_told(self, one: Sends, message: Any, call: Call, sums: Sums) -> Sums:
-        """Return the sums that know what all clients are told.
+        """Return the sums that know what all clients are told, and what they are asked for.
 
         A client that was told another model, or trained when others did not, has another checksum,
-        and its parts of totals add up with no others: they would be what it alone came to.
+        and its parts of totals add up with no others: they would be what it alone came to. One that
+        goes back has that of where it goes back to.
 
         Where not all take part in each round a client's checksum is of all that it was told since
-        all were told the same model, if the algorithm has a call for that.
+        all were told the same model, if the algorithm has a call for that, and of the best round
+        once it goes back there.
         """
         fn, everyone = one.function, self._clients == frozenset(call.asked)
-        counts = everyone if self.complete else self._renews and not fn.protocol
-        if not (fn.alike and counts):
+        counts = everyone
+        if not self.complete:
+            counts = one.restores or (fn.alike and self._renews and not fn.protocol)
+        if not counts:
             return sums
-        before = "" if one.renews and everyone and not self.complete else sums.told
+        before, best = sums.told_at(call.sequence), max(sums.kept, default=0)
+        if one.restores:
+            before = f"{sums.told_at(best)} {best}"
+        elif one.renews and everyone and not self.complete:
+            before = ""
         told = (before, fn.name, told_alike(fn, vars(message)))
-        return replace(sums, told=_digest(told).hex())
+        return sums.tell(_digest(told).hex(), call.sequence, call.anchor)
 
-    def told_before(self, fn: ClientFunction, sums: Sums) -> str:
+    def told_before(self, fn: ClientFunction, call: Call, sums: Sums) -> str:
         """Return what clients are to have been told alike to add up; "": anything.
 
         Where not all take part in each round, only grades are of clients that have the same model.
         """
-        return sums.told if self.complete or fn.protocol else ""
+        return sums.told_at(call.sequence) if self.complete or fn.protocol else ""
 
     def ends(self, total: Combination) -> bool:
         """Return whether a total tells the model."""

@@ -418,7 +418,7 @@ class _Run:
         before: Any = None
         if fn.told_before is not None:
             before = fn.told_before(after, place.block(fn.part))
-        if told := place.declared().told_before(fn, self._sums):
+        if told := place.declared().told_before(fn, call, self._sums):
             before = (before, told)
         sealed, up = self._sealed(call, one, message, reply, place, before)
         return after, codec.encode(sealed), down, up

@@ -30,8 +30,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # categorical; in 9 sites added noise to a model whose gap they did not see, and what clients sealed
 # was not bound to the totals that they were told; in 11 what clients of FeMAM sealed was not bound
 # to the models that they were told in calls before; in 12 clients told their own grades, as often
-# as they were asked; in 13 grades over all were of some, where not all take part in each round.
-PROTOCOL = 14
+# as they were asked; in 13 grades over all were of some, where not all take part in each round; in
+# 14 what clients sealed was not bound to where they went back to, nor to all that they were asked.
+PROTOCOL = 15
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
