@@ -47,9 +47,11 @@ def test_copies_of_one_client_are_not_compared_with_nobody_s(works, function, tm
 
 
 def test_the_server_says_neither_columns_nor_directions():
-    assert [one.name for one in dataclasses.fields(preprocessing.SharedFeatures)] == ["cell"]
+    assert [one.name for one in dataclasses.fields(preprocessing.SharedFeatures)] == [
+        *("cell", "lacking")
+    ]
     assert [one.name for one in dataclasses.fields(preprocessing.CopiedTotals)] == [
-        *("cell", "observed", "holders", "projections")
+        *("cell", "columns", "lacking", "projections")
     ]
 
 
@@ -58,11 +60,15 @@ def test_columns_that_a_client_shares_with_nobody_are_not_compared(tmp_path):
 
     def cells(client):
         calls = made.of("preprocessing.count_copies", client)
-        kinds = [wire.decode_as(preprocessing.SharedFeatures, c.body) for _, c, _ in calls]
-        return {one.cell for one in kinds}
+        kinds = [
+            wire.decode_as(preprocessing.SharedFeatures, c.body, *RECORDS) for _, c, _ in calls
+        ]
+        return {one.cell: one for one in kinds}
 
-    function, others = "preprocessing.count_copies", cells("telecom") - cells("bank")
+    function, honest = "preprocessing.count_copies", cells("telecom")
+    others = honest.keys() - cells("bank").keys()
     assert others  # of columns that the bank has not
+    lacking = next(iter(honest.values())).lacking
     for cell in (*others, -1, 99):
-        answers = made.ask_all(function, preprocessing.SharedFeatures(cell))
+        answers = made.ask_all(function, preprocessing.SharedFeatures(cell, lacking))
         assert answers["bank"].error == "RefusedError"

@@ -87,3 +87,40 @@ def test_a_value_that_differs_is_reported_whatever_the_scale_of_its_column(mode,
     other[30, column] = x[30, column] * (1 + 1e-6) + 1e-6 * SCALES[column]
     (note,) = noted(held([*[x] * (holders - 1), other], y), mode)
     assert note.startswith("2 train samples have different copies")
+
+
+@pytest.mark.parametrize("owners", [2, 3, 16, 400])
+def test_digits_of_totals_are_how_many_lack_each_value(owners):
+    rng = np.random.default_rng(0)
+    marks = rng.random((owners, 23, 50)) < 0.5
+    marks[:, 0] = True  # the largest digit
+    total = sum(preprocessing._packed(each, owners) for each in marks)
+    assert len(total) < 23
+    assert total.max() <= preprocessing._MODULUS / 2 * owners  # as those of projections
+    found = preprocessing._unpacked(total, 23, owners)
+    np.testing.assert_array_equal(found, marks.sum(axis=0))
+
+
+def test_columns_lack_a_value_where_it_is_of_a_shared_row():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2 * ROWS, 7)), np.ones(2 * ROWS)
+    x[3, 4] = x[ROWS + 5, 2] = np.nan  # of a row of a and b, of one of c alone
+    columns, first, second = range(7), range(ROWS), range(ROWS, 2 * ROWS)
+    blocks = {
+        "a": block(x, y, first, columns),
+        "b": block(x, y, first, columns, labels=False),
+        "c": block(x, y, second, columns),
+    }
+    schema = Schema.of(blocks, BINARY)
+    find_lacking, count_copies, *_ = preprocessing._copies(schema, "train")
+    engine = Simulation({"train": (schema, blocks)}, 0)
+    states = {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    asked = preprocessing.AskLacking()
+    found = [find_lacking.call(states[n], engine.block(n), asked, None)[1] for n in engine.ids]
+    total = sum(each.columns for each in found)
+    assert total.tolist() == [[0, 0, 0, 0, 2, 0, 0]]
+    told = preprocessing.SharedFeatures(0, total)
+    for name in engine.ids:
+        _, marks = count_copies.call(states[name], engine.block(name), told, None)
+        assert marks.lacking.shape == (1, ROWS)
+        assert np.flatnonzero(marks.lacking[0]).tolist() == ([3] if name in "ab" else [])

@@ -1,9 +1,10 @@
 """Prepare every client's table for training: copies counted once, features standardised, by sums.
 
 0. `add_labels`: labels of one sample, or weights, that differ between clients are refused.
-1. `count_copies`, `project_copies`, `weigh_copies`: for every set of features that several clients
-   hold, the clients that share a sample add up who has a value, and then random projections of
-   the values that all of them have. A value with c copies counts 1/c at each of them; a projection
+1. `find_lacking`, `count_copies`, `project_copies`, `weigh_copies`: the clients tell each other
+   which columns lack a value of a shared row. For every set of features that several clients hold,
+   those that share a sample add up who lacks a value of these columns, and then random projections
+   of the values that all of them have. A value with c copies counts 1/c at each; a projection
    that is not c times one's own is a conflict. Projections are whole numbers modulo M = 4,096, so
    that sums of them are exact however they are sealed, and are taken of values on a scale that is
    logarithmic but near 0, so that a feature of small values counts as one of large values does.
@@ -18,8 +19,9 @@
    weights, and divide by the mean, so that λ means what it does without weights.
 
 What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
-and, where copies differ, three random combinations of the difference, modulo M; the server learns
-how many samples disagree, and nothing else.
+and, where copies differ, three random combinations of the difference, modulo M. A co-owner of a
+column learns at how many clients it lacks a value of a shared row. The server learns how many
+samples disagree and, from the size of what crosses, about how many columns lack a value.
 
 Whether the clients that have a label of the same sample have the same one.
 
@@ -55,7 +57,6 @@ from intarsia.core.block import (
     Array,
     Block,
     ClientId,
-    Values,
     row_weights,
     stored,
     with_data,
@@ -190,21 +191,34 @@ class Preparation:
 
 
 @dataclass(frozen=True)
+class AskLacking:
+    """Ask which columns lack a value of a shared row."""
+
+
+@fl.describe("which columns lack a value of a shared row")
+class Lacking:
+    """The columns in which this client lacks a value that another client may have."""
+
+    columns: fl.PerFeature  # (1, features) 1: lacks one
+
+
+@dataclass(frozen=True)
 class SharedFeatures:
     """One set of shared features."""
 
     cell: int  # its number among the feature cells of the schema
+    lacking: fl.PerFeature  # (1, features) at how many clients the column lacks a value
 
 
-@fl.describe(
-    observed="marks of which values of each shared row are there",
-    holders="marks of which shared rows a client holds",
-)
+@fl.describe("marks of which values of each shared row are missing")
 class Copied:
-    """Which of the shared values this client has."""
+    """Which of the shared values this client lacks, in columns that lack some.
 
-    observed: fl.PerSample  # (columns, samples) 1 where there is a value
-    holders: fl.PerSample  # (1, samples) 1: this client holds the sample
+    A number has the marks of several columns: their sum times 1, b, b², … with b = 1 + owners, so
+    that the total over the owners has a digit for each column.
+    """
+
+    lacking: fl.PerSample  # (numbers, samples)
 
 
 @dataclass(frozen=True)
@@ -212,8 +226,8 @@ class CopiedTotals:
     """The totals of Copied over the owners, for the owners."""
 
     cell: int
-    observed: fl.PerSample
-    holders: fl.PerSample
+    columns: fl.PerFeature  # as in SharedFeatures
+    lacking: fl.PerSample
     projections: fl.PerSample | None  # None: send this client's
 
 
@@ -292,10 +306,9 @@ def prepare(
     notes: list[str] = []
     # step 0: labels
     check_agreement(clients, schemas["train"])
-    # step 1: one exchange and its check for every set of shared features
+    # step 1: what lacks, then one exchange and its check for every set of shared features
     for part, schema in schemas.items():
-        for number in _shared_features(schema):
-            notes += _count_shared(clients, schema, part, number)
+        notes += _count_shared(clients, schema, part)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
         moments = clients.sum(measure_features, MeasureFeatures())
@@ -383,27 +396,47 @@ def _shared_features(schema: Schema) -> list[int]:
     ]
 
 
-def _count_shared(clients: fl.Clients, schema: Schema, part: str, number: int) -> list[str]:
-    cell = schema.features.cells[number]
-    count_copies, project_copies, weigh_copies = _copies(schema, part)
-    totals = clients.sum(count_copies, dict.fromkeys(cell.owners, SharedFeatures(number)))
+def _sharing(schema: Schema) -> tuple[ClientId, ...]:
+    """Return the owners of the sets of features that are shared."""
+    cells = [schema.features.cells[number] for number in _shared_features(schema)]
+    return tuple(name for name in schema.clients if any(name in cell.owners for cell in cells))
 
-    def counted(projections: Any) -> dict[str, CopiedTotals]:
-        message = CopiedTotals(number, totals.observed, totals.holders, projections)
-        return dict.fromkeys(cell.owners, message)
 
-    projected = clients.sum(project_copies, counted(None))
-    checked = counted(projected.projections)
-    # discloses how many shared samples disagree in this set of features, over its owners
-    conflicts = round(clients.reveal(clients.sum(weigh_copies, checked)).samples)
-    if not conflicts:
-        return []
-    names = [str(name) for name in schema.features.ids[cell.start : cell.stop]]
-    shown = _listed([name for name in names if name != INTERCEPT])
-    return [
-        f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one or "
-        f"more of the features {shown}; their average is used: compare these tables."
-    ]
+def _always(parties: tuple[ClientId, ...], schema: Schema, message: Any) -> tuple[ClientId, ...]:
+    return parties
+
+
+def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
+    """Let the owners count the copies of each shared value; return notes of copies that differ."""
+    shared, notes = _shared_features(schema), list[str]()
+    if not shared:
+        return notes
+    find_lacking, count_copies, project_copies, weigh_copies = _copies(schema, part)
+    found = clients.sum(find_lacking, dict.fromkeys(_sharing(schema), AskLacking()))
+    for number in shared:
+        cell = schema.features.cells[number]
+        asked = dict.fromkeys(cell.owners, SharedFeatures(number, found.columns))
+        totals = clients.sum(count_copies, asked)
+
+        def counted(
+            projections: Any, cell: Any = cell, number: int = number, lacking: Any = totals.lacking
+        ) -> dict[str, CopiedTotals]:
+            message = CopiedTotals(number, found.columns, lacking, projections)
+            return dict.fromkeys(cell.owners, message)
+
+        projected = clients.sum(project_copies, counted(None))
+        checked = counted(projected.projections)
+        # discloses how many shared samples disagree in this set of features, over its owners
+        conflicts = round(clients.reveal(clients.sum(weigh_copies, checked)).samples)
+        if not conflicts:
+            continue
+        names = [str(name) for name in schema.features.ids[cell.start : cell.stop]]
+        shown = _listed([name for name in names if name != INTERCEPT])
+        notes.append(
+            f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one "
+            f"or more of the features {shown}; their average is used: compare these tables."
+        )
+    return notes
 
 
 def _listed(names: list[str]) -> str:
@@ -424,72 +457,125 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         positions = np.arange(cells[cell].start, cells[cell].stop)
         return np.searchsorted(schema.features.own(client), positions)
 
+    def find_lacking(
+        state: Preparation, block: Block, message: AskLacking, rng: fl.RandomKey
+    ) -> tuple[Preparation, Lacking]:
+        return state, Lacking(_lacking_columns(block).astype(np.float64)[None, :])
+
     def count_copies(
         state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
     ) -> tuple[Preparation, Copied]:
-        columns = _may_lack(block, columns_of(state.client, message.cell))
-        observed = _present(block, columns).T.astype(np.float64)
-        return state, Copied(observed, np.ones((1, block.shape[0])))
+        columns = columns_of(state.client, message.cell)
+        own = block.x[:, columns[message.lacking[0, columns] > 0]]
+        marks = np.isnan(own.toarray() if block.sparse else own)
+        marks &= _holders(block, columns)[:, None] > 1
+        return state, Copied(_packed(marks.T, len(cells[message.cell].owners)))
+
+    def totals_of(client: ClientId, message: CopiedTotals) -> tuple[Positions, Positions, Array]:
+        """Return the shared columns, those that lack values, how many lack each, by samples."""
+        columns, owners = columns_of(client, message.cell), len(cells[message.cell].owners)
+        some = columns[message.columns[0, columns] > 0]
+        return columns, some, _unpacked(message.lacking, len(some), owners).T
 
     def project_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
     ) -> tuple[Preparation, Projected]:
-        columns = columns_of(state.client, message.cell)
-        return state, Projected(_projections(block, columns, message))
+        columns, some, lacking = totals_of(state.client, message)
+        return state, Projected(_projections(block, message.cell, columns, some, lacking))
 
     def weigh_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
     ) -> tuple[Preparation, Conflicts]:
-        columns, held = columns_of(state.client, message.cell), message.holders[0]
+        columns, some, lacking = totals_of(state.client, message)
+        held = _holders(block, columns)
+        own = _projections(block, message.cell, columns, some, lacking)
         assert message.projections is not None
-        apart = _remainder(message.projections - held * _projections(block, columns, message))
+        apart = _remainder(message.projections - held * own)
         # copies that differ by less than a value's finest may be rounded to neighbouring numbers
         differs = (abs(apart) > held - 1).any(axis=0)
         conflicts = float((1 / held[differs & (held > 1)]).sum())
-        # a client that shares none of its rows has no copies, and counts what it has as it is
-        if block.copies is not None and (message.observed != held).any():
-            every = _may_lack(block, np.arange(block.shape[1]))
+        if block.copies is not None and lacking.any():
+            every = _may_lack(block)
             before = state.observed.get(part)
             observed = block.copies.take(None, every).dense() if before is None else before.copy()
-            own = np.searchsorted(every, _may_lack(block, columns))
-            observed[:, own] = message.observed.T
+            observed[:, np.searchsorted(every, some)] -= lacking
             state = replace(state, observed={**state.observed, part: observed})
         return state, Conflicts(conflicts)
 
     at: Any = part
-    return tuple(_function(one, part=at) for one in (count_copies, project_copies, weigh_copies))
+    functions = (find_lacking, count_copies, project_copies, weigh_copies)
+    return tuple(_function(one, part=at) for one in functions)
 
 
-def _may_lack(block: Block, columns: Positions) -> Positions:
-    """Return those of the columns that may lack values; in others an absent entry is 0."""
-    return columns[~block.scaled_only[columns]]
+def _may_lack(block: Block) -> Positions:
+    """Return the columns that may lack values; in others an absent entry is 0."""
+    return np.flatnonzero(~block.scaled_only)
 
 
-def _present(block: Block, columns: Positions) -> NDArray[np.bool_]:
-    """Return which values of columns that may lack some are there, (samples, columns)."""
-    own = block.x[:, columns]
-    return np.asarray(~np.isnan(own.toarray() if block.sparse else own))
+def _lacking_columns(block: Block) -> NDArray[np.bool_]:
+    """Return which columns lack a value that another client may have, (features,)."""
+    found = np.zeros(block.shape[1], bool)
+    if block.copies is None:
+        return found
+    for rows, own in pieces(block.x):
+        missing = np.isnan(stored(own))
+        if not missing.any():
+            continue
+        missing &= block.copies.take(rows, None).of_entries(own) > 1
+        if block.sparse:
+            found[own.indices[missing]] = True
+        else:
+            found |= missing.any(axis=0)
+    return found & ~block.scaled_only
 
 
-def _common(block: Block, columns: Positions, message: CopiedTotals) -> Values:
-    """Return the shared columns, 0 where a holder of the sample lacks the value."""
-    own = block.x[:, columns].copy()
-    lacking = np.nonzero((message.observed != message.holders).T)
-    if len(lacking[0]):
-        some = np.flatnonzero(~block.scaled_only[columns])
-        own[lacking[0], some[lacking[1]]] = 0.0
-    return own
+def _holders(block: Block, columns: Positions) -> Array:
+    """Return how many clients hold each sample's values of a set of features, (samples,)."""
+    if block.copies is None:
+        return np.ones(block.shape[0])
+    found: Array = block.copies.counts[block.copies.rows, block.copies.columns[columns[0]]]
+    return found
 
 
-def _projections(block: Block, columns: Positions, message: CopiedTotals) -> Array:
+def _packed(marks: NDArray[np.bool_], owners: int) -> Array:
+    """Return marks (columns, samples) as digits of numbers, (numbers, samples)."""
+    digits = _digits(owners)
+    padded = np.zeros((-(-len(marks) // digits) * digits, marks.shape[1]))
+    padded[: len(marks)] = marks
+    places = (owners + 1.0) ** np.arange(digits)
+    found: Array = np.einsum("d,nds->ns", places, padded.reshape(-1, digits, marks.shape[1]))
+    return found
+
+
+def _unpacked(numbers: Array, columns: int, owners: int) -> Array:
+    """Return the digits of totals, (columns, samples)."""
+    places = (owners + 1.0) ** np.arange(_digits(owners))
+    digits = np.rint(numbers)[:, None, :] // places[:, None] % (owners + 1)
+    found: Array = digits.reshape(-1, numbers.shape[1])[:columns]
+    return found
+
+
+def _digits(owners: int) -> int:
+    """Return how many digits make a total no larger than that of projections."""
+    return max(1, int(math.log(_MODULUS / 2 * owners, owners + 1) + 1e-9))
+
+
+def _projections(
+    block: Block, cell: int, columns: Positions, some: Positions, lacking: Array
+) -> Array:
     """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone.
 
-    The directions are the same at every owner and in every run: they catch mistakes, not malice.
+    A value that a holder of the sample lacks counts as 0. The directions are the same at every
+    owner and in every run: they catch mistakes, not malice.
     """
-    own, found = _common(block, columns, message), []
-    key = fl.RandomKey(("copies", message.cell))
-    directions = key.generator().standard_normal((_PROJECTIONS, len(columns)))
+    own, found = block.x[:, columns].copy(), []
+    rows, places = np.nonzero(lacking)
+    if len(rows):
+        own[rows, np.searchsorted(columns, some)[places]] = 0.0
     entries = own.data if isinstance(own, csr_array) else own
+    entries[np.isnan(entries)] = 0.0  # of a sample that no other client holds
+    key = fl.RandomKey(("copies", cell))
+    directions = key.generator().standard_normal((_PROJECTIONS, len(columns)))
     with np.errstate(divide="ignore"):  # of 0 the logarithm is -inf, and g is 0
         # g(x) = sign(x) log(1 + |x| / finest) / finest, where x / finest itself may be too large
         sizes = np.logaddexp(0.0, np.log(abs(entries)) - np.log(_FINEST))
@@ -568,7 +654,7 @@ def _is_intercept(block: Block) -> NDArray[np.bool_]:
 def _with_observed(state: Preparation, part: str, block: Block) -> Block:
     if part not in state.observed or block.copies is None:
         return block
-    every = _may_lack(block, np.arange(block.shape[1]))
+    every = _may_lack(block)
     places = np.full(block.shape[1], -1, np.intp)
     places[every] = np.arange(len(every))
     return replace(
@@ -646,7 +732,10 @@ def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[f
         found += fl.each(weighing, parties=lambda schema, _: schema.labelled.owners)
     for part, schema in schemas.items():
         cells = schema.features.cells
-        count_copies, project_copies, weigh_copies = _copies(schema, part)
+        find_lacking, count_copies, project_copies, weigh_copies = _copies(schema, part)
+        sharing = _sharing(schema)
+        if sharing:
+            found += fl.each(fl.sums(find_lacking), parties=partial(_always, sharing))
         copies = (
             *fl.sums(count_copies, project_copies),
             *fl.sums(weigh_copies, reveals=("samples",)),
@@ -664,11 +753,12 @@ def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[f
 
 _TOTALS: Mapping[str, fl.Origin] = {
     "ClassTotals.totals": "ClassWeights.totals",
-    "CopiedTotals.holders": "Copied.holders",
-    "CopiedTotals.observed": "Copied.observed",
+    "CopiedTotals.columns": "Lacking.columns",
+    "CopiedTotals.lacking": "Copied.lacking",
     "CopiedTotals.projections": "Projected.projections",
     "Moments.count": "Moments.count",
     "Moments.total": "Moments.total",
+    "SharedFeatures.lacking": "Lacking.columns",
     "Spread.count": "Moments.count",
     "Spread.squares": "Squares.squares",
 }
