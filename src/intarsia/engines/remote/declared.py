@@ -160,7 +160,8 @@ class Sums:
         # earlier versions: no rest, or not all of it
         known, asked, forgotten, *rest = json.loads(text)
         rest[2:4] = map(tuple, rest[2:4])
-        rest[4:] = [tuple(map(tuple, one)) for one in rest[4:]]
+        for told in rest[4:]:  # earlier versions: the last checksum alone
+            rest[4] = ((0, told),) if isinstance(told, str) else tuple(map(tuple, told))
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))

@@ -402,7 +402,7 @@ class _Run:
         if one.once or one.once_for:  # that it fails may tell as much as an answer
             self._put(replace(self._index, sums=self._sums.to_text()))
         try:
-            after, reply = fn.call(state, place.block(fn.part), opened, key)
+            after, reply = fn.answer(state, place.block(fn.part), opened, key)
         except IntarsiaError as error:
             error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
             raise
