@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from federations import BINARY, block
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
+from intarsia.errors import RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
@@ -124,3 +125,36 @@ def test_columns_lack_a_value_where_it_is_of_a_shared_row():
         _, marks = count_copies.call(states[name], engine.block(name), told, None)
         assert marks.lacking.shape == (1, ROWS)
         assert np.flatnonzero(marks.lacking[0]).tolist() == ([3] if name in "ab" else [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_owner_without_a_row_of_a_part_compares_nothing(mode):
+    x, y = wide()
+    x[3, 4] = np.nan
+    blocks = held([x, x], y)
+    blocks["empty"] = block(x, y, [], range(x.shape[1]))
+    assert noted(blocks, mode) == ()
+
+
+def test_copies_are_weighed_once_and_by_the_marks_of_their_own_columns():
+    x, y = wide()
+    x[3, 4] = np.nan
+    y = np.ones(ROWS)
+    blocks = held([x, x], y)
+    schema = Schema.of(blocks, BINARY)
+    engine = Simulation({"train": (schema, blocks)}, 0)
+    name, own = "c000", engine.block("c000")
+    _, count_copies, _, weigh_copies = preprocessing._copies(schema, "train")
+    lacking = np.zeros((1, x.shape[1]))
+    lacking[0, 4] = 2.0
+    state = preprocessing.initial(name, own)
+    marks = np.zeros((1, ROWS))
+    marks[0, 3] = 2.0
+    message = preprocessing.CopiedTotals(0, lacking, marks, np.zeros((3, ROWS)))
+    with pytest.raises(RefusedError, match="by the marks of another"):
+        weigh_copies.call(state, own, message, None)
+    state, _ = count_copies.call(state, own, preprocessing.SharedFeatures(0, lacking), None)
+    once, _ = weigh_copies.call(state, own, message, None)
+    twice, _ = weigh_copies.call(once, own, message, None)
+    assert once.observed["train"][3, 4] == 0
+    np.testing.assert_array_equal(once.observed["train"], twice.observed["train"])

@@ -184,6 +184,7 @@ class Preparation:
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
     clip: float | None = None  # to which norm; None: no bound was told
     client: ClientId = ""  # whose it is
+    comparing: tuple[str, int] = ("", -1)  # part and cell of features whose copies are compared
     weights: Array | None = None  # (training samples,) with mean 1 over the federation
     # (features,) what a new row that lacks it counts as: its mean, or 0 for the levels of a
     # category that training rows lacked, as these counted so; None: it was not measured
@@ -469,24 +470,30 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         own = block.x[:, columns[message.lacking[0, columns] > 0]]
         marks = np.isnan(own.toarray() if block.sparse else own)
         marks &= _holders(block, columns)[:, None] > 1
+        state = replace(state, comparing=(part, message.cell))
         return state, Copied(_packed(marks.T, len(cells[message.cell].owners)))
 
-    def totals_of(client: ClientId, message: CopiedTotals) -> tuple[Positions, Positions, Array]:
+    def totals_of(state: Preparation, message: CopiedTotals) -> tuple[Positions, Positions, Array]:
         """Return the shared columns, those that lack values, how many lack each, by samples."""
-        columns, owners = columns_of(client, message.cell), len(cells[message.cell].owners)
+        columns, owners = columns_of(state.client, message.cell), len(cells[message.cell].owners)
+        if state.comparing != (part, message.cell):  # of others they would count values
+            raise RefusedError(
+                f"Copies of feature cell {message.cell} were to be compared at {state.client!r} by "
+                "the marks of another; run the preparation as it is at the server."
+            )
         some = columns[message.columns[0, columns] > 0]
         return columns, some, _unpacked(message.lacking, len(some), owners).T
 
     def project_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
     ) -> tuple[Preparation, Projected]:
-        columns, some, lacking = totals_of(state.client, message)
+        columns, some, lacking = totals_of(state, message)
         return state, Projected(_projections(block, message.cell, columns, some, lacking))
 
     def weigh_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
     ) -> tuple[Preparation, Conflicts]:
-        columns, some, lacking = totals_of(state.client, message)
+        columns, some, lacking = totals_of(state, message)
         held = _holders(block, columns)
         own = _projections(block, message.cell, columns, some, lacking)
         assert message.projections is not None
@@ -498,7 +505,10 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
             every = _may_lack(block)
             before = state.observed.get(part)
             observed = block.copies.take(None, every).dense() if before is None else before.copy()
-            observed[:, np.searchsorted(every, some)] -= lacking
+            known = np.isin(some, every)
+            places = np.searchsorted(every, some[known])
+            # not from what was there: asked again, it comes to the same
+            observed[:, places] = held[:, None] - lacking[:, known]
             state = replace(state, observed={**state.observed, part: observed})
         return state, Conflicts(conflicts)
 
@@ -540,10 +550,11 @@ def _holders(block: Block, columns: Positions) -> Array:
 def _packed(marks: NDArray[np.bool_], owners: int) -> Array:
     """Return marks (columns, samples) as digits of numbers, (numbers, samples)."""
     digits = _digits(owners)
-    padded = np.zeros((-(-len(marks) // digits) * digits, marks.shape[1]))
+    shape = -(-len(marks) // digits), digits, marks.shape[1]
+    padded = np.zeros((shape[0] * digits, shape[2]))
     padded[: len(marks)] = marks
     places = (owners + 1.0) ** np.arange(digits)
-    found: Array = np.einsum("d,nds->ns", places, padded.reshape(-1, digits, marks.shape[1]))
+    found: Array = np.einsum("d,nds->ns", places, padded.reshape(shape))
     return found
 
 
@@ -551,7 +562,7 @@ def _unpacked(numbers: Array, columns: int, owners: int) -> Array:
     """Return the digits of totals, (columns, samples)."""
     places = (owners + 1.0) ** np.arange(_digits(owners))
     digits = np.rint(numbers)[:, None, :] // places[:, None] % (owners + 1)
-    found: Array = digits.reshape(-1, numbers.shape[1])[:columns]
+    found: Array = digits.reshape(len(numbers) * len(places), numbers.shape[1])[:columns]
     return found
 
 
