@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -56,6 +59,84 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
         first.stop()
     with second.running():  # the lock went with the first
         second.stop()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Return the folder of a kit that a process of its own runs, which is killed at the end."""
+    kit = tmp_path / "kits" / "server"
+    kit.mkdir(parents=True)
+    code = (
+        "import pathlib, sys; from intarsia.deployment.process import KitProcess\n"
+        "command = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+        "process = KitProcess(pathlib.Path(sys.argv[1]), command)\n"
+        "with process.running(): print(flush=True); process.wait()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, kit], **pipes) as keeper:
+        keeper.stdout.readline()  # it runs
+        yield kit
+        keeper.kill()
+
+
+def test_a_copy_takes_no_process_of_its_original_for_its_own(kept):
+    copy = kept.with_name("other")
+    shutil.copytree(kept, copy)
+    assert kit_process.is_running(kept)
+    assert not kit_process.is_running(copy)
+    assert not kit_process.stop(copy)
+    assert kit_process.is_running(kept)
+    assert kit_process.stop(kept)
+    assert not kit_process.is_running(kept)
+
+
+def test_a_copy_is_not_run_while_its_original_runs(kept):
+    copy = kept.with_name("other")
+    shutil.copytree(kept, copy)
+    process = kit_process.KitProcess(copy, [sys.executable, "-c", ""])
+    with pytest.raises(BusyError) as refused, process.running():
+        pass
+    assert str(refused.value) == (
+        f"{copy} is a copy of the kit {kept}, which is running; stop that with `intarsia "
+        f"federation stop {kept}`, as one of them runs at a time."
+    )
+    assert kit_process.is_running(kept)
+    kit_process.stop(kept)
+    with process.running():  # what the file says of the original holds no more
+        assert (copy / "intarsia.pid").read_text() == f"{os.getpid()}\n{copy}\n"
+
+
+def test_the_server_of_a_copy_is_refused_as_a_copy_rather_than_for_the_port(
+    kept, capfd, monkeypatch
+):
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+    # one that is not refused ends at once
+    monkeypatch.setattr("intarsia.deployment.server.supervise", lambda *_, **__: None)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        service = {"service": {"target": f"localhost:{port}"}, "admin_port": port}
+        for name, known in (
+            ("startup/fed_server.json", {"servers": [service]}),
+            ("local/federation.json", {"sites": ["bank"], "patience": {}}),
+        ):
+            (kept / name).parent.mkdir()
+            (kept / name).write_text(json.dumps(known))
+        copy = kept.with_name("other")
+        shutil.copytree(kept, copy)
+        assert main(["federation", "server", str(copy)]) == 2
+    assert f"{copy} is a copy of the kit {kept}, which is running" in capfd.readouterr().err
+
+
+def test_a_kit_that_was_moved_or_was_started_by_an_earlier_version_is_found_running(kept):
+    number = (kept / "intarsia.pid").read_text().split()[0]
+    moved = kept.rename(kept.with_name("moved"))
+    assert kit_process.is_running(moved)
+    (moved / "intarsia.pid").write_text(f"{number}\n")
+    assert kit_process.is_running(moved)
+    assert kit_process.stop(moved)
+    assert not kit_process.is_running(moved)
 
 
 def test_what_happens_is_told_as_json_too_and_a_full_disk_ends_nothing(tmp_path):

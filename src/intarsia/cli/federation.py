@@ -76,11 +76,12 @@ def server(
     from intarsia.deployment.operations.answers import Answers
     from intarsia.deployment.operations.metrics import Standing, served
     from intarsia.deployment.operations.schedules import Daily
-    from intarsia.deployment.process import KitProcess, is_running
+    from intarsia.deployment.process import KitProcess, is_running, running_original
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
     sites_of(kit)
-    if not is_running(kit):  # what runs from it already is said in its own words
+    # what runs from it already, or from what it is a copy of, is said in its own words
+    if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
     command = nvflare.parent_command(kit, ENTRY_POINTS, server=True)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))

@@ -91,14 +91,20 @@ class KitProcess:
         Raises
         ------
         BusyError
-            If another process runs the kit.
+            If another process runs the kit, or that of which it is a copy.
         """
+        if (first := running_original(self._kit)) is not None:
+            raise BusyError(
+                f"{self._kit} is a copy of the kit {first}, which is running; stop that with "
+                f"`intarsia federation stop {first}`, as one of them runs at a time."
+            )
         sentence = (
             f"{self._kit} is in use by another process; stop that with `intarsia federation stop "
             f"{self._kit}`."
         )
         with alone(self._kit / _LOCK, sentence):
-            (self._kit / _PID).write_text(f"{os.getpid()}\n", encoding="utf-8")
+            own = os.fsencode(self._kit.resolve())
+            (self._kit / _PID).write_bytes(b"%d\n%s\n" % (os.getpid(), own))
             before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
             _put_by(self._kit / EVENTS)
             keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
@@ -179,6 +185,15 @@ def is_running(kit: Path) -> bool:
     return _keeper(kit) is not None or bool(_workers(kit))
 
 
+def running_original(kit: Path) -> Path | None:
+    """Return the running kit of which this one is a copy, taken while it ran; None: there is none.
+
+    Both are the same party: two servers with one port, or two sites with one name.
+    """
+    _, first = _written(kit)
+    return first if first != kit.resolve() and first.is_dir() and is_running(first) else None
+
+
 @contextlib.contextmanager
 def at_rest(kit: Path) -> Iterator[None]:
     """Keep a kit from being started while something is done with its files.
@@ -208,15 +223,28 @@ def stop(kit: Path, seconds: float = 30.0) -> bool:
     return True
 
 
+def _written(kit: Path) -> tuple[int | None, Path]:
+    """Return what intarsia.pid says: the number of the process, and the kit that it runs.
+
+    The first may be None. Earlier versions did not write the kit: it is the one that has the file.
+    """
+    try:
+        number, _, place = (kit / _PID).read_bytes().partition(b"\n")
+        return int(number), Path(os.fsdecode(place.removesuffix(b"\n"))) if place else kit.resolve()
+    except (OSError, ValueError):
+        return None, kit.resolve()
+
+
 def _keeper(kit: Path) -> psutil.Process | None:
-    path = kit / _PID
-    if not path.is_file():
+    number, place = _written(kit)
+    # a copy has the file of the kit that it was taken from; one that was moved has its own
+    if number is None or (place != kit.resolve() and place.is_dir()):
         return None
     try:
-        found = psutil.Process(int(path.read_text(encoding="utf-8")))
+        found = psutil.Process(number)
         # a number may be given to another process since
-        ours = found.create_time() <= path.stat().st_mtime and found.pid != os.getpid()
-    except (ValueError, psutil.Error):
+        ours = found.create_time() <= (kit / _PID).stat().st_mtime and found.pid != os.getpid()
+    except (OSError, ValueError, psutil.Error):
         return None
     return found if ours else None
 
