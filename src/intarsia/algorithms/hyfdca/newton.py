@@ -179,7 +179,6 @@ class Newton:
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
     threshold: float = 0.0  # τ of the elastic net
-    dense: bool = False  # whether conjugate gradients go through dense tables
     lift: float = 1.0  # the regularisation now over that of the model
     lifted: bool = False  # whether it was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
@@ -260,7 +259,6 @@ def begin(
         whole=features <= MOST_FEATURES or clients.sealed,
         told=told,
         threshold=threshold,
-        dense=not (framed or sparse),
         drift=np.zeros(outputs),
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
@@ -505,10 +503,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     # sums in fixed point and a shared system have no digits for the interior point method
     inside = newton.dealer is None and not clients.sealed and not newton.threshold
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
-    # on wide dense tables the interior point method needs fewer steps than smoothing that goes on
-    wide = inside and newton.dense and newton.samples <= _WIDE * newton.features
-    leaves = newton.loss in losses.BENT or (wide and newton.loss in losses.SMOOTHED)
-    stuck = leaves and newton.shorts >= _SHORTS
+    stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == 0:
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT

@@ -73,12 +73,7 @@ _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 # steps that clients tell to be too far or not: fine towards 1
 _STEPS = np.concatenate(
-    [
-        np.geomspace(1e-3, 0.1, 9)[:-1],
-        np.linspace(0.1, 0.8, 29)[:-1],
-        1 - np.geomspace(0.2, 1e-2, 12),
-        np.ones(1),
-    ]
+    [np.geomspace(1e-3, 0.5, 8)[:-1], 1 - np.geomspace(0.5, 1e-2, 12), np.ones(1)]
 )
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
