@@ -223,7 +223,7 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(
 
 
 def test_ctrl_c_before_training_is_one_word(experiment, monkeypatch, capfd):
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("intarsia.experiment.config.load", stop)

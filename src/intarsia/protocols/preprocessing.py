@@ -746,7 +746,11 @@ def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[f
         find_lacking, count_copies, project_copies, weigh_copies = _copies(schema, part)
         sharing = _sharing(schema)
         if sharing:
-            found += fl.each(fl.sums(find_lacking), parties=partial(_always, sharing))
+            found += fl.each(
+                fl.sums(find_lacking),
+                parties=partial(_always, sharing),
+                repeats=True,  # for each part
+            )
         copies = (
             *fl.sums(count_copies, project_copies),
             *fl.sums(weigh_copies, reveals=("samples",)),
