@@ -409,26 +409,15 @@ def _always(parties: tuple[ClientId, ...], schema: Schema, message: Any) -> tupl
 
 def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
     """Let the owners count the copies of each shared value; return notes of copies that differ."""
-    shared, notes = _shared_features(schema), list[str]()
+    shared = _shared_features(schema)
     if not shared:
-        return notes
-    find_lacking, count_copies, project_copies, weigh_copies = _copies(schema, part)
-    found = clients.sum(find_lacking, dict.fromkeys(_sharing(schema), AskLacking()))
+        return []
+    functions = _copies(schema, part)
+    found = clients.sum(functions[0], dict.fromkeys(_sharing(schema), AskLacking()))
+    notes = []
     for number in shared:
         cell = schema.features.cells[number]
-        asked = dict.fromkeys(cell.owners, SharedFeatures(number, found.columns))
-        totals = clients.sum(count_copies, asked)
-
-        def counted(
-            projections: Any, cell: Any = cell, number: int = number, lacking: Any = totals.lacking
-        ) -> dict[str, CopiedTotals]:
-            message = CopiedTotals(number, found.columns, lacking, projections)
-            return dict.fromkeys(cell.owners, message)
-
-        projected = clients.sum(project_copies, counted(None))
-        checked = counted(projected.projections)
-        # discloses how many shared samples disagree in this set of features, over its owners
-        conflicts = round(clients.reveal(clients.sum(weigh_copies, checked)).samples)
+        conflicts = _count_conflicts(clients, cell.owners, functions, number, found.columns)
         if not conflicts:
             continue
         names = [str(name) for name in schema.features.ids[cell.start : cell.stop]]
@@ -438,6 +427,25 @@ def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
             f"or more of the features {shown}; their average is used: compare these tables."
         )
     return notes
+
+
+def _count_conflicts(
+    clients: fl.Clients,
+    owners: Sequence[ClientId],
+    functions: tuple[fl.ClientFunction, ...],
+    number: int,
+    lacking: Any,
+) -> int:
+    """Let the owners of a set of features compare copies; return how many samples have others."""
+    _, count_copies, project_copies, weigh_copies = functions
+    marks = clients.sum(count_copies, dict.fromkeys(owners, SharedFeatures(number, lacking)))
+    message = CopiedTotals(number, lacking, marks.lacking, None)
+    found = clients.sum(project_copies, dict.fromkeys(owners, message))
+    message = replace(message, projections=found.projections)
+    # discloses how many shared samples disagree in this set of features, over its owners
+    total = clients.reveal(clients.sum(weigh_copies, dict.fromkeys(owners, message)))
+    conflicts: int = round(total.samples)
+    return conflicts
 
 
 def _listed(names: list[str]) -> str:
