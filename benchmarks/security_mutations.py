@@ -31,6 +31,7 @@ LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
 BY_LOSSES = "tests/attacks/test_labels_by_losses.py"
 ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
+RANGES = "tests/attacks/test_labels_by_ranges.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
@@ -1315,6 +1316,12 @@ MUTATIONS = [
             "if len(message.edges) >= figures.PREDICTION_BINS:",
             "if False:",
             ROWS_BY_GRADES,
+        ),
+        (
+            "ranges of few rows of a client",
+            "figures.merged_bins(np.vstack([rows[:1], bins]), graded.least)",
+            "np.vstack([rows[:1], bins])",
+            RANGES,
         ),
         (
             "labels in the order of scores",

@@ -424,10 +424,12 @@ def _graded(
                     functions.count_scores, dict.fromkeys(messages, Binned(message.z, *lie))
                 )
             )
-            edges = exchanged.ranges_of_predictions(total, LEAST_ROWS)
+            # wide enough that clients seldom have few rows in one: these go with a neighbouring one
+            edges = exchanged.ranges_of_predictions(total, 2 * LEAST_ROWS * len(messages))
         ranges = Ranges(message.z, *lie, float(every.count[1]), edges)
         # discloses how far predictions of all samples together are off, and mean and deviation of
-        # the labels in up to ten ranges of the prediction, with LEAST_ROWS samples or more in each
+        # the labels in up to ten ranges of the prediction, with LEAST_ROWS samples or more of each
+        # client that has some there
         wrong = clients.reveal(clients.sum(functions.sum_errors, dict.fromkeys(messages, ranges)))
         figures = exchanged.errors_of_all(figures, ranges, wrong)
     else:

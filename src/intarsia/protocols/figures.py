@@ -520,11 +520,16 @@ def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
     truth, said = (graded.truth - centre) / scale, (graded.numbers - centre) / scale
     share = graded.weights / message.count
     products = figures.error_products(truth, said, share)
-    if graded.alone:  # its own ranges, of enough rows; its intervals are told with its figures
-        bins = _by_prediction(truth, said, share, _quantiles(np.sort(said), graded.least))
-        return ErrorSums(np.zeros_like(products), bins)
-    at = _unit(said) * number_of_bins(1)
-    return ErrorSums(products, _by_prediction(truth, said, share, message.edges, at))
+    edges, at = message.edges, _unit(said) * number_of_bins(1)
+    if graded.alone:  # its own ranges; its intervals are told with its figures
+        edges, at = _quantiles(np.sort(said), graded.least), said
+        products = np.zeros_like(products)
+    # a range of few of its rows goes with a neighbouring one: it would tell their labels
+    rows, bins = (
+        _by_prediction(truth, said, one, edges, at) for one in (np.ones_like(share), share)
+    )
+    merged = figures.merged_bins(np.vstack([rows[:1], bins]), graded.least)
+    return ErrorSums(products, merged[1:])
 
 
 def errors_of_all(figures_known: Figures, message: Ranges, sums: ErrorSums) -> Figures:
