@@ -543,8 +543,14 @@ MUTATIONS = [
         ),
         (
             "training after the model was read",
-            "if sums.ended and not (fn.protocol or one.model):",
+            "if sums.ended and not fn.protocol and (one.trains or not one.model):",
             "if False:",
+            BETWEEN,
+        ),
+        (
+            "training by what tells the model after it was read",
+            "(one.trains or not one.model)",
+            "(not one.model)",
             BETWEEN,
         ),
         (

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 from departures import Departing
-from federations import block
+from federations import block, table
 from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_direction import Coefficients, multiply
 from intarsia.engines.remote.declared import Declared, Sums
 from intarsia.errors import RefusedError
+from intarsia.training.registry import ALGORITHMS
 
 WEIGHT, FEATURES = 1e-3, 7
+NAMES = (0, "a"), (20, "b")
 
 
 def departing(*, errors=False):
@@ -90,6 +92,39 @@ def test_what_a_site_knows_of_it_is_on_its_shelf_and_does_not_go_back_with_its_s
         assert one.ended
         assert one.once == {"own_variances": ["ab", "bank"]}
     assert Sums.of("[{}, [], {}]") == Sums({}, {})  # of an earlier version
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("name", ["fedavg", "cocoa"])
+def test_of_a_baseline_too(name, guarded, monkeypatch):
+    """Else the server reads the model after each round, and by it each round's change."""
+    if not guarded:
+        forgetful(monkeypatch)
+    baseline = ALGORITHMS[name]
+    made = Departing(
+        *(baseline, baseline.hyperparameters(loss="logistic"), "a"),
+        blocks={one: block(*table(40, 4), range(k, k + 20), range(4)) for k, one in NAMES},
+        complete=True,
+    )
+    server, engine = made.rounds(1), made.made.engine
+    assert np.any(engine.reveal(server.w))
+    engine.begin_round(2)
+    if guarded:
+        with pytest.raises(RefusedError, match="The site refused"):
+            baseline.round(server, engine, engine.key())
+        assert "ends the training" in str(made.made.errors[-1])
+    else:
+        baseline.round(server, engine, engine.key())
+
+
+@pytest.mark.parametrize("name", [n for n, one in ALGORITHMS.items() if one.federated])
+def test_what_ends_a_run_is_declared_as_the_model(name):
+    """What a linear model's `conclude` opens; else a server opens it when it likes."""
+    algorithm = ALGORITHMS[name]
+    if algorithm.model.kind == "linear":
+        totals = [one for one in algorithm.disclosure.sends if "w" in one.reveals]
+        assert totals
+        assert all("w" in one.model for one in totals)
 
 
 def variances_of(made, phase, matrix):

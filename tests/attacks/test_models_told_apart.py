@@ -46,7 +46,6 @@ def told_apart(trust):
     engine.begin_round(1)
     server, _ = FEDAVG.round(server, engine, engine.key())
     engine.begin_round(2)
-    weights = np.asarray(engine.reveal(server.w))
 
     def change(**factors):
         # the server scales what it holds, and tells each what it likes
@@ -54,9 +53,12 @@ def told_apart(trust):
             name: fedavg.Descend(server.w * factors.get(name, 0.0), 2, tuple(NAMES))
             for name in NAMES
         }
-        return np.asarray(engine.reveal(engine.sum(fedavg.local_descent, messages).w))
+        return engine.sum(fedavg.local_descent, messages).w
 
-    read = change(**{VICTIM: 1.0}) - change()
+    totals = [change(**{VICTIM: 1.0}), change()]
+    # once it read one of them no site trains any more
+    at, still, weights = (np.asarray(engine.reveal(one)) for one in (*totals, server.w))
+    read = at - still
     state, own = made.lines.sites[VICTIM]._run._states, made.lines.sites[VICTIM]._run._place
     (first, *_), rng = state.values(), RandomKey(("any",))
     both = [

@@ -669,6 +669,7 @@ class Sends:
     # fields that tell the model: once the server has opened one, clients train no more. A server
     # that read the model between steps of its own choice would read what these steps hide
     model: tuple[str, ...] = ()
+    trains: bool = False  # whether clients train by it, though it tells the model
     # whether a run asks for it with one message alone: what the server reads by it is a function of
     # what it sends
     once: bool = False
@@ -1010,7 +1011,8 @@ class Algorithm:
     What is left out: `init_server` returns the hyperparameters, of which `setup` then makes the
     server's state; without `setup` nothing changes. `certify` knows nothing. Of linear models
     `init_client` returns a `LinearClient`, and `conclude` certifies and reveals the weights `w` of
-    the server's state; of other models it knows nothing. `states` are the hyperparameters, and what
+    the server's state: totals that these come from are declared as `reveals` and `model`. Of other
+    models it knows nothing. `states` are the hyperparameters, and what
     `init_server`, `setup` and `init_client` are annotated to return.
 
     Raises

@@ -348,7 +348,7 @@ HYFEM = fl.Algorithm(
                 "Told.rest": ("Change.rest", "Whole.rest", fl.PUBLIC),
             },
             (
-                *fl.sums(at_client.send_start, reveals=_PARTS, opens=_PARTS),
+                *fl.each(fl.sums(at_client.send_start, reveals=_PARTS, opens=_PARTS), model=_PARTS),
                 *fl.each(
                     fl.sums(
                         at_client.local_training,
@@ -357,6 +357,8 @@ HYFEM = fl.Algorithm(
                         pooled=lambda options: options.shares != "nothing",
                     ),
                     present="present",
+                    model=_PARTS,
+                    trains=True,
                 ),
                 *fl.sums(at_client.weigh_classes),
                 *fl.each(

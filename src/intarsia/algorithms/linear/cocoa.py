@@ -258,7 +258,11 @@ COCOA = fl.Algorithm(
         sends=fl.opening(
             dict.fromkeys(["Ascend.w", "Weights.w"], _W),
             (
-                *fl.sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
+                *fl.each(
+                    fl.sums(send_zeros, local_dual_ascent, reveals=("w",), opens=("w",)),
+                    model=("w",),
+                    trains=True,
+                ),
                 *fl.each(fl.sums(objectives, reveals=("at",)), renews=True),
             ),
         ),

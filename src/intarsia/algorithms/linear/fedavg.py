@@ -306,7 +306,10 @@ def private(release: fl.Release) -> fl.Algorithm:
 
 
 def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
-    moved = fl.sums(descent, reveals=("w",), opens=("w",))
+    moved, start = (
+        fl.each(fl.sums(one, reveals=("w",), opens=("w",)), model=("w",), trains=one is descent)
+        for one in (descent, send_zeros)
+    )
     return fl.Disclosure(
         sends=fl.opening(
             {
@@ -314,7 +317,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
                 "Scores.z": "Scores.z",
             },
             (
-                *fl.sums(send_zeros, reveals=("w",), opens=("w",)),
+                *start,
                 *fl.each(moved, present="present", number="number"),
                 *fl.each(fl.sums(part_of_scores), renews=True),
                 *fl.sums(part_of_objective, reveals=("at",)),

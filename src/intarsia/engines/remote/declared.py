@@ -322,7 +322,7 @@ class Declared:
         one then. So it is, once, where clients went back to the best round of the run.
         """
         fn = one.function
-        if sums.ended and not (fn.protocol or one.model):
+        if sums.ended and not fn.protocol and (one.trains or not one.model):
             raise RefusedError(
                 f"{fn.name} was asked for after the server read the model, which ends the training;"
                 " run the algorithm as it is at the server, or begin another run."
