@@ -15,43 +15,60 @@ from intarsia.engines.remote import caller as calling
 from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.errors import AbsentError
+from intarsia.protocols import early_stopping
+from intarsia.training.loop import simulate
 
 OPTIONS = FEDAVG.hyperparameters(loss="logistic", regularisation=0.1, local_steps=5)
 GONE = "r0c0"
 
 
-class Server:
-    """A server's process, over sites that outlive it; `GONE` is away while `away` says so."""
+def blocks():
+    return rectangles(*table(40, 6), 2, 2, shared_rows=2, shared_columns=1)
 
-    def __init__(self, folder, shelves, quorum):
-        self.away = False
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Compile the kernels first: no site is to be slow for them."""
+    simulate(FEDAVG, OPTIONS, {"train": blocks()}, BINARY, rounds=1, seed=0)
+
+
+class Server:
+    """A server's process, over sites that outlive it; `GONE` is away while `gone` says so."""
+
+    def __init__(self, folder, shelves, quorum, algorithm=FEDAVG):
+        self.gone, self.algorithm = False, algorithm
         patience = dataclasses.replace(
-            sites.HASTY, deadline=2.0, absent="continue", quorum=quorum, probe=0.05
+            sites.HASTY, deadline=60.0, absent="continue", quorum=quorum, probe=0.05
         )
-        x, y = table(40, 6)
         self.made = sites.federation(
-            *(FEDAVG, OPTIONS, rectangles(x, y, 2, 2, shared_rows=2, shared_columns=1), BINARY),
+            *(algorithm, OPTIONS, blocks(), BINARY),
             fault=self._line,
             patience=patience,
             journal=Journal(folder),
             run="ab",
             shelves=shelves,
         )
-        self.server = sites.begun(self.made, FEDAVG, OPTIONS)
+        self.server = sites.begun(self.made, algorithm, OPTIONS)
 
     def _line(self, client, number, data, deliver):
-        if client == GONE and self.away:
+        if client == GONE and self.gone:
             raise TimeoutError
         return deliver(data)
 
+    def leave(self, gone):
+        """Let the site be away, or come back; nobody waits long for one that is away."""
+        self.gone, caller = gone, self.made.caller
+        caller.patience = dataclasses.replace(caller.patience, deadline=2.0 if gone else 60.0)
+
     def round(self, number, *, away):
         """Run a round; return who took part."""
-        engine, self.away = self.made.engine, away
+        engine = self.made.engine
+        self.leave(away)
         engine.return_of(wait=False)
         engine.begin_round(number)
         while True:
             try:
-                self.server, _ = FEDAVG.round(self.server, engine, engine.key())
+                self.server, _ = self.algorithm.round(self.server, engine, engine.key())
                 return tuple(engine.ids)
             except AbsentError as absent:
                 if not engine.without(absent):
@@ -60,7 +77,19 @@ class Server:
     def ended(self):
         """End the process; return the weights."""
         self.made.caller.journal.close()
-        return self.made.engine.reveal(self.server.w)
+        server = getattr(self.server, "now", self.server)
+        return self.made.engine.reveal(server.w)
+
+    def stopped_early(self, away=""):
+        """Keep the first of two rounds as the best, and go back to it; return the weights."""
+        assert GONE in self.round(1, away=False)
+        engine = self.made.engine
+        for step, change in (("keep", early_stopping.keep), ("return", early_stopping.go_back)):
+            self.leave(step == away)
+            self.server = change(self.server, engine)
+            if step == "keep":
+                assert GONE in self.round(2, away=False)
+        return self.ended()
 
 
 def test_a_round_that_is_run_again_has_the_sites_that_it_had(tmp_path):
@@ -85,6 +114,24 @@ def test_a_run_that_ended_for_want_of_a_site_goes_on_when_it_is_back(tmp_path):
     again = Server(tmp_path, shelves, quorum=4)
     assert GONE in again.round(1, away=False)
     again.ended()
+
+
+@pytest.mark.parametrize("step", ["keep", "return"])
+def test_a_site_that_is_away_at_the_best_round_ends_the_run_which_goes_on_when_it_is_back(
+    step, tmp_path
+):
+    """Of the best round no site may have another state than the others, so none is left out."""
+    algorithm = early_stopping.keeping_best(FEDAVG)
+    whole = Server(tmp_path / "whole", {}, quorum=2, algorithm=algorithm).stopped_early()
+    shelves = {}
+    first = Server(tmp_path / "run", shelves, quorum=2, algorithm=algorithm)
+    with pytest.raises(
+        AbsentError, match=rf"^r0c0 did not answer to \S+{step}\w+ .* resume the run"
+    ):
+        first.stopped_early(away=step)
+    first.made.caller.journal.close()
+    again = Server(tmp_path / "run", shelves, quorum=2, algorithm=algorithm)
+    np.testing.assert_array_equal(again.stopped_early(), whole)
 
 
 class Broken:
@@ -121,7 +168,5 @@ class Between(calling._Attempts):
 
 def test_the_last_site_may_answer_while_it_is_looked_who_is_left(monkeypatch):
     monkeypatch.setattr(calling, "_Attempts", Between)
-    x, y = table(40, 6)
-    blocks = rectangles(x, y, 2, 2, shared_rows=2, shared_columns=1)
-    made = sites.federation(FEDAVG, OPTIONS, blocks, BINARY)
+    made = sites.federation(FEDAVG, OPTIONS, blocks(), BINARY)
     assert sites.begun(made, FEDAVG, OPTIONS).samples == 40
