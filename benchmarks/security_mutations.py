@@ -612,8 +612,14 @@ MUTATIONS = [
         ),
         (
             "replies of a run counted",
-            "self._sums = place.declared().check_number(one, reply, call, self._sums)",
+            "self._sums = place.declared().check_number(one, reply, model, call, self._sums)",
             "pass",
+            ROWS_BY_GRADES,
+        ),
+        (
+            "models of all grades together counted",
+            "place.declared().check_number(one, reply, model, call, self._sums)",
+            "place.declared().check_number(one, reply, (), call, self._sums)",
             ROWS_BY_GRADES,
         ),
         (

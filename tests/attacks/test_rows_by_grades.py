@@ -29,6 +29,7 @@ from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import early_stopping, evaluation, figures
+from intarsia.training import setup
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
 
@@ -98,13 +99,13 @@ class Departing:
             **how,
         )
 
-    def total(self, name, clients=("bank",)):
+    def total(self, name, clients=("bank",), factor=1.0):
         """Return a total of some clients."""
         schema = self.engine.schema("test")
         wanted = evaluation.rows_to_grade(schema)
         given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
         own, score = evaluation._grading(*given), evaluation._partial_scores
-        self.tell(1.0)
+        self.tell(factor)
         asked = score(FEDAVG.model.predict, schema, "test")
         message = evaluation.Totals(
             self.engine.sum(asked, dict.fromkeys(clients, evaluation.Ask())).z
@@ -161,7 +162,7 @@ def test_margins_are_not_read_by_grades_of_many_models(monkeypatch):
     departing = Departing()
     with pytest.raises(RefusedError, match=r"evaluation\.grade: The site refused"):
         departing.margins()
-    monkeypatch.setattr(Declared, "check_number", lambda self, one, reply, call, sums: sums)
+    monkeypatch.setattr(Declared, "check_number", lambda *given: given[-1])
     departing = Departing()
     found = departing.margins()
     w = np.asarray(departing.engine.reveal(departing.change)).ravel()
@@ -207,6 +208,30 @@ def test_totals_are_told_by_fewer_models_than_rows(tested, most):
         assert not own
     with pytest.raises(RefusedError, match=r"evaluation\.sum_grades: The site refused"):
         departing.graded(2.0, totals_only=True)
+
+
+def counted_by_class(departing, models):
+    """Read the counts by class of so many models, of which no loss is told."""
+    for factor in range(1, models + 1):
+        departing.total("count_classes", TESTED, factor / 100)
+
+
+def test_counts_by_class_are_of_the_models_whose_losses_are_told(monkeypatch):
+    """Else the server reads them of as many others, and has twice as many sums over the rows."""
+    departing = Departing()
+    for factor in range(12):
+        departing.graded(1 + factor / 12, totals_only=True)
+    departing.total("count_classes", TESTED, 1 + 11 / 12)
+    counted_by_class(departing, 1)  # as at the end of a run
+    with pytest.raises(RefusedError, match=r"evaluation\.count_classes: The site refused"):
+        departing.total("count_classes", TESTED, 3.0)
+    assert "a grade of test" in str(departing.made.errors[-1])
+    declared = setup.each
+    monkeypatch.setattr(setup, "each", lambda sends, models: declared(sends, models=0))
+    departing = Departing()
+    for factor in range(12):
+        departing.graded(1 + factor / 12, totals_only=True)
+    counted_by_class(departing, 13)
 
 
 @pytest.mark.parametrize("complete", [True, False])

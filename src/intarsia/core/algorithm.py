@@ -687,6 +687,9 @@ class Sends:
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models
     most: int = 0
+    # of how many models at most a run has such replies, those of all functions of the part together
+    # that say so: of a state, and of totals that the message holds; 0: any number
+    models: int = 0
 
     def origin(self, field: str) -> Origin | None:
         """Return of what a field of the message holds a total; None: it holds none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from intarsia.core.algorithm import Algorithm, Part, RandomKey, Release, SecretKey, Sends
+from intarsia.core.algorithm import Algorithm, Part, RandomKey, Release, SecretKey, Sends, each
 from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -281,14 +281,17 @@ def declare_exchanges(
     parts: list[Part] = ["test" if "test" in schemas else "train"]
     for part in [*parts, *(["validation"] if "validation" in schemas else [])]:
         how: Any = {"part": part, "least": least_rows, "trained": model.trained_classes}
-        found += evaluation.sends(
+        grades = evaluation.sends(
             *(model.predict, loss, schemas[part]),
             additive=model.additive,
             shape=losses.shape_of(options),
             server=blocks,
             **how,
         )
+        models = evaluation.times_graded(schemas[part], blocks) + 1  # the last at the end
         if model.server_model is not None and blocks is not None:
             given = model.server_model, schemas[part], blocks, loss
-            found += evaluation.server_sends(*given, **how)
+            grades += evaluation.server_sends(*given, **how)
+            models += 1  # then there are the server's and clients' own
+        found += each(grades, models=models)
     return tuple(found)

@@ -359,25 +359,31 @@ class Declared:
             )
         return replace(sums, once={**sums.once, key: [told, *call.asked]})
 
-    def check_number(self, one: Sends, reply: Any, call: Call, sums: Sums) -> Sums:
-        """Refuse one more reply than a run may have; return the sums that know this one.
+    def check_number(self, one: Sends, reply: Any, model: Any, call: Call, sums: Sums) -> Sums:
+        """Refuse one more reply, or model, than a run may have; return the sums that know this one.
 
         The one that was sent last tells nothing new. Where clients are away since, there may be
         one more without them.
         """
         if not one.most:
             return sums
-        key, digest = f"{one.function.name} of {one.function.part}", _digest(reply).hex()
-        number, last, *asked = sums.once.get(key, (0, ""))
-        if digest == last:
-            return sums
-        fewer = not self.complete and set(call.asked) < set(asked)
-        if number >= one.most + fewer:
-            raise RefusedError(
-                f"{key} was asked for with another model, and {number} of a run are answered: more "
-                "would tell rows. Run the algorithm as it is at the server, or begin another run."
-            )
-        return replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
+        part, counted = one.function.part, [(one.function.name, one.most, reply)]
+        if one.models:
+            counted.append(("a grade", one.models, model))
+        for what, most, value in counted:
+            key, digest = f"{what} of {part}", _digest(value).hex()
+            number, last, *asked = sums.once.get(key, (0, ""))
+            if digest == last:
+                continue
+            fewer = not self.complete and set(call.asked) < set(asked)
+            if number >= most + fewer:
+                raise RefusedError(
+                    f"{key} was asked for with another model, and {number} of a run are answered: "
+                    "more would tell rows. Run the algorithm as it is at the server, or begin "
+                    "another run."
+                )
+            sums = replace(sums, once={**sums.once, key: [number + 1, digest, *call.asked]})
+        return sums
 
     def with_told(self, one: Sends, message: Any, call: Call, sums: Sums) -> Sums:
         """Return the sums that know what all clients are told, and what they are asked for.

@@ -407,7 +407,8 @@ class _Run:
             error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
             raise
         if place.sealing is not None:
-            self._sums = place.declared().check_number(one, reply, call, self._sums)
+            model = state, *(getattr(opened, name) for name, _ in one.takes)
+            self._sums = place.declared().check_number(one, reply, model, call, self._sums)
             self._sums = place.declared().with_told(one, message, call, self._sums)
         down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
