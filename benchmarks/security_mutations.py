@@ -31,6 +31,7 @@ LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
 BY_LOSSES = "tests/attacks/test_labels_by_losses.py"
 ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
+OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
@@ -546,6 +547,12 @@ MUTATIONS = [
             "if sums.ended and not fn.protocol and (one.trains or not one.model):",
             "if False:",
             BETWEEN,
+        ),
+        (
+            "objectives on training rows counted",
+            "if one.each_round and self._rounds:",
+            "if False:",
+            OBJECTIVES,
         ),
         (
             "training by what tells the model after it was read",

@@ -514,6 +514,7 @@ class Work:
             *(algorithm.name, options, least),
             # an algorithm that needs all has them, whatever the job says
             complete=not algorithm.absences or all_there,
+            rounds=settings.rounds,
             allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
 

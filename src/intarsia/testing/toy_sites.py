@@ -74,6 +74,7 @@ class Desk:
         least: int = 1,
         more: Sequence[Sends] = (),
         complete: bool = False,
+        rounds: int = 0,
     ) -> None:
         self.seed, self.schemas, self.sealing = seed, schemas, sealing
         self.fingerprint = b""
@@ -87,6 +88,7 @@ class Desk:
             (*algorithm.disclosure.needed(options), *more),
             *(algorithm.name, options, least),
             complete=complete,
+            rounds=rounds,
             allowed=algorithm.disclosure.allowed(server, client),
         )
         self._blocks = {part: schemas[part].align(client, one) for part, one in blocks.items()}
@@ -184,11 +186,13 @@ def federation(
     least: int = 1,
     more: Sequence[Sends] | Callable[[Mapping[str, Schema]], Sequence[Sends]] = (),
     complete: bool = False,
+    rounds: int = 0,
 ) -> Federation:
     """Return an engine over a site for each block; `sealing` makes one with all keys.
 
     `more` is declared beside what the algorithm does: parts of the shared protocols, by schemas.
-    `complete` says that all clients take part in each round.
+    `complete` says that all clients take part in each round, of which there are `rounds` at most;
+    0: sites do not count objectives.
     """
     parts = {"train": blocks} if tested is None else {"train": blocks, "test": tested}
     schemas = {part: Schema.of(own, labels) for part, own in parts.items()}
@@ -199,7 +203,7 @@ def federation(
             *(algorithm, options, name, schemas),
             {part: own[name] for part, own in parts.items()},
             *(seed, None if sealing is None else sealing(), least),
-            *(more(schemas) if callable(more) else more, complete),
+            *(more(schemas) if callable(more) else more, complete, rounds),
         )
 
     caller = Caller(run, tuple(blocks), lines, patience, journal)

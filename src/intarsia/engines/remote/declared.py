@@ -58,6 +58,7 @@ from intarsia.privacy.secure_aggregation.protocol import Piece
 NOTHING: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 MOST: Final = 8.0  # factor of a total in a combination
 _KEPT: Final = 8  # exchanges of a function that are remembered
+_AT_THE_END: Final = 2  # objectives of a run beside those of its rounds: rounding tells two apart
 _RESTORED: Final = " after the best round"  # of what is asked for once
 
 
@@ -207,6 +208,8 @@ class Declared:
         So many contribute at least to totals of what clients came to alone.
     complete
         Whether all clients take part in each round.
+    rounds
+        How many the run has at most; 0: objectives on training rows are not counted.
     allowed
         What fields of messages may hold in the clear, by "Message.field"; others: anything.
     """
@@ -222,11 +225,12 @@ class Declared:
         least_clients: int = 1,
         *,
         complete: bool = False,
+        rounds: int = 0,
         allowed: Mapping[str, Sequence[Any]] = NOTHING,
     ) -> None:
         self.geometry = geometry
         self._client, self._clients = client, frozenset(clients)
-        self.complete, self._least = complete, least_clients
+        self.complete, self._least, self._rounds = complete, least_clients, rounds
         self._allowed = {
             place: frozenset(_digest(one) for one in values) for place, values in allowed.items()
         }
@@ -365,9 +369,12 @@ class Declared:
         The one that was sent last tells nothing new. Where clients are away since, there may be
         one more without them.
         """
-        if not one.most:
+        most = one.most
+        if one.each_round and self._rounds:
+            most = self._rounds + _AT_THE_END
+        if not most:
             return sums
-        part, counted = one.function.part, [(one.function.name, one.most, reply)]
+        part, counted = one.function.part, [(one.function.name, most, reply)]
         if one.models:
             counted.append(("a grade", one.models, model))
         for what, most, value in counted:
