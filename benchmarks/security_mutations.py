@@ -31,6 +31,7 @@ LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_grades.py"
 BY_LOSSES = "tests/attacks/test_labels_by_losses.py"
 ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
+POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 FIGURES = "tests/protocols/test_figures.py"
@@ -385,6 +386,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "grades of as many rows as the owner asks for",
+            "replace(block, y=None) if LEAST_ROWS <= labelled < least else block",
+            "block",
+            POLICY,
+        ),
         (
             "a forbidden algorithm by its name",
             'check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))',

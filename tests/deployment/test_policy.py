@@ -145,6 +145,19 @@ def test_a_server_cannot_have_fewer_rows_trained_on_than_the_policy_asks_for(tmp
         run_over(tmp_path, found, job(tmp_path), line=one_row_of_the_bank)
 
 
+@pytest.mark.parametrize(("least", "graded"), [(5, True), (26, False)])
+def test_models_are_not_graded_on_fewer_rows_of_a_site_than_its_policy_asks_for(
+    tmp_path, least, graded
+):
+    """It has between these for the test: their labels stay where they are."""
+    found = with_policy(tmp_path, f"least_rows = {least}")
+    tree = experiment.to_dict(job(tmp_path, rounds=1))
+    description = experiment.from_dict({**tree, "split": {"test": 0.4}}, tmp_path)
+    metrics = run_over(tmp_path, found, description).metrics
+    assert ("bank" in metrics.clients) == graded
+    assert "telecom" in metrics.clients
+
+
 def one_row_of_the_bank(client, number, data, deliver):
     call = codec.decode(data, Call)
     if call.function != SETTLE or client != "bank":

@@ -56,6 +56,7 @@ from intarsia.experiment.federation import build, checksum, held_for_stopping, h
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import preprocessing
+from intarsia.protocols.evaluation import LEAST_ROWS
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
@@ -345,7 +346,9 @@ class Work:
         return state, self._holdings()
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
-        self._blocks = {"train": train, **held, "test": test}
+        least = self._settings.policy.least_rows
+        graded = {part: _to_grade(one, least) for part, one in {**held, "test": test}.items()}
+        self._blocks = {"train": train, **graded}
         self.fingerprint = b"%08x" % checksum(self._blocks)
 
     def _holdings(self) -> Held:
@@ -517,6 +520,15 @@ class Work:
             rounds=settings.rounds,
             allowed=algorithm.disclosure.allowed(server, self._settings.name),
         )
+
+
+def _to_grade(block: Block, least: int) -> Block:
+    """Return a block that models are graded on: without labels where these are of too few rows.
+
+    The owner may ask for more of them than others do. Nobody is told of labels then.
+    """
+    labelled = 0 if block.y is None else np.count_nonzero(~np.isnan(block.y))
+    return replace(block, y=None) if LEAST_ROWS <= labelled < least else block
 
 
 def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) -> None:
