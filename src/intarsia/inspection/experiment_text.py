@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import printable
-from intarsia.inspection.proposal import Proposal, TableProposal
+from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
+from intarsia.inspection.table_proposal import TableProposal
 from intarsia.inspection.tails import Tail
 
 _WIDTH = 100
