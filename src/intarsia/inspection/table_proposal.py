@@ -20,7 +20,7 @@ from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
 from intarsia.data.source import Source
 from intarsia.errors import TableError
-from intarsia.inspection.tails import Tail, tail_of
+from intarsia.inspection.tails import Tail, amounts_of, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 LEAST_SHARED = 20  # rows by which two columns are compared
@@ -70,8 +70,16 @@ class Column:
     @property
     def tail(self) -> Tail:
         """Return where a few of the numbers are far from the rest."""
-        known = np.array([*(self.figures or ()), np.nan])
-        return "" if self.figures is None else tail_of(known[self.codes])
+        return "" if self.figures is None else tail_of(self._amounts[0])
+
+    @property
+    def stand_ins(self) -> tuple[int, ...]:
+        """Return the numbers, each of several rows, that may stand for a missing value."""
+        return () if self.figures is None else self._amounts[1]
+
+    @cached_property
+    def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+        return amounts_of(np.array([*(self.figures or ()), np.nan])[self.codes])
 
     @cached_property
     def canonical(self) -> NDArray[Any]:
