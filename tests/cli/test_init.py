@@ -471,7 +471,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
     [
         ([], "No table is named"),
         (["nowhere.csv"], "there is no such file; correct its path"),
-        (["folder"], "this is a folder, not a file"),
+        (["folder"], "folder is a folder; it has no table"),
+        (["bank.csv", "."], "name the tables in it, one for each client: bank.csv "),
         (["empty.csv", "bank.csv"], "the file is empty"),
         (["index.csv"], "the name of column 1 is ''"),
         (["bank.csv", "bank.csv"], "bank.csv is named 2 times"),

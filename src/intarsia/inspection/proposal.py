@@ -9,6 +9,7 @@ knows the data can correct it. What a column may be as a feature is decided by t
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of
 from intarsia.data.labels import positive_last
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
-from intarsia.data.reader import columns_of, read
+from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.inspection.column_names import is_amount, is_id
@@ -46,6 +47,7 @@ _LEAST_COUNTS = 5  # different whole numbers that may be seen to be counts of ev
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
+_MOST_NAMED = 5  # tables of a folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,9 @@ def client_names(paths: Sequence[Path]) -> dict[str, Path]:
             "No table is named; name one file for each client, as in intarsia init bank.csv "
             "shop.csv, or see an example: intarsia init --example credit."
         )
+    for path in paths:
+        if path.is_dir():
+            raise _folder_named(path)
     places = [path.resolve() for path in paths]
     for place in places:
         if places.count(place) > 1:
@@ -151,6 +156,16 @@ def client_names(paths: Sequence[Path]) -> dict[str, Path]:
     if len(set(named)) < len(named):
         named = [f"{one}-{number}" for number, one in enumerate(named, 1)]
     return dict(zip(named, places, strict=True))
+
+
+def _folder_named(folder: Path) -> ExperimentError:
+    """Return the error that a folder is named where a table is to be."""
+    tables = sorted(str(one) for one in folder.iterdir() if ending_of(one) in ENDINGS)
+    more = "" if len(tables) <= _MOST_NAMED else " ..."
+    said = f"name the tables in it, one for each client: {shlex.join(tables[:_MOST_NAMED])}{more}"
+    if not tables:
+        said = "it has no table (CSV, Parquet, libsvm or npz); name one file for each client"
+    return ExperimentError(f"{folder} is a folder; {said}.")
 
 
 def _look(source: Source) -> TableProposal:
@@ -240,7 +255,9 @@ def _spelled(
     words = missing_words(texts)
     if more := [one for one in words if one not in source.missing]:
         seem = "seem" if len(more) > 1 else "seems"
-        reasons["missing"] = f"{listed(more)} {seem} to mean a missing value too"
+        reasons["missing"] = (
+            f"{listed(more)} {seem} to mean a missing value too; NaN and NULL do everywhere"
+        )
         source = replace(source, missing=(*source.missing, *more))
     bare = {
         name: [one for one in own if one is not None and one not in words]

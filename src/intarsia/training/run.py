@@ -77,6 +77,7 @@ def run(
         description = replace(description, out=str(Path(out).resolve()))
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
+        choose(description)  # first: what is wrong with a setting is not hidden by a result
         run_folder.claim(folder)
     how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
     listeners = Listeners(progress, yardstick_progress, callbacks)
