@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -154,6 +155,18 @@ def raised_at(error: BaseException, algorithm: Algorithm) -> str:
     return f"{Path(code.co_filename).name}:{line}, in {code.co_name}: "
 
 
+_CALL = re.compile(r"\w+\.(ask|sum|reveal)\(\) (.*)")  # as Python tells of missing arguments
+
+
+def said_of(error: BaseException) -> str:
+    """Return the kind of an error and its first line, with calls as an algorithm writes them."""
+    line = first_line(error)
+    if isinstance(error, TypeError) and (found := _CALL.fullmatch(line)):
+        given = "a sealed total" if found[1] == "reveal" else "a client function and its message"
+        return f"clients.{found[1]}() {found[2]}; it takes {given}"
+    return f"{type(error).__name__}: {line}"
+
+
 @contextmanager
 def errors_placed(description: Experiment) -> Iterator[None]:
     """Raise AlgorithmError for what the code of an algorithm from outside of this package raises.
@@ -172,7 +185,7 @@ def errors_placed(description: Experiment) -> Iterator[None]:
         if not place:
             raise
         raise AlgorithmError(
-            f"{place}{type(problem).__name__}: {first_line(problem)}; mend the algorithm "
+            f"{place}{said_of(problem)}; mend the algorithm "
             f"{algorithm.name!r}, and see what intarsia.testing.check_algorithm says of it."
         ) from problem
 
