@@ -420,6 +420,35 @@ def state_without_weights(monkeypatch):
     )
 
 
+def columns_without_a_layout(monkeypatch):
+    """Return ridge whose vector is declared as an array that all clients have whole."""
+
+    @fl.describe("sums over all rows, for each feature and for the labels")
+    class Vector:
+        v: fl.Array
+        labels: float
+
+    def score(client, block, message):
+        return client, ridge.Scores(block.x @ message.v + message.labels * client.labels)
+
+    def slope(client, block, message):
+        return client, Vector(block.x.T @ message.z, client.labels @ message.z)
+
+    monkeypatch.setattr(ridge, "Vector", Vector)
+    score.__annotations__ = {"message": Vector, "return": tuple[object, ridge.Scores]}
+    slope.__annotations__ = {"message": ridge.Scores, "return": tuple[object, Vector]}
+    functions = {"score": score, "slope": slope}
+    return declared(monkeypatch, **{k: fl.client_function(one) for k, one in functions.items()})
+
+
+def test_a_message_without_a_layout_is_named_where_arrays_do_not_fit(monkeypatch):
+    """Clients have columns of their own, of which the vector has too many."""
+    toy = ToyFederation("toy", overlapping(), BINARY, rounds=3)
+    said = "in score: ValueError: .*; Vector.v is declared without a layout, so that each client"
+    with pytest.raises(AlgorithmError, match=said):
+        check_algorithm(columns_without_a_layout(monkeypatch), toy, **OPTIONS)
+
+
 FAULTS = [
     (
         sum_without_its_arguments,

@@ -228,7 +228,7 @@ def _said(algorithm: Algorithm) -> str:
     """Return where the algorithm's own code raised the error that is handled, and the error."""
     error = sys.exc_info()[1]
     assert error is not None
-    said = said_of(error)
+    said = said_of(error, algorithm)
     if isinstance(error, IntarsiaError):
         said = f"{type(error).__name__}: {str(error).rstrip('.')}"
     return f"{raised_at(error, algorithm)}{said}"
