@@ -218,6 +218,13 @@ def _apart_where_values_differ(
                 chance += by_chance
                 compared.append(name)
         if compared and alike - chance < 0.2 * (len(compared) - chance):
+            if len(compared) == 1 and not _numbered_from_the_same(one, other):
+                notes.append(
+                    f"rows of one id have other values of {compared[0]!r} at {one.source.name} and "
+                    f"{other.source.name}. If they are the same samples, these are two columns: "
+                    "rename one in its table, or exclude it. If not, take id out of one of them."
+                )
+                continue
             some = apart.setdefault(tuple(compared), {})
             some.update(dict.fromkeys((one.source.name, other.source.name)))
     notes += [
@@ -233,6 +240,16 @@ def _apart_where_values_differ(
         else one
         for one in tables
     ]
+
+
+def _numbered_from_the_same(one: TableProposal, other: TableProposal) -> bool:
+    """Return whether two tables may each number their rows: from the same number on, with no gap.
+
+    Else ids are rarely the same by chance, and one column that differs says little.
+    """
+    ids = [table.columns[str(table.source.id)] for table in (one, other)]
+    starts = {min(own.figures) for own in ids if own.numbered and own.figures}
+    return all(own.numbered for own in ids) and len(starts) == 1
 
 
 def _comparable(one: TableProposal, other: TableProposal) -> list[str]:

@@ -13,6 +13,7 @@ from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError, listed
 from intarsia.inspection.column_names import (
     LABELS,
+    is_amount,
     is_plain_label,
     is_trait,
     label_rank,
@@ -153,12 +154,29 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
         return [best[-1]], "by its name"
     if weak:
         return [weak[0]], "by its name"
+    shared = _common_to_all(tables)
+    if len(shared) == 1:
+        return shared, "the only column with classes that all tables have"
     every = list(dict.fromkeys(name for one in tables for name in one.columns))
     shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
     raise ExperimentError(
         f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
         "column is to be predicted: --label COLUMN."
     )
+
+
+def _common_to_all(tables: Sequence[TableProposal]) -> list[str]:
+    """Return the columns with classes, no person's sex, that several tables all have."""
+    first, *others = tables
+    return [
+        name
+        for name, own in first.columns.items()
+        if others
+        and own.kinds in ("two", "few")
+        and not (is_trait(name) or is_amount(name))
+        and all(name in one.columns and one.columns[name].kinds == own.kinds for one in others)
+        and not any(name in (one.source.id, *one.left_out) for one in tables)
+    ]
 
 
 def _doubt(column: Column) -> int:
