@@ -439,7 +439,7 @@ def inspect(
     coded: tuple[str, ...] = ()
     if tables is not None or described.dataset is None:
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
-        coded += notes_on_tails(blocks)
+        coded += (*notes_on_tails(blocks), *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None
     if picture is not None:

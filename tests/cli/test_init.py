@@ -15,6 +15,7 @@ import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
 RNG = np.random.default_rng(0)
@@ -329,6 +330,48 @@ def test_amounts_with_a_long_tail_are_named(tmp_path, monkeypatch, capfd):
     assert "'debt' has a few values far from the rest, some of them" in said(capfd)[1]
 
 
+@pytest.mark.parametrize(
+    ("code", "rows", "said_of_it"),
+    [
+        (999, 5, True),
+        (-1, 5, True),  # alone below 0
+        (999, 4, False),  # the value of few rows stands in no file
+        (300.5, 6, False),
+        (95, 6, False),  # an age
+    ],
+)
+def test_a_number_that_may_stand_for_a_missing_value_is_named_and_is_no_amount(
+    code, rows, said_of_it, tmp_path, monkeypatch, capfd
+):
+    years = [code] * rows + AGE[rows:80].tolist()
+    proposed(tmp_path, monkeypatch, bank(years=years), shop())
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
+    advice = f'years: {code} may stand for a missing value; if so, add "{code}" to missing'
+    assert (advice in text) == said_of_it
+    assert (f"{code} in 'years' of a may stand for a missing value" in said(capfd)[1]) == said_of_it
+    if said_of_it:  # and the advice does what it says
+        assert "log(1 + value)" not in text
+        file = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+        file = file.replace('path = "a.csv"', f'missing = ["{code}"]\npath = "a.csv"')
+        (tmp_path / "mine.toml").write_text(file, encoding="utf-8")
+        assert main(["inspect", "mine.toml"]) == 0
+        assert "may stand for a missing value" not in said(capfd)[1]
+
+
+def test_numbers_of_few_values_and_amounts_stand_for_no_missing_value():
+    rng = np.random.default_rng(0)
+    ternary = np.repeat([-1.0, 0.0, 1.0], 20)
+    debts = rng.normal(0, 30, 200).round()
+    pensions = np.array([0.0] * 50 + rng.integers(5000, 9000, 60).tolist())
+    for values in (ternary, debts, pensions):
+        assert amounts_of(values)[1] == ()
+    ages = rng.integers(20, 90, 300).astype(float)
+    ages[:20] = np.repeat([-9, 997, 998, 999], 5)
+    amounts, codes = amounts_of(ages)
+    assert codes == (-9, 997, 998, 999)
+    assert len(amounts) == 280
+
+
 def test_a_file_with_which_a_run_would_stop_says_so(tmp_path, monkeypatch, capfd):
     third = {"height": INCOME[:50]}  # without ids and labels
     proposed(tmp_path, monkeypatch, bank(), shop(), third)
@@ -428,7 +471,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
     [
         ([], "No table is named"),
         (["nowhere.csv"], "there is no such file; correct its path"),
-        (["folder"], "this is a folder, not a file"),
+        (["folder"], "folder is a folder; it has no table"),
+        (["bank.csv", "."], "name the tables in it, one for each client: bank.csv "),
         (["empty.csv", "bank.csv"], "the file is empty"),
         (["index.csv"], "the name of column 1 is ''"),
         (["bank.csv", "bank.csv"], "bank.csv is named 2 times"),

@@ -558,7 +558,9 @@ def test_missing_files_are_named(parties, capfd):
     refused(capfd, parties.call("share", missing, "--confirm", "a=1", folder="bank"), "nobody.card")
     refused(capfd, parties.accept("shop"), "shop.wrapped")
     for command in ("card", "show"):
-        refused(capfd, parties.call(command, folder="nobody"), "holds no identity")
+        refused(capfd, parties.call(command, folder="nobody"), "is not a folder (there is none of")
+    parties.keys("nobody").path.mkdir(parents=True)
+    refused(capfd, parties.call("show", folder="nobody"), "keys holds no identity")
 
 
 def test_key_files_that_others_may_read_are_refused(exchanged, capfd):

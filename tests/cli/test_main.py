@@ -130,6 +130,22 @@ def test_a_wrong_override_is_one_sentence(experiment, override, expected, capfd)
     assert expected in one_error(said(capfd)[1])
 
 
+def test_a_wrong_setting_is_said_before_a_result_that_is_there(experiment, capfd):
+    out = experiment.parent / "out"
+    call = ["run", str(experiment), "--out", str(out), "--quiet", "--no-yardsticks"]
+    assert main(call) == 0
+    said(capfd)
+    assert main(call) == 2
+    assert "already holds a result" in one_error(said(capfd)[1])
+    for wrong, told in (
+        ("algorithm.regularisaton=1", "unknown key 'regularisaton'; use 'regularisation'"),
+        ("algorithm.regularisation=-1", "algorithm.regularisation is -1"),
+        ("algorithm.name=hyfcda", "'hyfdca'"),
+    ):
+        assert main([*call, "-c", wrong]) == 2
+        assert told in one_error(said(capfd)[1])
+
+
 def test_a_shell_completes_commands():
     words = {"COMP_WORDS": "intarsia ins", "COMP_CWORD": "1", "_INTARSIA_COMPLETE": "complete_bash"}
     command = [sys.executable, "-m", "intarsia"]

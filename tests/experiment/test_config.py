@@ -179,6 +179,7 @@ def test_overrides_set_any_key(tmp_path: Path) -> None:
         ("experimant.seed=1", "use 'experiment'"),
         ("yardsticks=false", "write e.g. -c experiment.yardsticks=false."),
         ("standardize=false", "write e.g. -c preprocessing.standardise=false."),
+        ("name=femam", "write e.g. -c algorithm.name=femam, or -c experiment.name=femam for"),
         ("nothing=false", "write e.g. -c experiment.rounds=50."),
         ("party.a=1", "'party' is not a table"),
         ("experiment.seed.x=1", "which is not a table"),

@@ -78,6 +78,25 @@ def resting(table: pd.DataFrame = PEOPLE) -> list[str]:
     return np.where(lacking | ~table["sex"].isin(["F", "M"]), "means", "all").tolist()
 
 
+def test_columns_are_the_features_that_the_dictionary_says_and_need_not_all_be_there(tmp_path):
+    """The shop calls `sex` SEX and writes it otherwise, and its table lacks a column of it."""
+    model = fitted(2)
+    folder = run(tmp_path, model)
+    dictionary = tmp_path / "columns.toml"
+    dictionary.write_text(
+        '[client.shop]\nSEX = "sex"\nGONE = "far"\n[client.other]\na = "b"\n', encoding="utf-8"
+    )
+    told = json.loads((folder / "experiment.json").read_text())
+    told["alignment"] = {"dictionary": str(dictionary)}
+    (folder / "experiment.json").write_text(json.dumps(told))
+    PEOPLE[["id", "age", "income", "visits"]].to_csv(tmp_path / "bank.csv", index=False)
+    own = PEOPLE[["id", "sex", "spent"]].rename(columns={"sex": "SEX"})
+    own.to_csv(tmp_path / "shop.csv", index=False)
+    found = predict_federated(folder, {n: tmp_path / f"{n}.csv" for n in ("bank", "shop")})
+    np.testing.assert_allclose(found.scores, pooled(model)[:, 0], atol=1e-6)
+    assert list(found.basis) == resting()
+
+
 def spread(folder: Path, parts: dict[str, pd.DataFrame]) -> dict[str, Path]:
     for name, part in parts.items():
         part.to_csv(folder / f"{name}.csv", index=False)

@@ -93,6 +93,29 @@ def test_the_new_client_gets_a_model_and_nothing_of_the_run_changes(folder, capf
     assert intarsia.resume(own).metrics == intarsia.load(own).metrics
 
 
+def test_a_new_clients_columns_are_those_of_the_runs_dictionary(folder, capfd):
+    """The dictionary of the run has a section of the new client's: names, units, and case."""
+    dictionary = folder.parent / "columns.toml"
+    dictionary.write_text(
+        '[feature.wide]\nunit = "m"\nfactors = { cm = 0.01 }\n[feature.side]\nignore_case = true\n'
+        '[client.north]\nnorth0 = "n"\n'
+        '[client.new]\nnew0 = { feature = "wide", unit = "cm" }\nnew1 = "side"\n'
+    )
+    told = json.loads((folder / "experiment.json").read_text())
+    told["alignment"]["dictionary"] = str(dictionary)
+    (folder / "experiment.json").write_text(json.dumps(told))
+    made = table("new", 7)
+    made["new1"] = ["Left", "left", "right"] * 20
+    made.to_csv(folder.parent / "new.csv", index=False)
+    assert main(["join", str(folder), str(folder.parent / "new.csv"), "--id", "row"]) == 0
+    network = intarsia.load(folder / "joined" / "new").model["new"]
+    names = list(map(str, network.feature_names_in_))
+    assert {"wide", "side=left", "side=right"} <= {*names}
+    assert not {"new0", "new1=Left"} & {*names}
+    centre = network.means[names.index("wide")]
+    assert abs(centre - made["new0"].mean() / 100) < 0.02  # of the rows that train
+
+
 def test_what_all_share_stays_as_it_is(folder):
     shared = intarsia.load(folder).model.shared
     assert sorted(shared) == ["anchors.means", "shared.0.bias", "shared.0.weight"]

@@ -264,6 +264,26 @@ def test_columns_that_differ_from_the_models_by_case_are_refused(model, capfd):
     assert "left aside: Age" in err
 
 
+def test_a_column_that_a_client_left_out_in_training_is_left_aside(model, capfd):
+    """The shop's `Age` is something else than the model's `age`, and `memo` is no feature."""
+    table = model.parent / "shop.csv"
+    table.write_text("Age,sex,memo,more\n50,F,x,1\n")
+    told = [
+        {"name": "bank", "id": "n"},
+        {"name": "shop", "id": "n", "exclude": ["Age", "memo"]},
+    ]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    assert main(["predict", str(model), str(table)]) == 2
+    error = one_error(said(capfd)[1])
+    assert "look like the model's and are not ('Age' for 'age'" in error
+    assert "is one of 'shop', which left 'Age' out in training: --client shop." in error
+    assert main(["predict", str(model), str(table), "--client", "shop"]) == 0
+    out, err = said(capfd)
+    assert float(next(csv.DictReader(out.splitlines()))["score"]) == pytest.approx(3.5)
+    assert "Left aside, as in training: Age, memo." in err
+    assert "Columns that the model does not know are left aside: more." in err
+
+
 def test_a_clients_columns_have_the_names_and_units_of_training(model, capfd):
     table, dictionary = model.parent / "table.csv", model.parent / "columns.toml"
     dictionary.write_text(

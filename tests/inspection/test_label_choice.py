@@ -71,6 +71,11 @@ TABLES = [
         0,
     ),
     (
+        "a severity of several values",
+        {"severity": drawn("a", "b", "c"), "smoker": drawn("n", "y")},
+        0,
+    ),
+    (
         "English in a longer name",
         {"age": AGE, "loan_default_flag": drawn("0", "1"), "own": drawn("n", "y")},
         1,
@@ -97,6 +102,39 @@ def test_the_reason_of_a_label_names_what_may_be_it_too(tmp_path):
     columns = {"diagnosis": CODES, "died": drawn("no", "yes"), "smoker": drawn("n", "y")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert found.reasons["label"] == "by its name; 'diagnosis', 'smoker' may be it too"
+
+
+def test_the_only_column_with_classes_that_all_tables_have_is_the_label(tmp_path):
+    one = {"id": range(100, 160), "shape": drawn("a", "b", "c"), "sex": drawn("f", "m"), "x": OTHER}
+    two = {"id": range(500, 560), "shape": drawn("a", "c"), "sex": drawn("f", "m"), "x": AMOUNT}
+    two |= {"shape": np.array(["a", "b", "c"] * 20), "smoker": drawn("n", "y")}
+    one, two = ({name: np.array(own) for name, own in columns.items()} for columns in (one, two))
+    paths = [written(tmp_path / "a.csv", one), written(tmp_path / "b.csv", two)]
+    del two["smoker"]
+    with pytest.raises(ExperimentError, match="say which column is to be predicted"):
+        propose(paths[:1])  # of one table it says nothing
+    paths[1] = written(tmp_path / "b.csv", two)
+    found = propose(paths).tables
+    assert [one.source.label for one in found] == ["shape", "shape"]
+    assert found[0].reasons["label"] == "the only column with classes that all tables have"
+
+
+def test_one_column_that_differs_does_not_take_the_ids_of_a_registry(tmp_path):
+    """`value` is something else in each table; ids of one register are not the same by chance."""
+    died = drawn("no", "yes")
+
+    def tables(first, second):
+        ones = {"id": np.array(first), "value": AGE, "died": died}
+        others = {"id": np.array(second), "value": RNG.integers(1, 90, ROWS), "x": OTHER}
+        return propose([written(tmp_path / "a.csv", ones), written(tmp_path / "b.csv", others)])
+
+    registry = tables([7 * one + 100_000 for one in range(ROWS)],
+                      [7 * one + 100_070 for one in range(ROWS)])  # fmt: skip
+    assert [one.source.id for one in registry.tables] == ["id", "id"]
+    [note] = registry.notes
+    assert note.startswith("rows of one id have other values of 'value' at a and b.")
+    numbered = tables(range(1, ROWS + 1), range(1, ROWS + 1))
+    assert [one.source.id for one in numbered.tables] == [None, None]
 
 
 def test_a_label_that_nothing_tells_is_asked_for(tmp_path):

@@ -195,12 +195,22 @@ def test_conflicting_copies_are_averaged_and_reported(layout):
     }
     engine, notes = prepared(blocks, standardise=False)
     assert notes == (
-        "2 train samples have different copies at bank, shop in one or more of the features "
-        "f0001; their average is used: compare these tables.",
+        "2 train samples have different copies at bank, shop in the feature f0001; their "
+        "average is used: compare these tables. Where all tables are in one place, intarsia "
+        "inspect names the columns.",
     )
     mean = x[:, 1].copy()
     mean[[2, 4]] = (x[[2, 4], 1] + other[[2, 4], 1]) / 2
     np.testing.assert_allclose(pooled(engine)[:, 1], mean, atol=1e-13)
+
+
+def test_a_note_of_copies_that_differ_says_that_no_one_learns_in_which_column():
+    x, y = table(10, 3)
+    other = x.copy()
+    other[1, 0] = 9.0
+    every = range(10), range(3)
+    _, (note,) = prepared({"a": block(x, y, *every), "b": block(other, y, *every)})
+    assert "in one or more of the features f0000, f0001, f0002 (no one learns in which" in note
 
 
 def test_conflicts_in_the_test_part_are_reported_too():

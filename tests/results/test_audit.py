@@ -411,9 +411,21 @@ def test_the_command_shows_what_the_server_read_first(masked, capfd):
         tables.index(text) for text in ("the server held and could not", "What the clients could")
     ]
     assert places == sorted(places)
-    assert tables.index("Objective.at") < places[0] < tables.index("Change.w  ") < places[1]
+    words = {line.what: line.contents for line in masked.found.lines}
+    read, sealed = words["Objective.at"], words["Change.w"]
+    assert tables.index(read) < places[0] < tables.index(sealed, places[0]) < places[1]
+    assert "Objective.at" not in out
+    assert "Change.w" not in out
     assert "mode: masked" in out
     assert "whoever runs the server" not in out
+
+
+def test_the_command_names_each_field_as_the_code_does_where_it_is_asked_to(masked, capfd):
+    assert main(["audit", str(masked.folder), "--fields"]) == 0
+    out = said(capfd)[0]
+    assert "Kinds of values, and their names in the tables below" in out
+    tables = out[out.index("What the server could read") :]
+    assert tables.index("Objective.at") < tables.index("Change.w  ")
 
 
 def test_the_command_writes_the_audit_as_json(masked, capfd):

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import intarsia
 import own_algorithm
 from intarsia.core import algorithm as fl
-from intarsia.errors import AlgorithmError, ExperimentError, FederationError
+from intarsia.errors import AlgorithmError, ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import load
 from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules
 from intarsia.testing.toy_federations import BINARY, NUMBERS, overlapping, rows_apart
@@ -378,7 +380,89 @@ def steps_that_are_too_large(monkeypatch):
     return replace(ridge.RIDGE, round=round)
 
 
+def with_multiply(monkeypatch, totals):
+    """Return ridge whose product begins otherwise: (clients, v, labels) -> sealed scores."""
+
+    def multiply(options, clients, v, labels):
+        total = clients.sum(ridge.slope, ridge.Scores(totals(clients, v, labels).z))
+        return clients.reveal(total)
+
+    monkeypatch.setattr(ridge, "multiply", multiply)
+    return ridge.RIDGE
+
+
+def sum_without_its_arguments(monkeypatch):
+    return with_multiply(monkeypatch, lambda clients, v, labels: clients.sum())
+
+
+def fields_for_a_message(monkeypatch):
+    def totals(clients, v, labels):
+        return clients.sum(ridge.score, {"v": v, "labels": labels})
+
+    return with_multiply(monkeypatch, totals)
+
+
+def setup_that_returns_nothing(monkeypatch):
+    return replace(ridge.RIDGE, setup=lambda options, clients: None)
+
+
+def state_without_weights(monkeypatch):
+    @dataclass(frozen=True)
+    class Bare:
+        left: int
+
+    return replace(
+        ridge.RIDGE,
+        setup=lambda options, clients: Bare(1),
+        round=lambda server, clients: (server, fl.RoundMetrics()),
+        certify=lambda server, clients: (server, fl.RoundMetrics()),
+        states=(Bare, fl.LinearClient),
+    )
+
+
+def columns_without_a_layout(monkeypatch):
+    """Return ridge whose vector is declared as an array that all clients have whole."""
+
+    @fl.describe("sums over all rows, for each feature and for the labels")
+    class Vector:
+        v: fl.Array
+        labels: float
+
+    def score(client, block, message):
+        return client, ridge.Scores(block.x @ message.v + message.labels * client.labels)
+
+    def slope(client, block, message):
+        return client, Vector(block.x.T @ message.z, client.labels @ message.z)
+
+    monkeypatch.setattr(ridge, "Vector", Vector)
+    score.__annotations__ = {"message": Vector, "return": tuple[object, ridge.Scores]}
+    slope.__annotations__ = {"message": ridge.Scores, "return": tuple[object, Vector]}
+    functions = {"score": score, "slope": slope}
+    return declared(monkeypatch, **{k: fl.client_function(one) for k, one in functions.items()})
+
+
+def test_a_message_without_a_layout_is_named_where_arrays_do_not_fit(monkeypatch):
+    """Clients have columns of their own, of which the vector has too many."""
+    toy = ToyFederation("toy", overlapping(), BINARY, rounds=3)
+    said = "in score: ValueError: .*; Vector.v is declared without a layout, so that each client"
+    with pytest.raises(AlgorithmError, match=said):
+        check_algorithm(columns_without_a_layout(monkeypatch), toy, **OPTIONS)
+
+
 FAULTS = [
+    (
+        sum_without_its_arguments,
+        r"clients.sum\(\) missing .*; it takes a client function and its m",
+    ),
+    (
+        fields_for_a_message,
+        "score is given a dict with 'v', 'labels', which are no clients; a dict",
+    ),
+    (setup_that_returns_nothing, "setup of ridge returns nothing; return the server's state"),
+    (
+        state_without_weights,
+        "The server's state, a Bare, has no 'w', with which a linear model ends",
+    ),
     (rows_without_a_layout, r"z of client 'c1' has the shape \(27,\), .* declare it fl.PerSample"),
     (
         reply_that_is_too_short,
@@ -493,6 +577,51 @@ def test_a_bound_and_an_objective_in_each_others_place_are_found():
     found = find_faults(replace(ridge.RIDGE, certify=certify), TOY, **OPTIONS)
     assert [one.rule for one in found] == ["ends_as_it_should"]
     assert "give RoundMetrics.certified the model's objective first" in found[0].said
+
+
+def tables():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    columns = {"row": np.arange(40), "p": x[:, 0], "q": x[:, 1], "y": x.sum(axis=1)}
+    return {"a": pd.DataFrame(columns), "b": pd.DataFrame(columns).drop(columns="q")}
+
+
+def trained(algorithm, rounds=5):
+    """Return what a run in one process comes to."""
+    how = {"id": "row", "label": "y", "yardsticks": False, "out": None, **OPTIONS}
+    return intarsia.run(tables=tables(), algorithm=algorithm, rounds=rounds, tolerance=0.0, **how)
+
+
+def test_a_run_notes_what_its_algorithm_does_not_declare(monkeypatch):
+    assert not any("declare" in one for one in trained(ridge.RIDGE).notes)
+    found = trained(field_that_is_revealed_undeclared(monkeypatch))
+    [note] = [one for one in found.notes if "declare" in one]
+    assert "crossed: reveal Vector.labels, reveal Vector.v. Sites refuse that: add it" in note
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e200])
+def test_a_training_that_diverges_ends_with_a_sentence_whatever_the_algorithm_reports(value):
+    """It reports no objective and no weights: its clients' own models tell."""
+
+    def tell(server, clients):
+        multiplied = np.full(len(clients.schema().features), value)
+        ridge.multiply(server.options, clients, multiplied, labels=0.0)
+        return server, fl.RoundMetrics()
+
+    quiet = replace(
+        ridge.RIDGE,
+        round=tell,
+        certify=lambda server, clients: (server, fl.RoundMetrics()),
+        conclude=lambda server, clients: fl.FinalResult(fl.RoundMetrics()),
+    )
+    with np.errstate(all="ignore"), pytest.raises(ConvergenceError, match="of all samples is"):
+        trained(quiet)
+
+
+@pytest.mark.parametrize("what", [None, ("server", None), (None, fl.RoundMetrics())])
+def test_a_round_that_returns_something_else_is_named(what):
+    wrong = replace(ridge.RIDGE, round=lambda server, clients: what)
+    with pytest.raises(AlgorithmError, match=r"round of ridge returns .*; return the server's new"):
+        trained(wrong)
 
 
 def test_a_sealed_total_that_is_read_ends_a_run_with_the_line_that_reads_it(monkeypatch):

@@ -337,6 +337,9 @@ def audit(
         str,
         typer.Option("--noted", metavar="HEAD", help="The head of a site's log, as noted before."),
     ] = "",
+    fields: Annotated[
+        bool, typer.Option("--fields", help="Of a run: name each field as the code does.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what the server and the clients of a run could read, and how often.
@@ -363,7 +366,7 @@ def audit(
         raise ExperimentError(
             f"--client {client!r} took no part in the run; {nearest(client, found.clients)}."
         )
-    answer(*audit_parts(found, client), as_json=as_json)
+    answer(*audit_parts(found, client, fields=fields), as_json=as_json)
     if as_json:
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 

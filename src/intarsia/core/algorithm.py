@@ -906,6 +906,11 @@ def _linear_client(options: Any, schema: Schema, client: ClientId, block: Block)
 
 def _linear_scores(state: Any, block: Block) -> Array:
     """Return the scores by the weights in a client's state, (outputs, samples)."""
+    if not hasattr(state, "w"):
+        raise AlgorithmError(
+            f"A client's state, a {type(state).__name__}, has no 'w', by which a linear model "
+            "predicts; call its weights w, or give the model a `predict` of its own."
+        )
     return np.stack([block.x @ w for w in np.atleast_2d(state.w)])
 
 
@@ -994,6 +999,11 @@ def _linear_concluded(
 ) -> FinalResult:
     """Certify the final model and reveal it: the weights `w` of the server's state."""
     server, info = certify(server, clients, rng)
+    if not hasattr(server, "w"):
+        raise AlgorithmError(
+            f"The server's state, a {type(server).__name__}, has no 'w', with which a linear model "
+            "ends; call its weights w, or give the algorithm a `conclude` of its own."
+        )
     # discloses the model: the server may predict with it
     w = server.w if isinstance(server.w, np.ndarray) else clients.reveal(server.w)
     return FinalResult(info, np.atleast_2d(w))
@@ -1081,6 +1091,22 @@ class Algorithm:
                 f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
             )
         return self.init_server(options, schema, rng)
+
+    def prepare(self, server: Any, clients: Clients, rng: RandomKey) -> Any:
+        """Return the server's state after the set-up.
+
+        Raises
+        ------
+        AlgorithmError
+            If the set-up returns none.
+        """
+        found = self.setup(server, clients, rng)
+        if found is None:
+            raise AlgorithmError(
+                f"setup of {self.name} returns nothing; return the server's state, with which the "
+                "first round begins."
+            )
+        return found
 
     def check_present(self, present: int, clients: int) -> None:
         """Refuse a round with some of the clients, if the algorithm needs all.

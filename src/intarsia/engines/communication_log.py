@@ -35,7 +35,7 @@ from intarsia.engines.sums.secure import (
     told_alike,
 )
 from intarsia.engines.transcript import Crossed, Crossings, Recorder
-from intarsia.errors import AlgorithmError, CodecError
+from intarsia.errors import AlgorithmError, CodecError, listed
 
 _NONE: Mapping[str, Sequence[ClientId]] = MappingProxyType({})
 
@@ -217,6 +217,13 @@ def addressed(clients: Clients, fn: ClientFunction, messages: Messages) -> Mappi
     if not isinstance(fn, ClientFunction):
         raise not_declared(fn)
     if isinstance(messages, Mapping):
+        known = {*clients.schema(fn.part).clients}
+        if odd := [str(key) for key in messages if key not in known]:
+            wanted = "" if fn.message is object else f", each a {fn.message.__name__}"
+            raise AlgorithmError(
+                f"{fn.name} is given a dict with {listed(odd, 5)}, which are no clients; a dict "
+                f"has messages by client{wanted}: give one message for all, or one for each."
+            )
         return messages
     if not (dataclasses.is_dataclass(messages) and isinstance(messages, fn.message)):
         wanted = "a dataclass" if fn.message is object else f"a {fn.message.__name__}"

@@ -51,6 +51,8 @@ def overridden(tree: Mapping[str, Any], override: str, tables: Sequence[str]) ->
         example = f"{keys[near[0]]}.{near[0]}={text}" if near else "experiment.rounds=50"
         if equals and parts == ["algorithm"]:
             example = f"algorithm.name={text}"
+        if equals and parts == ["name"]:  # more often that of an algorithm
+            example = f"algorithm.name={text}, or -c experiment.name={text} for the run's own name"
         raise ExperimentError(
             f"-c {override!r} is not of the form table.key=value; write e.g. -c {example}."
         )

@@ -113,13 +113,14 @@ def build(
     secret: bytes | None = None,
     *,
     only: Collection[ClientId] | None = None,
+    some: bool = False,
 ) -> Federation:
     """Return the clients that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
     is called here, so that nobody else keeps them in memory. `secret` is that of the federation
     before, where a run goes on. Of the clients `only` these take part, and of them those who have a
-    training sample with a label at one of them; None: all.
+    training sample with a label at one of them; None: all. `some`: as for `aligned`.
 
     Raises
     ------
@@ -135,7 +136,8 @@ def build(
         for name, block in (*train.items(), *test.items()):
             checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
-        train, test, labels, names = _own(experiment, tables, secret, only)
+        some = some or only is not None
+        train, test, labels, names = _own(experiment, tables, secret, only, some)
         notes, structure = [*_note_on_memory(experiment)], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
@@ -219,11 +221,11 @@ def _disk_for(experiment: Experiment) -> Path | None:
 
 
 def aligned(
-    experiment: Experiment, tables: Tables | None, *, some: bool = False
+    experiment: Experiment, tables: Tables | None, *, some: bool = False, lacking: bool = False
 ) -> dict[ClientId, Table]:
     """Return the clients' tables with the features' names and units, and normalised ids.
 
-    `some`: clients that the dictionary names need not be there.
+    `some`: clients that the dictionary names need not be there; `lacking`: nor need their columns.
     """
     settings = experiment.alignment
     sources = {source.name: source for source in experiment.clients}
@@ -241,6 +243,13 @@ def aligned(
             for name, table in found.items()
         }
     )
+    if lacking:
+        there = {name: {*table.columns} for name, table in found.items()}
+        held = {
+            name: {column: one for column, one in columns.items() if column in there[name]}
+            for name, columns in shared.columns.items()
+        }
+        shared = replace(shared, columns=held)
     found = feature_dictionary.translate(found, sources, shared)
     checks.check_names({name: table.columns for name, table in found.items()})
     ids = {name: table.samples for name, table in found.items() if not table.generated}
@@ -256,6 +265,7 @@ def _own(
     tables: Tables | None,
     secret: bytes,
     only: Collection[ClientId] | None,
+    some: bool,
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
     """Return the train and the test blocks of the clients' own tables."""
     if only is not None:
@@ -263,7 +273,7 @@ def _own(
         experiment = replace(experiment, clients=sources)
         if tables is not None:
             tables = _among(tables() if callable(tables) else tables, only)
-    found = aligned(experiment, tables, some=only is not None)  # steps 1 to 4
+    found = aligned(experiment, tables, some=some)  # steps 1 to 4
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
     train: dict[ClientId, Block] = {}

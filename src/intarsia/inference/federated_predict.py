@@ -32,6 +32,7 @@ from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.experiment import feature_dictionary
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import aligned
 from intarsia.inference import new_table
@@ -175,6 +176,7 @@ def _read(
             "own; predict a table with all columns (intarsia predict DIR TABLE)."
         )
     sources = []
+    dictionary = feature_dictionary.load(described.alignment.dictionary)
     for name, path in tables.items():
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
@@ -182,29 +184,30 @@ def _read(
         settings = new_table.written_with(new_table.table_settings(folder, name), decimal)
         kind = new_table.check_table(path, settings)
         names = new_table.column_names(path, settings, kind)
-        source = _source(known[name], path, kind, names, every)
+        feature = {one: dictionary.column(name, one, {}).feature for one in names}
+        source = _source(known[name], path, kind, feature, every)
         separator = new_table.separator_of(path, settings, kind)
         marks = {"decimal": settings.reading.get("decimal", "."),
                  "thousands": settings.reading.get("thousands")}  # fmt: skip
         more = (*source.missing, *missing)
         sources.append(replace(source, separator=separator, missing=more, **marks))
     with new_table.advice_for_new_tables():
-        return aligned(replace(described, clients=tuple(sources)), None, some=True)
+        clients = tuple(sources)
+        return aligned(replace(described, clients=clients), None, some=True, lacking=True)
 
 
 def _source(
     known: Source,
     path: Path,
     kind: Format,
-    names: Sequence[str],
+    feature: Mapping[str, str],
     every: LinearModel | ClientNetwork,
 ) -> Source:
-    """Return how a client's table was read, for a new one with columns of these names."""
-    there = set(names)
+    """Return how a client's table was read, for a new one with these columns: name -> feature."""
     leave = {known.id, known.label}
-    columns = [name for name in known.features or names if name in there and name not in leave]
-    levels = _known(every, columns)[1]
-    categorical = {*known.categorical, *levels}
+    columns = [name for name in known.features or feature if name in feature and name not in leave]
+    levels = _known(every, [feature[name] for name in columns])[1]
+    categorical = {*known.categorical, *(name for name in columns if feature[name] in levels)}
     return replace(
         known,
         path=str(path),

@@ -94,7 +94,7 @@ def join(
             seed=described.seed if seed is None else seed,
             out="" if out is None else str(out),
         )
-        found = build(experiment, tables)
+        found = build(experiment, tables, some=True)
         if out is not None:
             _check_output(out, folder, overwrite)
     with timing.limited(described.threads):
@@ -203,13 +203,19 @@ def _experiment(described: Experiment, model: Networks, source: Source, **own: A
         participation=1.0,
         yardsticks=False,
         labels=_labels(described.labels, model),
-        alignment=Alignment(),
+        alignment=Alignment(dictionary=_dictionary(described)),
         privacy=Privacy(),
         dataset=None,
         partition=None,
         clients=(source,),
         **own,
     )
+
+
+def _dictionary(described: Experiment) -> str | None:
+    """Return the dictionary of a run's columns, which may have the new client's; None: none."""
+    path = described.alignment.dictionary
+    return path if path and Path(path).is_file() else None
 
 
 def _labels(known: LabelSettings, model: Networks) -> LabelSettings:

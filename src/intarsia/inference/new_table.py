@@ -35,6 +35,7 @@ WRITTEN_BY = ("decimal", "thousands", "missing", "label_map")  # of values, besi
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
     "missing": list[str],
+    "exclude": list[str],
     "label_map": dict[str, Any],
 }
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
@@ -128,6 +129,7 @@ class TableSettings:
     positives: tuple[str, ...] = ()  # labels that are of the second of two classes
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    exclude: tuple[str, ...] = ()  # columns that all of them left out
 
 
 def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Mapping[str, str]]:
@@ -184,7 +186,25 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         *(every("id"), every("label"), texts, every("separator"), formats, reading),
         tuple(map(str, positives)),
         label_map=meant[0] if meant and all(one == meant[0] for one in meant) else {},
+        exclude=tuple(
+            name
+            for name in tables[0].get("exclude") or ()
+            if all(name in (table.get("exclude") or ()) for table in tables)
+        ),
     )
+
+
+def advice_on_left_out(folder: Path, names: Sequence[str], problem: TableError) -> TableError:
+    """Return an error by names of columns, which leads to a client that left such a column out."""
+    for one in _experiment(folder).get("client", ()):
+        left = [name for name in one.get("exclude") or () if name in names]
+        if left and f"{left[0]!r} for" in str(problem):
+            client = one.get("name")
+            return TableError(
+                f"{str(problem).rstrip('.')}; or say that the table is one of {client!r}, which "
+                f"left {left[0]!r} out in training: --client {client}."
+            )
+    return problem
 
 
 def check_client(folder: Path, client: ClientId) -> None:

@@ -176,8 +176,14 @@ def predict(
     settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
+    # what that client left out in training, however it is called, is no feature
+    left = {*new_table.table_settings(folder, reader or guessed).exclude} - {*known}
     if kind in NAMED:
-        check_names(str(table), [name for name in names if name != id], features, model.levels_)
+        own_names = [name for name in names if name != id and name not in left]
+        try:
+            check_names(str(table), own_names, features, model.levels_)
+        except TableError as problem:
+            raise new_table.advice_on_left_out(folder, own_names, problem) from None
     if not known:
         raise TableError(
             f"{table} has the columns {listed(names)} but the model knows "
@@ -216,7 +222,10 @@ def predict(
     own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
     means = dict(zip(features, own.tolist(), strict=True))
     known = [*known, *block.features[len(known) :]] if kind == "libsvm" else known
-    notes = _notes(means, model.levels_, names, known, levels, block, id, settings)
+    rest = [name for name in names if name not in left]
+    notes = _notes(means, model.levels_, rest, known, levels, block, id, settings)
+    if aside := [name for name in names if name in left]:
+        notes = (*notes, f"Left aside, as in training: {_list_names(aside)}.")
     notes = (
         *taken,
         *new_table.trained_on(table, trained),

@@ -2,7 +2,7 @@
 
 `overlap` counts samples, features, labels and feature blocks. `holdings` is what a run's folder
 keeps of it, `tables` shows it. `recommend` chooses an algorithm. `proposal` says what an experiment
-file may say of tables, and `experiment_text` writes it.
+file may say of tables (`id_choice`, `label_choice`), and `experiment_text` writes it.
 """
 
 from typing import TYPE_CHECKING

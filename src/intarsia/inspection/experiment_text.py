@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.errors import printable
-from intarsia.inspection.proposal import Proposal, TableProposal
+from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
+from intarsia.inspection.table_proposal import TableProposal
 from intarsia.inspection.tails import Tail
 
 _WIDTH = 100
@@ -203,6 +204,13 @@ def _learned(table: TableProposal) -> list[str]:
             kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
+    label = [table.columns[name] for name in (table.source.label,) if name is not None]
+    for own in (*numbers, *(one for one in label if one.kinds == "numbers")):
+        for code in own.stand_ins:
+            said.append(
+                f"{own.name}: {code} may stand for a missing value; if so, add {toml(str(code))} "
+                "to missing, which holds for all columns of the table"
+            )
     for tail, (where, better) in _TAILS.items():
         tails = [own.name for own in numbers if own.tail == tail]
         if tails:

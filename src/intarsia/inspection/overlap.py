@@ -25,6 +25,9 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MOST_CELLS_IN_ORDER = 600  # the greedy order costs the square of it
+_MOST_COMPARED = 10_000_000  # entries of all tables, of which copies are compared
+_ROUNDING = 2.0**-30  # relative, by which copies of a value may differ
+_MOST_NAMED = 5  # columns with copies that differ
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,42 @@ class OverlapCounts:
     def entries(self) -> Counts:
         """Return how many entries (of a sample and a feature) each pair has in common."""
         return self.samples * self.features
+
+
+def notes_on_copies(blocks: Mapping[ClientId, Block], schema: Schema) -> tuple[str, ...]:
+    """Return a note that names the columns in which clients have other values of a sample.
+
+    Only who has all tables can tell: a run compares copies by sums over all columns of a set.
+    """
+    rows, columns = len(schema.samples), len(schema.features)
+    dense = [name for name, block in blocks.items() if isinstance(block.x, np.ndarray)]
+    if len(dense) < 2 or rows * columns > _MOST_COMPARED:
+        return ()
+    first = np.full((columns, rows), np.nan)
+    odd: dict[str, Mask] = {}  # column -> (samples,)
+    order = np.argsort(schema.samples.ids, kind="stable")
+    place = {str(name): at for at, name in enumerate(schema.features.ids)}
+    for name in dense:
+        block = blocks[name]
+        samples = order[np.searchsorted(schema.samples.ids, block.samples, sorter=order)]
+        origin = {f"{of}={level}": of for of, own in block.levels.items() for level in own}
+        for feature, own in zip(block.features, np.asarray(block.x, float).T, strict=True):
+            at = place[feature]
+            before = first[at, samples]
+            apart = abs(own - before) > _ROUNDING * np.fmax(1.0, abs(before))
+            if apart.any():
+                odd.setdefault(origin.get(feature, feature), np.zeros(rows, bool))[samples] |= apart
+            first[at, samples] = np.where(np.isnan(before), own, before)
+    if not odd:
+        return ()
+    many = {name: int(found.sum()) for name, found in odd.items()}
+    most = sorted(many, key=lambda name: -many[name])
+    told = ", ".join(f"{name!r} ({many[name]:,})" for name in most[:_MOST_NAMED])
+    more = f" and {len(most) - _MOST_NAMED} more columns" if len(most) > _MOST_NAMED else ""
+    return (
+        f"Clients have different values of the same samples in {told}{more} (in brackets how many "
+        "samples). A run takes their average: compare these tables.",
+    )
 
 
 def holdings_table(parties: Parties, schema: Schema | None = None) -> list[HoldingsRow]:

@@ -1,4 +1,8 @@
-"""Columns with a few values far from the rest, which a linear model follows badly as they are."""
+"""Columns with a few values far from the rest, which a linear model follows badly as they are.
+
+A number that several rows have and that is far from all others, such as 999 among ages, may stand
+for a missing value. It is told apart from amounts, of which the logarithm may be better.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,14 @@ import numpy as np
 from scipy.sparse import issparse
 
 from intarsia.core.block import Array, Block, ClientId
+from intarsia.data.column_types import LEAST_ROWS
 from intarsia.errors import listed
 
 _FAR: Final = 8.0  # a normal column has 1.7, an exponential one 3.6, one whose logarithm is normal
 # with a deviation of 1, such as many amounts, 6.4
 _LEAST_ROWS: Final = 50
+_LEAST_AMOUNTS: Final = 10  # different ones, beside numbers that may stand for a missing value
+_MOST_CODES: Final = 3  # such numbers at one end, as 997, 998 and 999
 _MOST_ROWS: Final = 20_000  # that are looked at
 _MOST_COLUMNS: Final = 500  # of a table of measurements; pixels and words are not looked at
 
@@ -21,14 +28,36 @@ _MOST_COLUMNS: Final = 500  # of a table of measurements; pixels and words are n
 Tail = Literal["", "above", "away"]
 
 
-def tail_of(values: Array) -> Tail:
-    """Return where numbers, (rows,), have a few values far from the rest; NaN counts for none.
+def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
+    """Return the amounts in a column, (rows,), and what may stand for a missing value.
+
+    That are whole numbers at one end, each in several rows, that are farther from the amounts than
+    these are wide; or that alone are below 0.
+    """
+    known = values[np.isfinite(values)]
+    amounts, counts = np.unique(known, return_counts=True)
+    often = (counts >= LEAST_ROWS) & (amounts == np.round(amounts)) & (amounts != 0)
+    codes: list[int] = []
+    for sign in (1, -1, 1):  # from below, from above, and without what is there once more
+        own, repeated = (sign * amounts)[::sign], often[::sign]
+        for many in range(1, min(_MOST_CODES, len(own) - _LEAST_AMOUNTS) + 1):
+            gap, width = own[many] - own[many - 1], own[-1] - own[many]
+            below = sign > 0 and own[many - 1] < 0 <= own[many]
+            if repeated[:many].all() and (gap > width or below):
+                codes += [int(sign * one) for one in own[:many]]
+                kept = ~np.isin(amounts, codes)
+                amounts, often = amounts[kept], often[kept]
+                break
+    return known[~np.isin(known, codes)], tuple(sorted(codes))
+
+
+def tail_of(known: Array) -> Tail:
+    """Return where amounts, (rows,), have a few values far from the rest.
 
     The way from the median to the 99th hundredth, or to the first, is then more than eight times
     that between the quartiles: "above" where no value is below 0, so that log(1 + value) exists,
     else "away".
     """
-    known = values[~np.isnan(values)]
     if len(known) < _LEAST_ROWS:
         return ""
     near, low, middle, high, far = np.quantile(known, (0.01, 0.25, 0.5, 0.75, 0.99))
@@ -40,16 +69,26 @@ def tail_of(values: Array) -> Tail:
 
 
 def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
-    """Return a note that names the columns of clients' tables with a long tail."""
+    """Return notes that name the columns of clients' tables with values far from the rest."""
     found: dict[str, Tail] = {}
-    for block in blocks.values():
+    coded: list[str] = []
+    for client, block in blocks.items():
         if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
             continue
         rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
-        tails = {name: tail_of(rows[:, at]) for at, name in enumerate(block.features)}
-        found |= {name: tail for name, tail in tails.items() if tail}
+        for at, name in enumerate(block.features):
+            amounts, codes = amounts_of(rows[:, at])
+            coded += [f"{code} in {name!r} of {client}" for code in codes]
+            if tail := tail_of(amounts):
+                found[name] = tail
     above, away = ([name for name in found if found[name] == one] for one in ("above", "away"))
     notes = []
+    if coded:
+        more = f" and {len(coded) - 5} more" if len(coded) > 5 else ""
+        notes.append(
+            f"{', '.join(coded[:5])}{more} may stand for a missing value: several rows have it, "
+            "far from all others. If so, add it to the client's missing, as text."
+        )
     if above:
         notes.append(
             f"{listed(above, 5)} {_have(above)} a few values far above the rest. A linear model "

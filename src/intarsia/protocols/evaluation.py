@@ -398,7 +398,8 @@ def _graded(
         grades = replace(grades, macro_f1=next(iter(own.values())).macro_f1)
     elif counts is not None:
         grades = replace(grades, macro_f1=float(judging.macro_f1(counts)))
-    if not with_figures:
+    finite = all(math.isfinite(one.loss) for one in (grades, *own.values()))
+    if not with_figures or not finite:  # of a training that diverged there are no figures
         return grades, own
     # discloses how well the model ranks each client's own labelled samples
     told = clients.ask(functions.measure, messages)

@@ -420,11 +420,18 @@ def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
         conflicts = _count_conflicts(clients, cell.owners, functions, number, found.columns)
         if not conflicts:
             continue
-        names = [str(name) for name in schema.features.ids[cell.start : cell.stop]]
-        shown = _listed([name for name in names if name != INTERCEPT])
+        every = map(str, schema.features.ids[cell.start : cell.stop])
+        names = [name for name in every if name != INTERCEPT]
+        which = f"the feature {names[0]}"
+        if len(names) > 1:
+            which = (
+                f"one or more of the features {_listed(names)} (no one learns in which, as they "
+                "are compared by sums over all of them)"
+            )
         notes.append(
-            f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in one "
-            f"or more of the features {shown}; their average is used: compare these tables."
+            f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in "
+            f"{which}; their average is used: compare these tables. Where all tables are in one "
+            "place, intarsia inspect names the columns."
         )
     return notes
 

@@ -276,6 +276,18 @@ def list_crossings(crossings: Mapping[str, Any]) -> set[str]:
     return found
 
 
+def notes_on_undeclared(crossings: Mapping[str, Any], declared: Iterable[Sends]) -> tuple[str, ...]:
+    """Return a note of what crossed in a run and its algorithm does not declare."""
+    odd = sorted(list_crossings(crossings) - list_declared(declared))
+    if not odd:
+        return ()
+    shown = f"{', '.join(odd[:5])}{f' and {len(odd) - 5} more' if len(odd) > 5 else ''}"
+    return (
+        f"The algorithm does not declare what crossed: {shown}. Sites refuse that: add it to the "
+        "sends of its Disclosure, and see what intarsia.testing.check_algorithm says.",
+    )
+
+
 def write(folder: Path, mode: str, crossings: Mapping[str, Any], declared: Iterable[Sends]) -> None:
     """Write what crossed in a finished run, and what of it is not declared."""
     undeclared = sorted(list_crossings(crossings) - list_declared(declared))

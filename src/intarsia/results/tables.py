@@ -22,6 +22,7 @@ _READ = {  # why a line of an audit could be read; contributions say it themselv
     "total": "opened by its owners",
     "refresh": "opened, to be sealed anew",
 }
+_OF_THE_SERVER = "what the server asks for, and numbers of its own"
 _SCORES = {  # in a mean of clients each of them counts alike, in one of samples each row
     "stand-alone\nmean of clients": "standalone",
     "federated\nmean of clients": "clients",
@@ -327,11 +328,16 @@ def _beside_published(groups: Sequence[Group]) -> Table:
     return table
 
 
-def audit_parts(audit: Audit, client: ClientId | None = None) -> list[Part]:
-    """Return who could read what in a run: in sentences, then the server, all clients, or one."""
+def audit_parts(
+    audit: Audit, client: ClientId | None = None, *, fields: bool = False
+) -> list[Part]:
+    """Return who could read what in a run: in sentences, then the server, all clients, or one.
+
+    The tables are in plain words, or name all `fields` as the code does.
+    """
     return [
         *numbered(sentences(audit)),
-        *audit_tables(audit, client),
+        *audit_tables(audit, client, fields=fields),
         _mode(audit),
         *_limits(audit),
     ]
@@ -343,9 +349,11 @@ def numbered(said: Sequence[str]) -> Iterator[str]:
         yield f"{number}. {one}"
 
 
-def audit_tables(audit: Audit, client: ClientId | None = None) -> list[Table]:
+def audit_tables(
+    audit: Audit, client: ClientId | None = None, *, fields: bool = True
+) -> list[Table]:
     """Return what is behind the sentences of an audit: of the server, and of all clients or one."""
-    kinds = kinds_table((one.contents, one.what) for one in audit.lines)
+    kinds = kinds_table((one.contents, one.what) for one in audit.lines) if fields else None
     read, sealed = audit.read_by_server, audit.sealed_at_server
     opened = audit.read_by_clients if client is None else audit.read_by(client)
     who = "the clients" if client is None else client
@@ -356,7 +364,8 @@ def audit_tables(audit: Audit, client: ClientId | None = None) -> list[Table]:
         (f"What {who} could read", opened),
     ):
         if lines:
-            found.append(_audited(title, lines, len(audit.clients)))
+            shown = _audited if fields else _in_words
+            found.append(shown(title, lines, len(audit.clients)))
     return found
 
 
@@ -396,15 +405,41 @@ def _audited(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
     for column in table.columns[1:4]:
         column.justify = "left"
     for line in lines:
-        how = line.protection if line.readable else f"sealed: {line.protection}"
         parts = "all" if len(line.clients) == clients else str(len(line.clients))
         table.add_row(
             *map(Text, (line.what, line.values, line.function or "–")),
-            Text(_READ.get(line.how, how) if line.readable else how),
+            Text(_how(line)),
             "–" if not line.clients else parts,
             f"{line.times:,}",
         )
     return table
+
+
+def _in_words(title: str, lines: Sequence[AuditLine], clients: int) -> Table:
+    """Return a table of what some lines are of, the most frequent first; fields of one are one."""
+    table = new_table(title, "what", "how", "clients", "times")
+    table.columns[1].justify = "left"
+    times: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+    parties: dict[tuple[str, str], set[ClientId]] = {}
+    for line in lines:
+        what = line.contents or (_OF_THE_SERVER if line.how == "message" else line.what)
+        key = what, _how(line)
+        message = line.function, line.what.partition(".")[0]
+        own = times.setdefault(key, {})
+        own[message] = max(line.times, own.get(message, 0))
+        parties.setdefault(key, set()).update(line.clients)
+    for key, own in sorted(times.items(), key=lambda one: -sum(one[1].values())):
+        took = len(parties[key])
+        part = "–" if not took else "all" if took == clients else str(took)
+        table.add_row(*map(Text, key), part, f"{sum(own.values()):,}")
+    return table
+
+
+def _how(line: AuditLine) -> str:
+    """Return why a line of an audit could be read, or what kept it from being."""
+    if not line.readable:
+        return f"sealed: {line.protection}"
+    return _READ.get(line.how, line.protection)
 
 
 def _method(group: Group) -> str:

@@ -71,7 +71,7 @@ from intarsia.testing.watched_clients import (
     told_in_the_clear,
 )
 from intarsia.training.checks import check_loss
-from intarsia.training.registry import lacking_keys, raised_at
+from intarsia.training.registry import lacking_keys, raised_at, said_of
 
 NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm's private form
 SECONDS: Final = 60.0  # in which a training ends
@@ -228,8 +228,10 @@ def _said(algorithm: Algorithm) -> str:
     """Return where the algorithm's own code raised the error that is handled, and the error."""
     error = sys.exc_info()[1]
     assert error is not None
-    said = str(error).rstrip(".") if isinstance(error, IntarsiaError) else first_line(error)
-    return f"{raised_at(error, algorithm)}{type(error).__name__}: {said}"
+    said = said_of(error, algorithm)
+    if isinstance(error, IntarsiaError):
+        said = f"{type(error).__name__}: {str(error).rstrip('.')}"
+    return f"{raised_at(error, algorithm)}{said}"
 
 
 @contextlib.contextmanager

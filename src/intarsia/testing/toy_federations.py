@@ -164,7 +164,7 @@ def initialise(
     )
     engine.expect(algorithm)
     server = algorithm.begin(options, schema, engine.key("init"))
-    return algorithm.setup(server, clients or engine, engine.key("init"))
+    return algorithm.prepare(server, clients or engine, engine.key("init"))
 
 
 def train(

@@ -229,4 +229,4 @@ def begun(made: Federation, algorithm: Algorithm, options: Any) -> Any:
     engine = made.engine
     engine.begin(algorithm, options)
     server = algorithm.begin(options, engine.schema("train"), engine.key("init"))
-    return algorithm.setup(server, engine, engine.key("init"))
+    return algorithm.prepare(server, engine, engine.key("init"))

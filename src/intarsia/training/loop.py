@@ -192,7 +192,7 @@ def simulate(
     key = engine.key("init")
     server = algorithm.begin(options, engine.schema("train"), key)
     engine.begin(algorithm, options)
-    server = algorithm.setup(server, engine, key)
+    server = algorithm.prepare(server, engine, key)
     number = 0
     while number < rounds:
         number += 1
@@ -235,7 +235,7 @@ def start(task: Task) -> tuple[Any, TrainingState]:
         key = engine.key("init")
         server = algorithm.begin(options, schema, key)
         engine.begin(algorithm, options)
-        server = algorithm.setup(server, engine, key)
+        server = algorithm.prepare(server, engine, key)
     _save(task, server, TrainingState())
     return server, TrainingState()
 
@@ -421,18 +421,27 @@ def _round(task: Task, server: Any) -> tuple[Any, fl.RoundMetrics] | None:
     while not _noise_used_up(task):
         task.algorithm.check_present(len(engine.ids), len(engine.schema("train").clients))
         try:
-            found: Any = task.algorithm.round(server, engine, engine.key())
-            if not isinstance(found, tuple) or len(found) != 2:
-                raise AlgorithmError(
-                    f"round of {task.algorithm.name} returns a {type(found).__name__}; return the "
-                    "server's new state and what the round came to: server, fl.RoundMetrics(...)."
-                )
-            after, info = found
+            found = task.algorithm.round(server, engine, engine.key())
+            after, info = _state_and_metrics(task, "round", found)
             return engine.books.settle(after), info
         except AbsentError as absent:
             if not engine.without(absent):
                 raise
     return None
+
+
+def _state_and_metrics(task: Task, name: str, found: Any) -> tuple[Any, fl.RoundMetrics]:
+    """Return what a function of an algorithm came to; AlgorithmError if it is something else."""
+    what = f"a {type(found).__name__}"
+    if isinstance(found, tuple) and len(found) == 2:
+        server, info = found
+        if server is not None and isinstance(info, fl.RoundMetrics):
+            return server, info
+        what = f"a {type(server).__name__} and a {type(info).__name__}"
+    raise AlgorithmError(
+        f"{name} of {task.algorithm.name} returns {what}; return the server's new state and what "
+        "the round came to: server, fl.RoundMetrics(...)."
+    )
 
 
 def _noise_used_up(task: Task) -> bool:
@@ -456,7 +465,8 @@ def _certify(
     engine = task.engine
     with task.clock.part("evaluation"):
         engine.begin_round(number, clients)
-        server, info = task.algorithm.certify(server, engine, engine.key("certify"))
+        found = task.algorithm.certify(server, engine, engine.key("certify"))
+        server, info = _state_and_metrics(task, "certify", found)
     _check_finite(number, info)
     return server, info
 
@@ -566,6 +576,13 @@ def check_weights(weights: Array | None) -> None:
     odd = 0 if weights is None else int((~np.isfinite(weights)).sum())
     if weights is not None and odd:
         raise _diverged(f"{odd} of the model's {weights.size} weights are no finite numbers")
+
+
+def check_scores(every: Evaluation | None, own: Mapping[ClientId, Evaluation]) -> None:
+    """Refuse models whose loss is no finite number; ConvergenceError as of weights."""
+    for whose, one in (("all samples", every), *((repr(name), one) for name, one in own.items())):
+        if one is not None and not math.isfinite(one.loss):
+            raise _diverged(f"The loss of the model on the graded rows of {whose} is {one.loss}")
 
 
 def _diverged(what: str) -> ConvergenceError:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import traceback
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +23,10 @@ from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core import plugins
 from intarsia.core.algorithm import Algorithm, Release
+from intarsia.core.block import Array
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
+from intarsia.engines.sums.sealed import layouts
 from intarsia.errors import (
     AlgorithmError,
     ExperimentError,
@@ -154,6 +158,37 @@ def raised_at(error: BaseException, algorithm: Algorithm) -> str:
     return f"{Path(code.co_filename).name}:{line}, in {code.co_name}: "
 
 
+_CALL = re.compile(r"\w+\.(ask|sum|reveal)\(\) (.*)")  # as Python tells of missing arguments
+
+
+def said_of(error: BaseException, algorithm: Algorithm) -> str:
+    """Return the kind of an error and its first line, with calls as an algorithm writes them.
+
+    Of arrays that do not fit, in a client function, it says which reach each client whole.
+    """
+    line = first_line(error)
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for fn in algorithm.disclosure.functions if isinstance(error, ValueError | IndexError) else ():
+        known = dataclasses.is_dataclass(fn.message)
+        if known and getattr(inspect.unwrap(fn.call), "__code__", None) in frames:
+            hints: Any = typing.get_type_hints(fn.message)
+            whole = [
+                f"{fn.message.__name__}.{name}"
+                for name, layout in layouts(fn.message)
+                if layout is None and hints[name] == Array
+            ]
+            if whole:
+                line += (
+                    f"; {' and '.join(whole)} {'is' if len(whole) == 1 else 'are'} declared "
+                    "without a layout, so that each client has all of it: declare fl.PerFeature or "
+                    "fl.PerSample where it is to have its own entries"
+                )
+    if isinstance(error, TypeError) and (found := _CALL.fullmatch(line)):
+        given = "a sealed total" if found[1] == "reveal" else "a client function and its message"
+        return f"clients.{found[1]}() {found[2]}; it takes {given}"
+    return f"{type(error).__name__}: {line}"
+
+
 @contextmanager
 def errors_placed(description: Experiment) -> Iterator[None]:
     """Raise AlgorithmError for what the code of an algorithm from outside of this package raises.
@@ -172,7 +207,7 @@ def errors_placed(description: Experiment) -> Iterator[None]:
         if not place:
             raise
         raise AlgorithmError(
-            f"{place}{type(problem).__name__}: {first_line(problem)}; mend the algorithm "
+            f"{place}{said_of(problem, algorithm)}; mend the algorithm "
             f"{algorithm.name!r}, and see what intarsia.testing.check_algorithm says of it."
         ) from problem
 

@@ -32,7 +32,7 @@ from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing import Preparation
-from intarsia.results import result, run_folder
+from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Guarantee, Result
 from intarsia.training import checks as caveats
@@ -77,6 +77,7 @@ def run(
         description = replace(description, out=str(Path(out).resolve()))
     folder = None if out is None else Path(description.out)
     if folder is not None and not overwrite:
+        choose(description)  # first: what is wrong with a setting is not hidden by a result
         run_folder.claim(folder)
     how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
     listeners = Listeners(progress, yardstick_progress, callbacks)
@@ -301,6 +302,8 @@ def run_at(
         with clock.part("model"):
             model, lacking = place.model(plan, schema, outcome)
         ended = outcome.conclusion
+        declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
+        notes = (*notes, *audit.notes_on_undeclared(crossed[1], declared))
         made = outcomes.result_of(
             *(description, options, replace(outcome, notes=(*notes, *lacking))),
             outcomes.Cost(started, clock.seconds, **traffic),
@@ -315,7 +318,6 @@ def run_at(
         if isinstance(pooled, Simulation):
             left = yardsticks.left_of(made, description, plan.algorithm)
             made = replace(made, yardsticks_left=left)
-        declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
         made = outcomes.finish_run(
             made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
         )
@@ -436,6 +438,7 @@ def train_to_end(task: training.Task) -> Outcome:
         conclusion = conclude(task, server, state)
         with clock.part("evaluation"):
             every, own = training.grade(task)
+        training.check_scores(every, own)
     finally:
         if task.store is not None:
             with clock.part("checkpoints"):

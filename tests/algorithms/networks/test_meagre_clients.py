@@ -59,3 +59,26 @@ def test_meagre_clients_train_networks_that_are_sound(name, kind):
             chance = model.predict_proba(frame.drop(columns="label"))
             assert chance.shape == (len(frame), 2)
             np.testing.assert_allclose(chance.sum(axis=1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "labelled", "advice"),
+    [
+        (
+            "flic",
+            "a",
+            "; use hyfdca, whose linear model learns from the columns of rows that others label.",
+        ),
+        ("femam", "ab", " of rows that others label, or leave it out."),
+        ("femam", "abc", "; use hyfdca, whose linear model learns from the columns of all"),
+    ],
+)
+def test_clients_that_networks_cannot_learn_from_are_led_to_what_works(name, labelled, advice):
+    whole = tables("")["a"].assign(row=np.arange(40))  # all clients have the same rows
+    data = {client: whole.rename(columns={"p": client}) for client in "abc"}
+    for client in {*data} - {*labelled}:
+        del data[client]["label"]
+    settings = {"rounds": 1, "yardsticks": False, "test": 0.0}
+    with pytest.raises(intarsia.FederationError) as caught:
+        intarsia.run(tables=data, label="label", id="row", algorithm={"name": name}, **settings)
+    assert advice in str(caught.value)

@@ -225,16 +225,19 @@ def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) ->
     """
     bare = [client for client, held in schema.holdings.items() if not held.labelled.any()]
     if bare:
+        them, rest = "it" if len(bare) == 1 else "them", len(schema.clients) - len(bare)
         raise FederationError(
             f"No label is held by {listed(bare)}, and every client of {name} learns from its own; "
-            "leave them out."
+            "use hyfdca, whose linear model learns from the columns of rows that others label"
+            f"{f', or leave {them} out' if rest > 1 else ''}."
         )
     shared = next((cell for cell in schema.samples.cells if len(cell.owners) > 1), None)
     if shared is not None and not shared_samples:
         raise FederationError(
             f"The sample {schema.samples.ids[shared.start].item()!r} is at "
-            f"{listed(shared.owners)}, and the clients of {name} have samples of their own; give "
-            "each row an id of its own."
+            f"{listed(shared.owners)}, and the clients of {name} have samples of their own; use "
+            "hyfdca, whose linear model learns from the columns of all of them, or, if it is not "
+            "the same, give each row an id of its own."
         )
 
 

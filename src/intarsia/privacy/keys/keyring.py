@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from intarsia.core.atomic_files import write_atomically
 from intarsia.core.json_text import parse_json
-from intarsia.errors import KeyMaterialError
+from intarsia.errors import KeyMaterialError, lacks
 from intarsia.privacy.keys import key_exchange
 from intarsia.privacy.keys.key_exchange import Card, Identity
 from intarsia.privacy.keys.secret_file import read_private, write_private
@@ -151,8 +151,8 @@ class KeyFolder:
         """
         if not self.identity_file.exists():
             raise KeyMaterialError(
-                f"{self.path} holds no identity; make one with `intarsia keys create NAME "
-                "--federation NAME`, or name the folder that holds it."
+                f"{lacks(self.path, 'holds no identity')}; make an identity with `intarsia keys "
+                "create NAME --federation NAME`, or name the folder that holds it."
             )
         return Identity.load(self.identity_file)
 

@@ -1,0 +1,303 @@
+"""Choose the columns that tell rows apart, by which rows of several tables are one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data.column_types import ids_of
+from intarsia.errors import TableError, listed
+from intarsia.inspection.column_names import is_id
+from intarsia.inspection.table_proposal import (
+    LEAST_SHARED,
+    Column,
+    Matched,
+    TableProposal,
+    in_words,
+    tried,
+)
+from intarsia.privacy.entity_matching.normalisation import Rule
+
+_RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
+
+
+def with_ids(
+    tables: Sequence[TableProposal], wanted: Sequence[str]
+) -> tuple[list[TableProposal], tuple[Rule, ...], list[str]]:
+    """Return the tables with the columns of their ids, the rules of alignment, and notes."""
+    notes: list[str] = []
+    if wanted:
+        chosen = {
+            one.source.name: next(name for name in wanted if name in one.columns)
+            for one in tables
+            if any(name in one.columns for name in wanted)
+        }
+    else:
+        chosen = _matching(tables, notes)
+    tables = [
+        one.with_keys({}, id=chosen[one.source.name]) if one.source.name in chosen else one
+        for one in tables
+    ]
+    for one in tables:
+        if one.source.id is not None and one.columns:
+            own = one.columns[one.source.id]
+            try:
+                ids_of(own.values, one.rows, one.source)
+            except TableError as problem:
+                raise problem.retold(where=problem.where, advice=problem.without_settings) from None
+    rules = _rules(tables)
+    matched = Matched(tables, rules)
+    if not wanted:
+        tables = _apart_where_values_differ(tables, matched, notes)
+        matched = Matched(tables, rules)
+    return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, str]:
+    """Return the column by which each table's rows are most likely known to the others."""
+    candidates = {
+        one.source.name: {
+            name: own
+            for name, own in one.columns.items()
+            if own.distinct and (own.figures is None or own.whole)
+        }
+        for one in tables
+    }
+    found: list[tuple[float, str, str, str, str]] = []
+    for a, b in combinations(candidates, 2):
+        for first in candidates[a].values():
+            for second in candidates[b].values():
+                score = _likeness(first, second)
+                if score > 0:
+                    found.append((score, a, first.name, b, second.name))
+    found.sort(key=lambda one: -one[0])
+    chosen: dict[str, str] = {}
+    for _, a, first_name, b, second_name in found:
+        if chosen.get(a, first_name) == first_name and chosen.get(b, second_name) == second_name:
+            chosen.update({a: first_name, b: second_name})
+    for one in tables:
+        if one.source.name in chosen or not one.columns:
+            continue
+        # without a row in common, ids still keep the rows' own numbers out of the features
+        own = [name for name in candidates[one.source.name] if is_id(name)]
+        known = [name for name in own if name in chosen.values()]
+        if own:
+            chosen[one.source.name] = (known or own)[0]
+    for one in tables:
+        if one.source.name not in chosen:
+            _refuse_repeats(one, tables, chosen, candidates)
+    return chosen
+
+
+def _likeness(first: Column, second: Column) -> float:
+    """Return how likely two columns tell the same rows apart; 0: not at all."""
+    same = first.name.casefold() == second.name.casefold()
+    named = same or (is_id(first.name) and is_id(second.name))
+    most = min(first.rows, second.rows)
+    shared = len(first.values_there & second.values_there)
+    if named and 2 * shared < most:
+        shared = max(_shared([first, second], rules) for rules in _RULES)
+    share = shared / most
+    if not shared or (not named and (share < 0.2 or shared < 10)):
+        return 0.0
+    if not named and first.numbered and second.numbered:  # the rows' numbers, by chance
+        return 0.0
+    return share + same + (is_id(first.name) and is_id(second.name))
+
+
+def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
+    """Return how many values the pairs of columns have in common after rules."""
+    own = [{*tried(one.canonical, rules)} if rules else one.values_there for one in columns]
+    return sum(len(one & other) for one, other in combinations(own, 2))
+
+
+def _refuse_repeats(
+    one: TableProposal,
+    tables: Sequence[TableProposal],
+    chosen: Mapping[str, str],
+    candidates: Mapping[str, Mapping[str, Column]],
+) -> None:
+    """Raise if a table has the ids of another in rows that repeat."""
+    for other in tables:
+        if other is one or not other.columns:
+            continue
+        known = chosen.get(other.source.name)
+        for name, ids in candidates[other.source.name].items():
+            if known not in (None, name):
+                continue
+            for own in one.columns.values():
+                if own.distinct or own.missing > 0.5:
+                    continue
+                telling = own.figures is None or own.coded or is_id(own.name)
+                mostly = telling and 2 * len(own.texts) >= own.rows
+                if own.name != name and not mostly:
+                    continue  # few values, or plain numbers, may be the same by chance
+                if known is None and not (telling and own.name == name):
+                    continue  # of another table's columns with a value for each row it may be any
+                shared = len(own.values_there & ids.values_there)
+                if 2 * shared > len(own.texts):
+                    raise _repeated(one, own, other.source.name)
+
+
+def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
+    """Return the error that a table has the ids of another in rows that repeat."""
+    if own.missing and len(own.texts) == int((own.codes >= 0).sum()):
+        empty = np.flatnonzero(own.codes < 0)
+        return one.source.error(
+            f"the column {own.name!r} has the ids of {other!r}, but none in {len(empty):,} rows "
+            f"(first: row {empty[0] + 1})",
+            "fill them in, drop these rows, or name another column that tells the rows apart: --id "
+            "COLUMN",
+        )
+    rows = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+    most = int(rows.argmax())
+    where = (np.flatnonzero(own.codes == most) + 1).tolist()
+    copies = all(
+        len(np.unique(column.codes[own.codes == most])) == 1 for column in one.columns.values()
+    )
+    count = int((rows > 1).sum())
+    many = f"{own.texts[most]!r} is"
+    if count > 1:
+        many = f"{count:,} ids repeat, most often {own.texts[most]!r}"
+    told = " and ".join(map(str, where)) if len(where) < 3 else f"{where[0]}, {where[1]}, …"
+    alike = ", which are copies of each other" if copies else ""
+    advice = "drop the rows that repeat" if copies else "write one row for each, of sums or means"
+    return one.source.error(
+        f"the column {own.name!r} has the ids of {other!r}, but {many} in {len(where)} rows "
+        f"({told}{alike}), and every id needs one row",
+        f"{advice}, or name another column that tells the rows apart: --id COLUMN",
+    )
+
+
+def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
+    """Return the rules by which most ids of different tables are the same."""
+    columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
+    most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
+    if _shared(columns, ()) == most:
+        return ()
+    return max(_RULES, key=lambda rules: _shared(columns, rules))  # the first of equal ones: none
+
+
+def _alike(tables: Sequence[TableProposal], rules: Sequence[Rule]) -> list[TableProposal]:
+    """Return the tables with ids of one type: text, where one of them has text."""
+    known = [one for one in tables if one.source.id and one.columns]
+    kinds = {one.source.name: _whole_ids(one.columns[str(one.source.id)]) for one in known}
+    if len(set(kinds.values())) < 2 or "zeros" in rules:
+        return list(tables)
+    texts = next(name for name, whole in kinds.items() if not whole)
+    return [
+        one.with_keys({"id_type": f"{texts} has text"}, id_type="text")
+        if kinds.get(one.source.name)
+        else one
+        for one in tables
+    ]
+
+
+def _whole_ids(column: Column) -> bool:
+    return column.whole and not column.coded
+
+
+def _apart_where_values_differ(
+    tables: Sequence[TableProposal], matched: Matched, notes: list[str]
+) -> list[TableProposal]:
+    """Take the ids from tables whose rows of the same id have nothing alike: they are others."""
+    apart: dict[tuple[str, ...], dict[str, None]] = {}  # by the columns whose values differ
+    for one, other in combinations(tables, 2):
+        first, second = matched.rows(one.source.name, other.source.name)
+        alike = chance = 0.0
+        compared = []
+        for name in _comparable(one, other) if len(first) >= LEAST_SHARED else ():
+            a, b = one.columns[name].canonical[first], other.columns[name].canonical[second]
+            known = (a != "") & (b != "")
+            if known.any() and (by_chance := _by_chance(a[known], b[known])) < 0.9:
+                alike += float((a == b)[known].mean())
+                chance += by_chance
+                compared.append(name)
+        if compared and alike - chance < 0.2 * (len(compared) - chance):
+            if len(compared) == 1 and not _numbered_from_the_same(one, other):
+                notes.append(
+                    f"rows of one id have other values of {compared[0]!r} at {one.source.name} and "
+                    f"{other.source.name}. If they are the same samples, these are two columns: "
+                    "rename one in its table, or exclude it. If not, take id out of one of them."
+                )
+                continue
+            some = apart.setdefault(tuple(compared), {})
+            some.update(dict.fromkeys((one.source.name, other.source.name)))
+    notes += [
+        f"{in_words(list(some))} have ids in common, but the rows of one id have other values of "
+        f"{listed(list(columns), 3)}: they are other samples, and the ids are left out."
+        for columns, some in apart.items()
+    ]
+    every = {name for some in apart.values() for name in some}
+    why = "numbers the rows of this table alone: the same number is another sample elsewhere"
+    return [
+        one.without(str(one.source.id), why).with_keys({}, id=None)
+        if one.source.name in every
+        else one
+        for one in tables
+    ]
+
+
+def _numbered_from_the_same(one: TableProposal, other: TableProposal) -> bool:
+    """Return whether two tables may each number their rows: from the same number on, with no gap.
+
+    Else ids are rarely the same by chance, and one column that differs says little.
+    """
+    ids = [table.columns[str(table.source.id)] for table in (one, other)]
+    starts = {min(own.figures) for own in ids if own.numbered and own.figures}
+    return all(own.numbered for own in ids) and len(starts) == 1
+
+
+def _comparable(one: TableProposal, other: TableProposal) -> list[str]:
+    """Return the columns, no ids, that two tables have in common with values written alike."""
+    return [
+        name
+        for name, own in one.columns.items()
+        if name in other.columns
+        and name not in (one.source.id, other.source.id)
+        and (own.figures is None) == (other.columns[name].figures is None)
+    ]
+
+
+def _by_chance(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return which share of rows would have the same values if rows had nothing in common."""
+    levels, counts = np.unique(first, return_counts=True)
+    others = dict(
+        zip(*(part.tolist() for part in np.unique(second, return_counts=True)), strict=True)
+    )
+    same = sum(
+        count * others.get(level, 0)
+        for level, count in zip(levels.tolist(), counts.tolist(), strict=True)
+    )
+    return float(same / len(first) ** 2)
+
+
+def _told_ids(
+    one: TableProposal,
+    tables: Sequence[TableProposal],
+    matched: Matched,
+    wanted: Sequence[str],
+) -> TableProposal:
+    """Return a table with why its ids are its ids."""
+    name = one.source.name
+    if one.source.id is None or not one.columns:
+        stated = {str(other.source.id) for other in tables if other.source.id} & set(one.columns)
+        for column in stated:
+            one = one.without(column, "the id of other tables, which does not tell its rows apart")
+        if one.source.id is None and not one.left_out:
+            why = "no column tells its rows apart, so that they belong to this client alone"
+            return one.with_keys({"id": why})
+        return one
+    shared = [
+        f"{len(matched.rows(name, other.source.name)[0]):,} are at {other.source.name} too"
+        for other in tables
+        if other is not one and other.source.name != name and other.source.name in matched.ids
+    ]
+    why = "as asked for" if wanted else "another value in every row"
+    if len(tables) > 1 and all(said.startswith("0 ") for said in shared):
+        shared = ["none of them is in another table"]
+    return one.with_keys({"id": "; ".join([why, *shared])})

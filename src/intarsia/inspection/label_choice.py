@@ -1,0 +1,286 @@
+"""Choose the columns to predict, and the columns that say the same as they do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.data.parsing import canonical
+from intarsia.errors import ExperimentError, listed
+from intarsia.inspection.column_names import (
+    LABELS,
+    is_amount,
+    is_plain_label,
+    is_trait,
+    label_rank,
+    words,
+)
+from intarsia.inspection.table_proposal import LEAST_SHARED, Column, Matched, TableProposal
+from intarsia.privacy.entity_matching.normalisation import look
+
+_TRUTHS = {
+    **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
+    **dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True),
+}
+_MOST_CLASSES = 10  # of text, of a label that only its name tells from a feature
+_MOST_TOLD = 4  # columns that may be the label too
+_DOUBTFUL = 2
+
+
+def labelled(one: TableProposal) -> bool:
+    """Return whether a table has a column to predict."""
+    return one.source.label is not None and bool(one.columns)
+
+
+def with_labels(
+    tables: Sequence[TableProposal], wanted: Sequence[str], matched: Matched
+) -> list[TableProposal]:
+    """Return the tables with the columns to predict, and why they are these."""
+    names, why = (list(wanted), "as asked for") if wanted else _label_name(tables)
+    found = []
+    for one in tables:
+        own = [name for name in names if name in one.columns and name != one.source.id]
+        if not own and not wanted:  # one that is written otherwise here
+            own = [name for name in one.columns if look(name) in {*map(look, names)}]
+        own = [name for name in own if one.columns[name].texts]
+        if not own:
+            found.append(one)
+            continue
+        one = one.with_keys({}, label=own[0])
+        for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
+            one = one.without(name, f"may be a label too: --label {name} takes it instead")
+        others = [] if wanted else _alternatives(one)
+        more = f"; {listed(others, _MOST_TOLD)} may be it too" if others else ""
+        found.append(one.with_keys({"label": why + more}))
+    return _without_other_labels(_with_one_spelling(found), matched)
+
+
+def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
+    """Return the tables with labels mapped to one spelling: of no and yes, and of words by case.
+
+    It is the first table's for no and yes, and what most rows have of words that differ in case.
+    """
+    rows = rows_by_class(tables)
+    usual: dict[str, str] = {}  # class in small letters -> how most rows write it
+    for text in sorted(rows, key=lambda text: -rows[text]):
+        usual.setdefault(text.casefold(), text)
+    found: list[TableProposal] = []
+    first: dict[bool, str] = {}
+    for one in tables:
+        own = one.columns[str(one.source.label)].texts if labelled(one) else ()
+        written = [canonical(text) for text in own]
+        said = {text: _TRUTHS.get(text.casefold()) for text in written}
+        named = {text: usual[text.casefold()] for text in written}
+        why = "the same class, whatever the case"
+        if {*said.values()} == {False, True}:
+            first = first or {
+                bool(said[text]): usual[text.casefold()] for text in reversed(written)
+            }
+            named, why = (
+                {text: first[bool(said[text])] for text in written},
+                "as the others write it",
+            )
+        if named := {text: to for text, to in named.items() if to != text}:
+            one = one.with_keys({"label_map": why}, label_map=named)
+        found.append(one)
+    return found
+
+
+def rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
+    """Return how many rows have each label, as the tables write them."""
+    rows: Counter[str] = Counter()
+    for one in tables:
+        if labelled(one):
+            own = one.columns[str(one.source.label)]
+            counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
+            for text, count in zip(own.texts, counts, strict=True):
+                rows[str(one.source.label_map.get(canonical(text), canonical(text)))] += int(count)
+    return rows
+
+
+def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
+    """Return the columns to predict, and why; ExperimentError if none can be told.
+
+    A name that is a label's goes first, then the only column of two values, then the one of them
+    that stands last in its table, then numbers called y.
+    """
+    ranked: list[tuple[int, int, int, int, str]] = []
+    twos: list[str] = []
+    last: dict[str, None] = {}
+    weak: list[str] = []
+    alike: list[tuple[str, str]] = []
+    for one in tables:
+        own = [
+            column
+            for name, column in one.columns.items()
+            if name not in (one.source.id, *one.left_out) and column.kinds
+        ]
+        alike += [
+            (name, column.texts[0])
+            for name, column in one.columns.items()
+            if len(column.texts) == 1 and label_rank(name, two=True) is not None
+        ]
+        for place, column in enumerate(own):
+            kind = ("two", "few", "numbers").index(column.kinds)
+            twos += [column.name] * (kind == 0)
+            rank = _label_rank(column)
+            if rank is not None and kind == 2 and words(column.name) == ["y"]:
+                weak.append(column.name)  # as coordinates are too
+            elif rank is not None:
+                ranked.append((_doubt(column), rank, kind, -place, column.name))
+        if own and own[-1].kinds == "two" and own[-1].name == list(one.columns)[-1]:
+            last[own[-1].name] = None
+    best = min(ranked, default=None)
+    if best is not None and best[0] < _DOUBTFUL:
+        return [best[-1]], "by its name"
+    if any(not one.columns for one in tables):  # files with labels of their own
+        return [], ""
+    if alike and best is None:
+        raise ExperimentError(
+            f"The column {alike[0][0]!r} is named like a label and has {alike[0][1]!r} in every "
+            "row that has one, so that there is nothing to tell apart; give tables with rows of "
+            "both classes, or say which other column is to be predicted: --label COLUMN."
+        )
+    found = list(dict.fromkeys(twos))
+    if len(found) == 1 and not is_trait(found[0]):
+        return found, "the only column of two values"
+    if len(last) == 1 and not is_trait(*last):
+        return list(last), "the last column, of two values"
+    if best is not None:
+        return [best[-1]], "by its name"
+    if weak:
+        return [weak[0]], "by its name"
+    shared = _common_to_all(tables)
+    if len(shared) == 1:
+        return shared, "the only column with classes that all tables have"
+    every = list(dict.fromkeys(name for one in tables for name in one.columns))
+    shown = f"those of two values: {listed(found)}" if found else f"there are {listed(every)}"
+    raise ExperimentError(
+        f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
+        "column is to be predicted: --label COLUMN."
+    )
+
+
+def _common_to_all(tables: Sequence[TableProposal]) -> list[str]:
+    """Return the columns with classes, no person's sex, that several tables all have."""
+    first, *others = tables
+    return [
+        name
+        for name, own in first.columns.items()
+        if others
+        and own.kinds in ("two", "few")
+        and not (is_trait(name) or is_amount(name))
+        and all(name in one.columns and one.columns[name].kinds == own.kinds for one in others)
+        and not any(name in (one.source.id, *one.left_out) for one in tables)
+    ]
+
+
+def _doubt(column: Column) -> int:
+    """Return how doubtful a column is that is named like a label: 0, 1, or 2 the most.
+
+    `diagnosis` and `class` are names of features as well, mostly of many values.
+    """
+    if is_plain_label(column.name) or column.kinds == "two":
+        return 0
+    text = column.figures is None
+    return _DOUBTFUL if text and len(column.texts) > _MOST_CLASSES else 1
+
+
+def _label_rank(column: Column) -> int | None:
+    """Return how much a column's name is that of a label, 0 the most; None: not at all."""
+    rank = label_rank(column.name, two=column.kinds == "two")
+    # what has classes and is called y is a label as much as an outcome is
+    y = column.kinds in ("two", "few") and words(column.name) == ["y"]
+    return LABELS.index("outcome") if y else rank
+
+
+def _other_labels(one: TableProposal) -> Iterator[str]:
+    """Yield the columns beside the label that are named like one and have few values."""
+    for own in one.columns.values():
+        named = _label_rank(own)
+        weak = own.name.casefold() in ("class", "event", "response", "klasse", "classe", "clase")
+        if own.name != one.source.label and named is not None and own.kinds == "two" and not weak:
+            yield own.name
+
+
+def _alternatives(one: TableProposal) -> list[str]:
+    """Return the columns beside the label that may be it: named like one, or of two values."""
+    others = [own for own in one.columns.values() if own.kinds and own.name != one.source.label]
+    others = [own for own in others if own.name != one.source.id and not is_trait(own.name)]
+    named = [own.name for own in others if _label_rank(own) is not None]
+    return list(dict.fromkeys((*named, *(own.name for own in others if own.kinds == "two"))))
+
+
+def _other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
+    """Return what labels are called elsewhere, {} where they are not the same in other words."""
+    pairs = [(a, b) for a, b in zip(own.tolist(), others.tolist(), strict=True) if a and b]
+    named = dict(pairs)
+    alike = len(set(pairs)) == len(named) == len(set(named.values())) > 1
+    return named if alike and len(pairs) >= LEAST_SHARED else {}
+
+
+def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> list[TableProposal]:
+    """Take the label from tables that say something else of rows that they share."""
+    found: list[TableProposal] = []
+    for one in tables:
+        for other in found:
+            if not (labelled(one) and labelled(other)):
+                continue
+            first, second = matched.rows(one.source.name, other.source.name)
+            spelled = one.source.label_map
+            a = one.columns[str(one.source.label)].canonical[first]
+            a = np.array([spelled.get(text, text) for text in a.tolist()], np.str_)
+            b = other.columns[str(other.source.label)].canonical[second]
+            wrong = int(((a != b) & (a != "") & (b != "")).sum())
+            same = {} if spelled else _other_words(a, b)
+            if wrong and same.keys() >= {*one.columns[str(one.source.label)].canonical} - {""}:
+                why = f"as {other.source.name} writes it in all {len(a):,} shared rows"
+                one = one.with_keys({"label_map": why}, label_map=same)
+            elif wrong:
+                label = str(one.source.label)
+                why = f"says something else than {other.source.name} of {wrong:,} shared rows"
+                one = one.with_keys({}, label=None, label_map={}).without(label, why)
+        found.append(one)
+    return found
+
+
+def without_copies(tables: Sequence[TableProposal], matched: Matched) -> list[TableProposal]:
+    """Leave out the columns that say what the label says, here or of shared rows elsewhere."""
+    found = []
+    for one in tables:
+        for other in tables:
+            if not labelled(other):
+                continue
+            label = other.columns[str(other.source.label)]
+            if other.source.name == one.source.name:
+                first = second = np.arange(one.rows)
+            else:
+                first, second = matched.rows(one.source.name, other.source.name)
+            for own in one.features:
+                if _says_the_same(own, first, label, second):
+                    where = "" if one is other else f" of {other.source.name}"
+                    one = one.without(own.name, f"a copy of the label {label.name!r}{where}")
+        found.append(one)
+    return found
+
+
+def _says_the_same(
+    own: Column, rows: NDArray[np.intp], label: Column, labels: NDArray[np.intp]
+) -> bool:
+    """Return whether each value of a column goes with one label, and each label with one value."""
+    a, b = own.codes[rows], label.codes[labels]
+    known = (a >= 0) & (b >= 0)
+    a, b = a[known], b[known]
+    if len(a) < LEAST_SHARED or len(np.unique(b)) < 2:
+        return False
+    if label.kinds == "numbers":
+        if own.figures is None or label.figures is None:
+            return False
+        x, y = np.array(own.figures)[a], np.array(label.figures)[b]
+        return bool(np.ptp(x) > 0 and abs(np.corrcoef(x, y)[0, 1]) > 1 - 1e-9)
+    pairs = len(np.unique(a * (b.max() + 1) + b))
+    return pairs == len(np.unique(a)) == len(np.unique(b))

@@ -1,0 +1,178 @@
+"""A client's table as it looks, and what is proposed for it.
+
+`Column` has a column's different values, before anything is made of them. `TableProposal` has what
+is proposed for one table, and `Matched` the rows that two tables have in common.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from intarsia.data.labels import MOST_NUMBER_CLASSES
+from intarsia.data.parsing import canonical
+from intarsia.data.source import Source
+from intarsia.errors import TableError
+from intarsia.inspection.tails import Tail, amounts_of, tail_of
+from intarsia.privacy.entity_matching.normalisation import Rule, normalised
+
+LEAST_SHARED = 20  # rows by which two columns are compared
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column as it looks before anything is made of it."""
+
+    name: str
+    codes: NDArray[np.intp]  # (rows,) position in texts, -1 where missing
+    texts: tuple[str, ...]  # without repeats
+    figures: tuple[float, ...] | None  # the number that each text is; None: some are none
+    values: pa.ChunkedArray  # (rows,) as the reader gives them
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows."""
+        return len(self.codes)
+
+    @cached_property
+    def missing(self) -> float:
+        """Return the share of rows without a value."""
+        return float((self.codes < 0).mean()) if self.rows else 0.0
+
+    @cached_property
+    def whole(self) -> bool:
+        """Return whether all values are whole numbers."""
+        return self.figures is not None and all(one == round(one) for one in self.figures)
+
+    @property
+    def distinct(self) -> bool:
+        """Return whether every row has a value of its own."""
+        return len(self.texts) == self.rows > 1 and not self.missing
+
+    @property
+    def coded(self) -> bool:
+        """Return whether numbers have zeros in front, as codes do."""
+        return self.whole and any(re.fullmatch(r"0\d+", one) for one in self.texts)
+
+    @property
+    def numbered(self) -> bool:
+        """Return whether the values are consecutive whole numbers."""
+        span = self.figures or (0.0,)
+        return self.whole and self.distinct and max(span) - min(span) == self.rows - 1
+
+    @property
+    def tail(self) -> Tail:
+        """Return where a few of the numbers are far from the rest."""
+        return "" if self.figures is None else tail_of(self._amounts[0])
+
+    @property
+    def stand_ins(self) -> tuple[int, ...]:
+        """Return the numbers, each of several rows, that may stand for a missing value."""
+        return () if self.figures is None else self._amounts[1]
+
+    @cached_property
+    def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
+        return amounts_of(np.array([*(self.figures or ()), np.nan])[self.codes])
+
+    @cached_property
+    def canonical(self) -> NDArray[Any]:
+        """Return the value of each row as text that is written alike everywhere, (rows,)."""
+        return np.array([*self._written, ""], np.str_)[self.codes]
+
+    @cached_property
+    def values_there(self) -> frozenset[str]:
+        """Return the different values, written as in `canonical`."""
+        return frozenset(self._written)
+
+    @cached_property
+    def _written(self) -> list[str]:
+        """Return the different values as text that is written alike everywhere."""
+        values = self.figures or (None,) * len(self.texts)
+        return [canonical(text, value) for text, value in zip(self.texts, values, strict=True)]
+
+    @property
+    def kinds(self) -> str:
+        """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
+        many = len({one.casefold() for one in self.texts})
+        if many == 2:
+            return "two"
+        few = many <= MOST_NUMBER_CLASSES and many * 2 <= self.rows
+        if many > 2 and few and (self.figures is None or self.whole):
+            return "few"
+        return "numbers" if self.figures is not None and many > 2 else ""
+
+
+@dataclass(frozen=True, eq=False)
+class TableProposal:
+    """What is proposed for one client's table, and why."""
+
+    source: Source  # with an absolute path
+    columns: Mapping[str, Column]  # none of a file that holds a matrix
+    rows: int
+    width: int  # columns of the file
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
+    renamed: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> the feature
+
+    @property
+    def features(self) -> list[Column]:
+        """Return the columns that are learned from."""
+        apart = {self.source.id, self.source.label, *self.left_out}
+        return [one for name, one in self.columns.items() if name not in apart]
+
+    def feature(self, column: Column) -> str:
+        """Return which feature a column is, by the name that it has in all tables."""
+        return self.renamed.get(column.name, column.name)
+
+    def with_keys(self, reasons: Mapping[str, str], **keys: Any) -> TableProposal:
+        """Return the proposal with keys of its source set, and why."""
+        source = replace(self.source, **keys)
+        return replace(self, source=source, reasons={**self.reasons, **reasons})
+
+    def without(self, column: str, why: str) -> TableProposal:
+        """Return the proposal without a column; what was said before stays."""
+        return replace(self, left_out={column: why, **self.left_out})
+
+
+class Matched:
+    """Which rows of two tables have the same id."""
+
+    def __init__(self, tables: Sequence[TableProposal], rules: Sequence[Rule]) -> None:
+        self.ids = {
+            one.source.name: np.array(tried(one.columns[one.source.id].canonical, rules), np.str_)
+            for one in tables
+            if one.source.id is not None and one.columns
+        }
+
+    def rows(self, one: str, other: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the rows of each table that have an id of the other's, in the same order."""
+        if one not in self.ids or other not in self.ids:
+            return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        _, first, second = np.intersect1d(self.ids[one], self.ids[other], return_indices=True)
+        return first, second
+
+
+def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
+    """Return ids after rules; none where two of them would become one."""
+    if not rules:
+        return list(ids.tolist())
+    try:
+        return list(normalised(ids, rules, "").tolist())
+    except (TableError, ValueError):
+        return []
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Return names in words; of many the first and a count."""
+    if len(names) == 1:
+        return names[0]
+    if len(names) > 7:
+        return f"{', '.join(names[:6])} and {len(names) - 6} more"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
