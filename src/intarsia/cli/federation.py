@@ -288,6 +288,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
+    from intarsia.deployment.server import PING
+
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
@@ -301,7 +303,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         if names:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
-        say(_line(one))
+        if (one["name"], one["state"]) != (PING, "finished"):  # it trains nothing
+            say(_line(one))
 
 
 @app.command()

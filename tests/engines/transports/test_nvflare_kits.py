@@ -97,6 +97,19 @@ def test_renewed_certificates_are_new_ones_of_the_same_authority(kits, monkeypat
         certificate(written / path).verify_directly_issued_by(authority)
 
 
+def test_a_server_keeps_its_key_when_its_certificate_is_renewed(kits):
+    """What it signed for sites that are connected is valid afterwards."""
+    folder = kits["server"].parent
+    written, _ = kit_files.renewed("two", "localhost", folder, ["server"], ("server", "bank"))
+    before, after = (
+        certificate(kit / "startup" / "server.crt") for kit in (kits["server"], written / "server")
+    )
+    assert after.serial_number != before.serial_number
+    assert after.public_key() == before.public_key()
+    assert not (written / "server" / "startup" / "server.key").exists()  # it stays in the kit
+    assert (written / "server" / "admin" / "startup" / "client.key").is_file()
+
+
 def test_keys_of_participants_lie_in_their_kits_alone(kits):
     folder = kits["server"].parent
     state = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
