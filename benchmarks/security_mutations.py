@@ -1671,6 +1671,8 @@ MUTATIONS = [
         ),
         ("links out of a run's folder, in reports", '"*"))) is None', '"*"))) or True', PAGES),
         ("damaged files of a run's report", "**damaged}", "}", PAGES),
+        ("requests that never end", "self.transport.abort()", "pass", PAGES),
+        ("any number of connections", "opened.pop(0).abort()", "pass", PAGES),
     ),
     *_of(
         "deployment/server.py",

@@ -6,8 +6,10 @@ A browser keeps cookies by host, not by port. Another user who serves a page at 
 
 from __future__ import annotations
 
+import contextlib
 import http.cookiejar
 import shutil
+import socket
 import urllib.request
 from email.message import Message
 
@@ -17,6 +19,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 pytest.importorskip("starlette", reason="pip install intarsia[console]")
 pytest.importorskip("uvicorn", reason="pip install intarsia[console]")
 
+from intarsia.reports import console
 from watched_kits import served_kits, watched_kits
 
 SECRET = "SENTENCE-OF-ANOTHER-FOLDER"
@@ -82,6 +85,26 @@ def test_a_path_without_the_drawn_one_says_nothing(browser):
                     )
                     assert (status, page, headers["set-cookie"]) == (404, "", None)
                     assert headers["location"] is None
+
+
+@pytest.mark.parametrize(("at_once", "seconds", "ended"), [(20, 600.0, 30), (1000, 0.5, 60)])
+def test_requests_that_never_end_are_ended_and_keep_nobody_out(
+    kits, monkeypatch, at_once, seconds, ended
+):
+    monkeypatch.setattr(console, "_AT_ONCE", at_once)
+    monkeypatch.setattr(console, "_SECONDS", seconds)
+    with contextlib.ExitStack() as opened, served_kits(*kits) as browser:
+        every = []
+        for begun in (b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /", b"") * 20:
+            one = socket.create_connection(("127.0.0.1", browser.port), timeout=60)
+            every.append(opened.enter_context(one))
+            with contextlib.suppress(OSError):  # it may be sent away already
+                one.sendall(begun)
+        assert browser.ask("/")[0] == 200
+        for one in every[:ended]:
+            with contextlib.suppress(ConnectionResetError):
+                while one.recv(4096):
+                    pass
 
 
 # run, file → what stands in the place of what a run writes there

@@ -61,6 +61,17 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
         second.stop()
 
 
+def test_a_process_that_ends_for_good_is_not_started_again(tmp_path):
+    code = "import pathlib, sys; pathlib.Path('runs').open('a').write('x'); sys.exit(75)"
+    last = {75: "A newer process has this kit."}
+    process = kit_process.KitProcess(tmp_path, [sys.executable, "-c", code], last=last)
+    with process.running():
+        process.wait()
+    assert process.ended == 75
+    assert (tmp_path / "runs").read_text() == "x"
+    assert "A newer process has this kit.\n" in (tmp_path / "events.log").read_text()
+
+
 @pytest.fixture
 def kept(tmp_path):
     """Return the folder of a kit that a process of its own runs, which is killed at the end."""

@@ -525,7 +525,7 @@ def test_renew_says_what_is_to_be_done_with_what_it_wrote(tmp_path, monkeypatch,
     assert "The federation has no 'bnak'; use 'bank'" in one_error(said(capfd)[1])
 
 
-def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path):
+def test_a_ping_measures_calls_of_both_sizes_to_sites_that_write_no_error(tmp_path):
     (tmp_path / "site.toml").write_text('[site]\nname = "one"\n')
     lines = sites.Lines({"one": site_in(tmp_path)})
     path = federation_server.ping(tmp_path, ("one",), RetryPolicy())
@@ -533,6 +533,8 @@ def test_a_ping_measures_calls_of_both_sizes_to_sites_that_refuse_them(tmp_path)
     found = json.loads(path.read_text())["seconds"]
     assert {name: len(one) for name, one in found.items()} == {"small": 30, "8 MB": 30}
     assert all(one > 0 for one in found["small"])
+    assert not (tmp_path / "errors.log").exists()
+    assert not (tmp_path / "log").exists()
     assert [one.state for one in federation_server.list_statuses(tmp_path)] == ["finished"]
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -44,6 +44,7 @@ JsonLogs = Annotated[
 ]
 
 _WATCHED: Final = 5.0  # seconds between looks
+_SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
 
 Which = Annotated[
@@ -118,6 +119,7 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
         read_settings,
     )
     from intarsia.deployment.process import KitProcess
+    from intarsia.engines.transports.replaced import STATUS
 
     nvflare = over_nvflare("nvflare")
     settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
@@ -135,10 +137,17 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
             "name a data set; fill in [table] for jobs on its own rows"
         )
     command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
-    process = KitProcess(kit, command, say, *([put] if json_logs else []))
+    ends = (
+        f"Another process has connected to the server as {kit.name!r} since, with a copy of "
+        f"{kit}, so that this one ends; let one of them alone run."
+    )
+    process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
     say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
         process.wait()
+    if process.ended:
+        say(f"error: {ends}")
+        raise typer.Exit(process.ended)
 
 
 @app.command()
@@ -266,6 +275,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import list_statuses
+    from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
@@ -279,6 +289,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
         found["schedules"] = [asdict(one) for one in schedules(kit)]
+        since = datetime.now(UTC) - _SHOWN
+        known = replaced(kit).items()
+        found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
     if answering is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
             if (there := answering()) is not None:
@@ -288,12 +301,20 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
+    from intarsia.deployment.server import PING
+
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
     for name, moment in found.get("revoked", {}).items():
         when = datetime.fromisoformat(moment)
         say(f"  refused: certificates of {name} of before {when:%Y-%m-%d %H:%M:%S} UTC")
+    for name, moment in found.get("replaced", {}).items():
+        when = datetime.fromisoformat(moment)
+        say(
+            f"  {name}: two processes have its kit, and that of before {when:%Y-%m-%d %H:%M:%S} "
+            "UTC was told to end; let one alone run"
+        )
     for one in found.get("schedules", ()):
         say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
     for there, words in ((True, "connected"), (False, "not connected")):
@@ -301,7 +322,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         if names:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
-        say(_line(one))
+        if (one["name"], one["state"]) != (PING, "finished"):  # it trains nothing
+            say(_line(one))
 
 
 @app.command()

@@ -15,9 +15,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -53,6 +54,8 @@ class KitProcess:
     events
         Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
         "message".
+    last
+        Exit statuses of the process after which it is not started again, and what is said then.
     """
 
     def __init__(
@@ -61,8 +64,12 @@ class KitProcess:
         command: Sequence[str],
         report: Callable[[str], None] = lambda _: None,
         events: Callable[[str], None] = lambda _: None,
+        *,
+        last: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._kit, self._command, self._report, self._events = kit, list(command), report, events
+        self._last = last
+        self.ended = 0  # the status among them with which it ended
         self._stop = threading.Event()
 
     def note(self, sentence: str) -> None:
@@ -155,6 +162,10 @@ class KitProcess:
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not self._stop.wait(_PAUSE):
                 pass
+            if child.returncode in self._last:
+                self.ended = child.returncode
+                self.note(self._last[child.returncode])
+                self._stop.set()
             if child.poll() is not None and not self._stop.is_set():
                 self.note(f"the process ended with status {child.returncode}; it is started again")
             if child.poll() is None:

@@ -167,7 +167,7 @@ def ping(folder: Path, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Pa
 def _measure(transport: Transport, sites: tuple[ClientId, ...], patience: RetryPolicy) -> Any:
     """Return the seconds of calls to all sites at once, by size, in the order that they were made.
 
-    A site refuses bytes that are no call as soon as it has read them.
+    A site answers zeros, of any number, as soon as it has read them.
     """
     found: dict[str, list[float]] = {name: [] for name in _SIZES}
     with ThreadPoolExecutor(len(sites)) as pool:

@@ -8,6 +8,7 @@ value of its own. The pages load nothing, and show files of runs' folders alone.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 ADDRESS: Final = "127.0.0.1"  # of this machine, which no other reaches
 _HOSTS: Final = (ADDRESS, "localhost")  # that a browser may say it reached; a page elsewhere cannot
 _COOKIE: Final = "intarsia_console"
+_AT_ONCE: Final = 100  # connections
+_SECONDS: Final = 10.0  # in which a request must have come
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
@@ -121,6 +124,7 @@ def served(watched: Sequence[Watched], port: int) -> Iterator[str]:
             server_header=False,
             proxy_headers=False,
             lifespan="off",
+            http=_bounded(),
             ws="none",
             timeout_graceful_shutdown=1,
         )
@@ -132,6 +136,42 @@ def served(watched: Sequence[Watched], port: int) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+def _bounded() -> type[asyncio.Protocol]:
+    """Return how requests are heard: of few connections at a time, each of which ends in time.
+
+    Other users of this machine may open as many as they like, and send requests that never end.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    opened: list[asyncio.Transport] = []  # the oldest first
+
+    class Bounded(H11Protocol):  # type: ignore[misc]  # the library is not looked at
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.heard = None  # the newest request, when it was looked at last
+            self.watch = self.loop.call_later(_SECONDS, self.look)
+            opened.append(transport)
+            if len(opened) > _AT_ONCE:
+                opened.pop(0).abort()  # not the newest, which may be the console's user
+
+        def connection_lost(self, problem: Exception | None) -> None:
+            super().connection_lost(problem)
+            self.watch.cancel()
+            with contextlib.suppress(ValueError):  # another one took its place
+                opened.remove(self.transport)
+
+        def look(self) -> None:
+            """End the connection if no request was answered meanwhile, nor is being answered."""
+            waits = self.cycle is None or self.cycle.response_complete
+            if waits and self.cycle is self.heard:
+                self.transport.abort()
+            else:
+                self.heard = self.cycle
+                self.watch = self.loop.call_later(_SECONDS, self.look)
+
+    return Bounded
 
 
 def application(watched: Sequence[Watched], entrance: Entrance) -> Starlette:

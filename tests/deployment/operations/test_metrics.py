@@ -139,16 +139,19 @@ def test_an_address_that_others_reach_is_read_by_any_name(kit):
         assert said_to(port, "fed.example.org:9464")
 
 
-def test_who_opens_connections_takes_few_threads_and_stops_nothing(kit):
+def test_who_opens_connections_takes_few_threads_and_keeps_nobody_out(kit):
     standing, before = metrics.Standing(kit, asked(dict)), threading.active_count()
     with contextlib.ExitStack() as opened:
         with metrics.served(standing, "127.0.0.1", port := free_port()):
+            every = []
             for _ in range(50):
                 one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
                 one.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")  # and nothing more
-            one.settimeout(60)
+                every.append(one)
+            assert read(port)[("intarsia_runs", ("state", "running"))] == 1  # they take no turn
+            every[0].settimeout(60)
             with contextlib.suppress(ConnectionResetError):
-                assert one.recv(1) == b""  # the last one is sent away
+                assert every[0].recv(1) == b""  # the first one was sent away
             assert threading.active_count() - before <= metrics._AT_ONCE + 1
         with pytest.raises(urllib.error.URLError):
             read(port)  # it has ended in spite of them

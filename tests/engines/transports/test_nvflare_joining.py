@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
 from federation_of_four import free_port, intarsia
+from intarsia.engines.transports import replaced
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,7 @@ class Machines:
         command = [sys.executable, "-m", "intarsia", "federation", kind, str(kit)]
         with (self.folder / "said.txt").open("ab") as said:
             self.running.append(subprocess.Popen(command, stdout=said, stderr=said))
+        return self.running[-1]
 
     def connected(self, expected, seconds=120):
         """Wait until just these sites answer the server."""
@@ -75,18 +77,48 @@ class Machines:
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory):
     made = Machines(tmp_path_factory.mktemp("machines"))
+    made.kits = {name: made.join(name) for name in ("bank", "shop")}
+    made.start("server", made.server)
+    for kit in made.kits.values():
+        made.start("site", kit)
+    made.connected({"bank", "shop"})
     yield made
     made.stop()
 
 
-def test_a_site_joins_is_revoked_and_comes_back_with_another_key(machines):
-    kits = {name: machines.join(name) for name in ("bank", "shop")}
+def test_sites_go_on_when_the_certificate_of_the_server_is_renewed(machines):
+    kits = machines.server.parent
+    intarsia("renew", machines.file, "server", "-o", kits)
+    shutil.copytree(kits / "renewed" / "server", machines.server, dirs_exist_ok=True)
+    shutil.rmtree(kits / "renewed")
+    intarsia("stop", machines.server)
     machines.start("server", machines.server)
-    for kit in kits.values():
-        machines.start("site", kit)
     machines.connected({"bank", "shop"})
     assert json.loads(intarsia("ping", machines.server).stdout)["sites"] == ["bank", "shop"]
 
+
+def test_of_two_processes_with_one_kit_the_newer_stays_and_the_other_says_so(machines, tmp_path):
+    copied = tmp_path / "shop"
+    intarsia("stop", machines.kits["shop"])
+    shutil.copytree(machines.kits["shop"], copied)  # at rest, so that nothing tells it is a copy
+    first = machines.start("site", machines.kits["shop"])
+    machines.connected({"bank", "shop"})
+    second = machines.start("site", copied)
+    assert first.wait(180) == replaced.STATUS
+    said = "Another process has connected to the server as 'shop'"
+    assert said in (machines.kits["shop"] / "events.log").read_text()
+    machines.connected({"bank", "shop"})
+    told = intarsia("status", machines.server).stderr
+    assert re.search("  shop: two processes have its kit, and that of before .* told to end", told)
+    assert json.loads(intarsia("ping", machines.server).stdout)["sites"] == ["bank", "shop"]
+    assert second.poll() is None
+    intarsia("stop", copied)
+    machines.start("site", machines.kits["shop"])
+    machines.connected({"bank", "shop"})
+
+
+def test_a_site_is_revoked_and_comes_back_with_another_key(machines):
+    kits = machines.kits
     intarsia("revoke", machines.server, "bank")
     machines.connected({"shop"})
     intarsia("stop", machines.server)  # what is refused stays so

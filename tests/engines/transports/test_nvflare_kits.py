@@ -21,12 +21,14 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
+from intarsia.cli.main import main
 from intarsia.deployment import client_folder, client_setup, server
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 from intarsia.errors import ExperimentError
@@ -97,6 +99,19 @@ def test_renewed_certificates_are_new_ones_of_the_same_authority(kits, monkeypat
         certificate(written / path).verify_directly_issued_by(authority)
 
 
+def test_a_server_keeps_its_key_when_its_certificate_is_renewed(kits):
+    """What it signed for sites that are connected is valid afterwards."""
+    folder = kits["server"].parent
+    written, _ = kit_files.renewed("two", "localhost", folder, ["server"], ("server", "bank"))
+    before, after = (
+        certificate(kit / "startup" / "server.crt") for kit in (kits["server"], written / "server")
+    )
+    assert after.serial_number != before.serial_number
+    assert after.public_key() == before.public_key()
+    assert not (written / "server" / "startup" / "server.key").exists()  # it stays in the kit
+    assert (written / "server" / "admin" / "startup" / "client.key").is_file()
+
+
 def test_keys_of_participants_lie_in_their_kits_alone(kits):
     folder = kits["server"].parent
     state = folder / ".provisioning" / "kits" / "two" / "state" / "cert.json"
@@ -127,6 +142,29 @@ def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
 def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
     with pytest.raises(ExperimentError, match=r"wrote no kits: .*a b is ill-formatted"):
         kit_files.provisioned("two", "a b", (18002, 18003), ["bank"], tmp_path)
+
+
+def test_a_site_whose_older_process_was_refused_is_shown_for_a_day(kits, capfd):
+    server = kits["server"]
+    (server / "local").mkdir(exist_ok=True)
+    known = {"sites": ["bank"], "patience": vars(RetryPolicy())}
+    (server / "local" / "federation.json").write_text(json.dumps(known))
+    arrivals = nvflare.Arrivals(str(server / "local" / "arrivals"))
+    context = FLContext()
+    peer = FLContext()
+    peer.set_prop(ReservedKey.IDENTITY_NAME, "bank")
+    context.set_peer_context(peer)
+    said = "Client ID already registered as a client: bank"
+    context.set_prop(FLContextKey.COMMUNICATION_ERROR, said, sticky=False)
+    arrivals.handle_event(EventType.CLIENT_HEARTBEAT_PROCESSED, context)
+    assert main(["federation", "status", str(server), "--no-sites"]) == 3  # it is not running
+    assert "bank: two processes have its kit, and that of before" in capfd.readouterr().err
+    file = server / "local" / "replaced.json"
+    file.write_text(json.dumps({"bank": "2026-01-01T00:00:00+00:00"}))
+    for content in (file.read_text(), "{", "[]", "null"):
+        file.write_text(content)
+        assert main(["federation", "status", str(server), "--no-sites"]) == 3
+        assert "two processes" not in capfd.readouterr().err
 
 
 def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeypatch, capfd):
@@ -169,6 +207,7 @@ JOB = """
 import sys
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.fuel.utils.import_utils import optional_import
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 nvflare.{component}

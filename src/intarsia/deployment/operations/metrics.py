@@ -154,27 +154,35 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers few at a time: who opens connections takes nothing from the federation's process."""
+    """Answers few at a time: who opens connections takes nothing from the federation's process.
+
+    Nor from who asks: where there are too many, the one ends that has been open for longest. An
+    answer takes less than a second.
+    """
 
     daemon_threads = True
 
     def __init__(self, address: str, port: int) -> None:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, self._free = found[0][0], threading.Semaphore(_AT_ONCE)
+        self._open: list[Any] = []  # the oldest first
         super().__init__(found[0][4][:2], _Handler)  # type: ignore[arg-type]  # a host and a port
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or end the connection where there are too many."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """Answer in a thread, in the place of the oldest one where there are too many."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(IndexError, OSError):  # it has ended just now
+                self._open[0].shutdown(socket.SHUT_RDWR)
+            self._free.acquire()
+        self._open.append(request)
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and let another one in."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self._open.remove(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

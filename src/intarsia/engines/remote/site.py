@@ -160,14 +160,15 @@ class Site:
                     return self._of(call.run).answer(call, data)
             except Exception as error:  # whatever it is, only its class and our sentence leave
                 name, sentence = wire.sentence_of(error)
-                # no bytes ask whether the site is there, and for its version; what is pending is
-                # asked every second
-                if data and name != "PendingError":
+                # zeros, or no bytes, ask whether the site is there, and for its version; what is
+                # pending is asked every second
+                asks = data == bytes(len(data))
+                if not asks and name != "PendingError":
                     self._report(error)
                     self._refuse(call, data, error)
                 if name not in _HARMLESS:
                     self._run = None  # a call that was broken off may have changed it in part
-                body = b"" if data else codec.encode(wire.Version())
+                body = codec.encode(wire.Version()) if asks else b""
                 return codec.encode(
                     Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, body)
                 )

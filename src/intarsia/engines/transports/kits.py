@@ -86,6 +86,10 @@ def renewed(
 ) -> tuple[Path, datetime]:
     """Write new keys and certificates of kits, by the authority that signed those before.
 
+    A server whose kit is in the folder keeps its key, and its certificate alone is new: with
+    another key it would refuse what it signed for sites that are connected, until they are started
+    again.
+
     Returns
     -------
     The folder of what is to be copied over each kit, and when the first of the certificates ends.
@@ -102,7 +106,10 @@ def renewed(
             for part in _parts(owner, host):
                 startup = filling / part.folder / "startup"
                 startup.mkdir(parents=True)
-                ends.append(authority.equip(startup, part).not_valid_after_utc)
+                own = folder / owner / part.folder / "startup"
+                keeps = part.host is not None and (own / f"{part.file}.key").is_file()
+                key = _key_in(own / f"{part.file}.crt") if keeps else None
+                ends.append(authority.equip(startup, part, key).not_valid_after_utc)
     return folder / "renewed", min(ends)
 
 
@@ -363,7 +370,10 @@ class Authority:
     def equip(
         self, startup: Path, part: _Part, key: rsa.RSAPublicKey | None = None
     ) -> x509.Certificate:
-        """Write certificates into a kit, and a private key unless that of `key` is elsewhere."""
+        """Write certificates into a kit, and a private key unless that of `key` is there already.
+
+        It may be at the site that made it.
+        """
         if key is None:
             own = _new_key()
             write_atomically(startup / f"{part.file}.key", _pem(own), private=True)
@@ -376,6 +386,12 @@ class Authority:
 
 def _new_key() -> PrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
+
+
+def _key_in(path: Path) -> rsa.RSAPublicKey:
+    key = _read_certificate(path).public_key()
+    assert isinstance(key, rsa.RSAPublicKey)  # as `_new_key` makes them
+    return key
 
 
 def _pem(key: PrivateKey) -> bytes:

@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import os
 import shutil
 import socket
 import sys
@@ -27,16 +28,19 @@ from typing import Any, Final
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
+from nvflare.private.defs import CellChannelTopic
 
 from intarsia.core.block import ClientId
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import revocation
+from intarsia.engines.transports import replaced, revocation
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -55,6 +59,7 @@ _THREADS: Final = 16
 _SOON, _ANSWER = 1.0, 5.0
 _CALLS: Final = 200  # after which a site gives memory back
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
+_TAKEN: Final = "already registered"  # in what the library says of a name that another one has
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
 # there is none left but to end. All sites together ask so many times a second at most.
 _SET_UP, _AT_WORK = 0.2, 2.0
@@ -155,7 +160,8 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
 
     Whoever supervises runs then asks the sites at once, not when it is time to. It is noted with
     the first heart beat, which a site sends as soon as it can answer: one that has registered only
-    loses a question, and would be asked again after seconds.
+    loses a question, and would be asked again after seconds. That a process before it goes on is
+    noted, too: two have the site's kit.
     """
 
     def __init__(self, file: str) -> None:
@@ -171,12 +177,42 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
         ):
             return
         site = str(fl_ctx.get_peer_context().get_identity_name())
-        if event_type == EventType.CLIENT_REGISTER_PROCESSED:
+        if _TAKEN in str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR)):
+            replaced.note(self._file.parent.parent, site)
+        elif event_type == EventType.CLIENT_REGISTER_PROCESSED:
             self._registered.add(site)
         elif site in self._registered:
             self._registered.discard(site)
             with contextlib.suppress(OSError):
                 self._file.touch()
+
+
+class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
+    """Ends a site's process when the server says that a newer one has the site's name.
+
+    Two that work with one kit would take the connection from each other, and jobs would end.
+    """
+
+    def __init__(self) -> None:
+        from nvflare.private.fed.client.communicator import Communicator
+
+        super().__init__()
+        beat = Communicator.send_heartbeat
+
+        def beat_unless_replaced(own: Any, *given: Any) -> Any:
+            send = own.cell.send_request
+
+            def sent(*first: Any, **more: Any) -> Any:
+                reply = send(*first, **more)
+                said = str(reply.get_header(MessageHeaderKey.ERROR))
+                if more.get("topic") == CellChannelTopic.HEART_BEAT and _TAKEN in said:
+                    os._exit(replaced.STATUS)
+                return reply
+
+            own.cell.send_request = sent
+            return beat(own, *given)
+
+        Communicator.send_heartbeat = beat_unless_replaced
 
 
 def newest_arrival(kit: Path) -> int:
@@ -458,6 +494,8 @@ def _made_safe(kit: Path, *, server: bool) -> None:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
             resources["components"] += [revocation.component(kit), arrivals]
+        else:
+            resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         (local / "resources.json").write_text(text, encoding="utf-8")
     rights = local / "authorization.json.default"
