@@ -188,6 +188,51 @@ def test_columns_of_very_different_sizes_leave_the_frame_its_digits(loss):
     assert info.info.gap_relative <= 1e-6
 
 
+def one_hot(samples, levels):
+    """Return standardised columns of three categories, many levels of them rare, and scores."""
+    rng = np.random.default_rng(1)
+    chance = np.arange(1, levels + 1) ** -1.3
+    drawn = [rng.choice(levels, samples, p=chance / chance.sum()) for _ in range(3)]
+    x = np.hstack([rng.standard_normal((samples, 3)), *(np.eye(levels)[one] for one in drawn)])
+    score = x[:, :3] @ np.array([1.0, -0.7, 0.4]) + rng.logistic(size=samples)
+    score = score + sum(rng.standard_normal(levels)[one] for one in drawn)
+    x = x[:, x.any(axis=0)]
+    return (x - x.mean(axis=0)) / x.std(axis=0), score
+
+
+def test_wide_dense_tables_are_left_to_the_phase_after_two_short_steps():
+    x, score = one_hot(2000, 250)
+    assert x.shape[1] > newton.MOST_FEATURES
+    y = np.where(score > np.quantile(score, 0.85), 1.0, -1.0)
+    options = HyFDCA(loss="hinge", regularisation=1e-3)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+    conclusion = train(HYFDCA, engine, server, 20, tolerance=1e-6)  # 30 where smoothing goes on
+    assert conclusion.info.phase == "interior point"
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+
+
+def test_smoothing_goes_on_near_the_optimum_and_where_rows_fit_no_frame():
+    x, y = table(60, 520)
+
+    def begun(values, **terms):
+        options = HyFDCA(regularisation=1e-4, method="newton", **terms)
+        engine, server = started(HYFDCA, options, rectangles(values, y, 2, 2))
+        engine.begin_round(1)
+        return HYFDCA.round(server, engine, engine.key())[0].phase, engine
+
+    sparse = csr_array(np.where(abs(x) > 1.5, x, 0.0))
+    one, clients = begun(x)
+    others = begun(x, frame=False), begun(x, system="shares"), begun(sparse)
+    for phase, gap, leaves in (
+        (one, 2.0, True),
+        (one, 0.5, False),
+        *((other, 2.0, False) for other, _ in others),
+    ):
+        short = dataclasses.replace(phase, shorts=2, steps=3, gap=np.array([gap]))
+        assert newton._check_progress(short, clients).stalled is leaves
+
+
 @pytest.mark.slow
 def test_where_smoothing_ends_far_away_the_phase_begins_from_zeros():
     """Rare levels and λ 1e-7: Newton's method hands over at a gap of ten thousands."""

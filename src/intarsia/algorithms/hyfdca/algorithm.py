@@ -189,8 +189,7 @@ def _finishing_round(
         server = _begin(server, clients)
     phase = server.phase
     if isinstance(phase, newton.Newton) and phase.stalled:
-        frame = server.options.frame and server.options.system in ("auto", "rows")
-        phase = newton_interior.begin(phase, clients, frame=frame)
+        phase = newton_interior.begin(phase, clients, frame=_sends_rows(server.options))
     phase, info = _PHASES[type(phase)].step(phase, clients, rng)
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
@@ -214,6 +213,11 @@ def _begin(server: Server, clients: fl.Clients) -> Server:
     return replace(server, phase=dual)
 
 
+def _sends_rows(options: HyFDCA) -> bool:
+    """Return whether rows may be sent in a frame where sums are not sealed."""
+    return options.frame and options.system in ("auto", "rows")
+
+
 def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
     """Go on with Newton's method in the primal from the present duals."""
     if warm:
@@ -232,6 +236,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         labelled=server.counting,
         sparse=server.sparse,
         frame=options.frame,
+        rows=_sends_rows(options),
         threshold=options.threshold,
         dealer=server.dealer if shared or clients.sealed else None,
         told=server.weighted or server.options.loss == "poisson",

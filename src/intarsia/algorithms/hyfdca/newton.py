@@ -96,6 +96,7 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
 )
 from intarsia.algorithms.hyfdca.newton_encrypted import share_encrypted
+from intarsia.algorithms.hyfdca.newton_interior import fits_frame
 from intarsia.algorithms.hyfdca.newton_shares import (
     Dealer,
     Share,
@@ -127,6 +128,7 @@ _ENDS = 1e-6  # one at which no more steps may be asked for
 _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
 _FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
+_AWAY = 1.0  # relative gap above which smoothing has a long way to go
 _HOPELESS = 10.0  # relative gap that counts as that before at most
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
@@ -179,6 +181,7 @@ class Newton:
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
     threshold: float = 0.0  # τ of the elastic net
+    leaves: bool = False  # whether a smoothed loss is left after short steps far from the optimum
     lift: float = 1.0  # the regularisation now over that of the model
     lifted: bool = False  # whether it was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
@@ -206,14 +209,15 @@ def begin(
     labelled: tuple[ClientId, ...],
     sparse: bool,
     frame: bool = True,
+    rows: bool = False,
     dealer: Dealer | None = None,
     told: bool = False,
     threshold: float = 0.0,
 ) -> Newton:
     """Start the phase from duals, w(α) and their scores; return the state at that point.
 
-    `dealer` is there where an exact solve is to be shared; `told` says that samples' curvatures
-    are to be sent.
+    `rows` says whether the interior point method may send rows in a frame; `dealer` is there where
+    an exact solve is to be shared; `told` says that samples' curvatures are to be sent.
     """
     framed = solves_exactly(frame, features)
     dealer = dealer if framed else None
@@ -228,6 +232,9 @@ def begin(
     if warm:  # else the scores are 0
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
+    # the interior point method takes exact steps there, fewer than smoothing by conjugate gradients
+    wide = not (framed or sparse) and fits_frame(samples, features)
+    wide &= samples <= _WIDE * features
     newton = Newton(
         loss=loss,
         regularisation=regularisation,
@@ -259,6 +266,7 @@ def begin(
         whole=features <= MOST_FEATURES or clients.sealed,
         told=told,
         threshold=threshold,
+        leaves=loss in losses.SMOOTHED and wide and rows and not (clients.sealed or threshold),
         drift=np.zeros(outputs),
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
@@ -503,7 +511,8 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     # sums in fixed point and a shared system have no digits for the interior point method
     inside = newton.dealer is None and not clients.sealed and not newton.threshold
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
-    stuck = newton.loss in losses.BENT and newton.shorts >= _SHORTS
+    leaves = newton.loss in losses.BENT or (newton.leaves and gap > _AWAY)
+    stuck = leaves and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == 0:
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT

@@ -71,9 +71,12 @@ _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, ov
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
 _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
-# steps that clients tell to be too far or not: fine towards 1
+# steps that clients tell to be too far or not, few so that they tell little: fine towards 1
 _STEPS = np.concatenate(
-    [np.geomspace(1e-3, 0.5, 8)[:-1], 1 - np.geomspace(0.5, 1e-2, 12), np.ones(1)]
+    [
+        [0.001, 0.01, 0.04, 0.08, 0.14, 0.2, 0.26, 0.32, 0.38, 0.44],
+        [0.5, 0.57, 0.64, 0.71, 0.78, 0.85, 0.91, 0.96, 0.985, 1.0],
+    ]
 )
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
@@ -370,8 +373,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
 
     `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
     """
-    fits = newton.features <= MOST_FEATURES and newton.features * newton.samples <= _MOST_VALUES
-    framed = newton.framed or (frame and fits)
+    framed = newton.framed or (frame and fits_frame(newton.samples, newton.features))
     if framed:
         _draw_frame(newton, clients)
     zeros = np.zeros_like(newton.primal)
@@ -397,6 +399,11 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         barrier = np.where(keep > 0, barrier, state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
+
+
+def fits_frame(samples: int, features: int) -> bool:
+    """Return whether tables are small enough for rows in a frame."""
+    return features <= MOST_FEATURES and features * samples <= _MOST_VALUES
 
 
 def _draw_frame(newton: Any, clients: fl.Clients) -> None:
