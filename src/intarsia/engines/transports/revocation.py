@@ -1,4 +1,4 @@
-"""Certificates that a server refuses before they end.
+"""Certificates that a server refuses before they end, and connections that outlive them.
 
 NVIDIA FLARE has no list of revoked certificates. It has one of names that may not register, which
 keeps out a name's next certificate, too. So the server's process has a component of ours. It looks
