@@ -210,6 +210,25 @@ def test_status_says_which_certificates_end_soon(kit, capfd):
     assert told.startswith("client.crt ends on")
 
 
+def test_status_at_a_server_says_which_sites_certificates_end_soon(tmp_path, capfd):
+    local = tmp_path / "server" / "local"
+    local.mkdir(parents=True)
+    known = {"sites": ["bank", "shop", "post", "branch"], "patience": {}}
+    (local / "federation.json").write_text(json.dumps(known))
+    days = {"bank": 9, "shop": -2, "post": 200, "localhost": 3}
+    ends = {name: (NOW + datetime.timedelta(one)).isoformat() for name, one in days.items()}
+    (local / "certificates.json").write_text(json.dumps(ends))
+    words = ["federation", "status", str(tmp_path / "server"), "--json"]
+    assert main(words) == 3  # not running
+    first, second = json.loads(said(capfd)[0])["certificates"]
+    assert re.match(r"that of bank ends on [\d-]+; let bank run intarsia federation join", first)
+    assert re.match(r"that of shop ended on [\d-]+; let shop run", second)
+    (local / "certificates.json").write_text("{")
+    assert main(words) == 3
+    (told,) = json.loads(said(capfd)[0])["certificates"]
+    assert "certificates.json is damaged" in told
+
+
 def test_warm_says_what_it_trains_and_where_nothing_can_be_kept(monkeypatch, capfd):
     first = next(warm.trees())
     monkeypatch.setattr(warm, "trees", lambda: iter([first]))

@@ -333,6 +333,23 @@ def test_a_job_is_submitted_when_so_many_sites_answer_as_it_needs(tmp_path, abse
     assert (status.state, status.problem) == ("running", "")
 
 
+def test_a_site_that_is_away_for_two_hours_costs_one_job_and_one_line(tmp_path):
+    own, jobs, noted = asked(tmp_path), Jobs(), []
+    turns(tmp_path, jobs)
+    jobs.answering.discard("bank")
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"  # at its deadline
+    absent = {"error": "AbsentError", "sentence": "bank did not answer", "again": True}
+    (own / "failure.json").write_text(json.dumps(absent))
+    looks(tmp_path, jobs, *[nothing] * 120, note=noted.append)  # one a minute stands for all
+    assert len(jobs.submitted) == 1
+    assert noted[1:] == ["four: waits for sites that do not answer: 'bank'"]
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert (status.state, status.problem) == ("waiting", noted[1].removeprefix("four: "))
+    jobs.answering.add("bank")
+    turns(tmp_path, jobs, 3)
+    assert len(jobs.submitted) == 2
+
+
 def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
     own, jobs = asked(tmp_path), Jobs()
     journal = own / "out" / "journal" / "000000000000.journal"

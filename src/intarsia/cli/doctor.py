@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import __version__
-from intarsia.errors import UserError, listed
+from intarsia.errors import ExperimentError, UserError, listed
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -346,6 +346,28 @@ def certificates(kit: Path) -> list[Finding]:
     if findings:
         return findings
     return [_ok("certificates", f"valid for {min(left).days} days more")]
+
+
+def certificates_of_sites(kit: Path) -> list[Finding]:
+    """Return which sites of a server have certificates that ended, or soon will.
+
+    It is known of those that have connected.
+    """
+    from intarsia.deployment.federation_file import sites_of
+    from intarsia.engines.transports.revocation import ends_seen
+
+    now, found = datetime.now(UTC), []
+    try:
+        seen = ends_seen(kit)
+    except ExperimentError as problem:
+        return [_problem("certificates", "it is not known when those of sites end", str(problem))]
+    for name in sites_of(kit)[0]:
+        if name in seen and (left := seen[name] - now) < _SOON:
+            ends = "ended" if left < timedelta() else "ends"
+            said = f"that of {name} {ends} on {seen[name]:%Y-%m-%d}"
+            remedy = f"let {name} run intarsia federation join {name}, and sign its request"
+            found.append(_problem("certificates", said, remedy))
+    return found
 
 
 def _time(moment: datetime) -> str:

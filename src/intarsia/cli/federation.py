@@ -270,7 +270,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
     `answering` returns the sites that answer, None where that is not known, or raises OSError.
     """
-    from intarsia.cli.doctor import certificates
+    from intarsia.cli.doctor import certificates, certificates_of_sites
     from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
@@ -280,6 +280,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
+    warnings += certificates_of_sites(kit) if is_server else []
     found: dict[str, Any] = {
         "running": is_running(kit),
         "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],

@@ -152,7 +152,7 @@ def renew(
 ) -> None:
     """Write new keys and certificates for kits of FILE, by the same authority; the others go on.
 
-    A site that makes its key itself renews by join, sign and install.
+    A server keeps its key. A site that makes its key itself renews by join, sign and install.
     """
     from intarsia.deployment.federation_file import load
 

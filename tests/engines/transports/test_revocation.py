@@ -141,6 +141,30 @@ def test_a_revoked_certificate_is_cut_off_and_refused_and_a_later_one_is_not(fol
     gc.collect()  # what is left open is told now, and not in another test
 
 
+def test_a_certificate_that_ends_is_cut_off_and_refused(folder, kit, quick, monkeypatch):
+    """Else its site counts as connected, and the processes of each new job are refused by TLS."""
+    revocation.Revocation(str(kit / "local" / "revoked.json"))
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return end_of(folder, "bank") + timedelta(seconds=1)
+
+    async def play(line):
+        bank, later = await line("bank"), await line("later")
+        await later.send_bytes(b"still here")
+        assert (await later.receive()).data == b"still here"
+        monkeypatch.setattr(revocation, "datetime", Later)
+        ended = await asyncio.wait_for(bank.receive(), 60)
+        assert ended.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await line("bank")
+        assert refused.value.status == 403
+
+    asyncio.run(scene(folder, kit, play))
+    gc.collect()  # what is left open is told now, and not in another test
+
+
 def test_revoking_counts_for_all_certificates_so_far(kit):
     moment = revocation.revoke(kit, "bank")
     assert revocation.revoked(kit) == {"bank": moment}

@@ -1,4 +1,4 @@
-"""Certificates that a server refuses before they end.
+"""Certificates that a server refuses before they end, and connections that outlive them.
 
 NVIDIA FLARE has no list of revoked certificates. It has one of names that may not register, which
 keeps out a name's next certificate, too. So the server's process has a component of ours. It looks
@@ -113,9 +113,11 @@ class Revocation:
         AioHttpDriver._websocket_handler = accept_valid
 
     def refuses(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Return whether a certificate, as `ssl` reads it, is revoked."""
+        """Return whether a certificate, as `ssl` reads it, is revoked, or has ended since."""
         if not certificate:
             return False  # without one nobody comes through TLS
+        if "notAfter" in certificate and _moment(certificate, "notAfter") < datetime.now(UTC):
+            return True  # TLS refuses it from now on, and with it the processes of each new job
         self._read()
         began = _moment(certificate, "notBefore")
         return any(began <= self._known[one] for one in _names(certificate) if one in self._known)
