@@ -179,6 +179,10 @@ def test_a_table_is_read_as_the_named_clients_was_where_one_model_is_for_all(mod
     assert main(["predict", str(model), str(model.parent / "table.csv")]) == 2
     sentence = one_error(said(capfd)[1])
     assert "name the client whose tables are written like this one (--client), or" in sentence
+    empty = model.parent / "empty.csv"
+    empty.write_bytes(b"")
+    assert main(["predict", str(model), str(empty)]) == 2
+    assert "--client" not in one_error(said(capfd)[1])  # no client's table is written like it
     assert main(["predict", str(model), str(model.parent / "table.csv"), "--client", "bnk"]) == 2
     assert "The run has no client 'bnk'; use 'bank'" in one_error(said(capfd)[1])
 

@@ -292,7 +292,8 @@ def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[N
     except TableError as problem:
         keys = ("encoding",) if "UTF-8" in problem.problem else new_table.WRITTEN_BY
         advice = new_table.other_decimals(problem)
-        if owner is None and new_table.reading_differs(folder, keys):
+        empty = problem.problem.startswith("the file is empty")
+        if owner is None and not empty and new_table.reading_differs(folder, keys):
             advice = (
                 f"name the client whose tables are written like this one (--client), or {advice}"
             )
