@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    command = typer.main.get_command(app)
+    command = _command()
     # without a home it would tell everyone where it keeps its fonts
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
@@ -161,6 +162,12 @@ def _main(arguments: Sequence[str] | None) -> int:
         _end_undisturbed()
         say("stopped")
     return status if isinstance(status, int) else 0
+
+
+@cache
+def _command() -> Any:
+    """Return the command line of all commands: making it takes a tenth of a second."""
+    return typer.main.get_command(app)
 
 
 def _unknown_command(problem: Any) -> str:
