@@ -303,7 +303,8 @@ def run_at(
             model, lacking = place.model(plan, schema, outcome)
         ended = outcome.conclusion
         declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
-        notes = (*notes, *audit.notes_on_undeclared(crossed[1], declared))
+        if not isinstance(plan.algorithm, yardsticks.Baseline):  # which no site runs
+            notes = (*notes, *audit.notes_on_undeclared(crossed[1], declared))
         made = outcomes.result_of(
             *(description, options, replace(outcome, notes=(*notes, *lacking))),
             outcomes.Cost(started, clock.seconds, **traffic),
