@@ -6,6 +6,7 @@ benchmarks/RESULTS.md has a comparison with statsmodels itself.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,12 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from scipy.special import huber
 from scipy.stats import binomtest, norm, t
-from sklearn.linear_model import GammaRegressor, PoissonRegressor, QuantileRegressor
+from sklearn.linear_model import (
+    GammaRegressor,
+    HuberRegressor,
+    PoissonRegressor,
+    QuantileRegressor,
+)
 from sklearn.metrics import (
     d2_tweedie_score,
     mean_absolute_error,
@@ -475,3 +481,43 @@ def test_a_table_is_predicted_and_scored_on_the_scale_of_the_means(tmp_path):
     found = predict(tmp_path / "out", path, "id")
     assert found.score is None
     assert any("60 of 60 labels of the evaluated rows are below 0" in note for note in found.notes)
+
+
+def huber_run(x, y, mode, **options):
+    """Return R² on the table of a run with Huber's loss, and the notes that name `huber_delta`."""
+    given = {"regularisation": 1e-3, "task": "regression", "test": 0, "yardsticks": False}
+    run = {"tables": frames(x, y), "id": "id", "label": "y", "privacy": mode, **given, **options}
+    result = intarsia.run(loss="huber", tolerance=1e-6, **run)
+    data = pd.DataFrame(x, columns=list("abcd"))
+    notes = [note for note in result.notes if "huber_delta" in note]
+    return r2_score(y, result.model.predict(data)), notes
+
+
+# with masked sums Newton's method alone; else it hands over where labels are nearer to 0
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("shift", [2000.0, 6000.0])
+def test_a_note_tells_a_delta_far_below_the_errors_and_the_one_to_set(shift, mode):
+    rng = np.random.default_rng(13)
+    x = rng.normal(size=(200, 4))
+    y = shift + 400 * (x @ [1.0, -0.5, 0.8, 0.3] + 0.3 * rng.normal(size=200))
+    found, notes = huber_run(x, y, mode)
+    assert found < 0
+    (note,) = notes
+    assert "algorithm.huber_delta = 1.35" in note
+    told = re.search("set huber_delta = ([0-9]+),", note)
+    found, notes = huber_run(x, y, mode, huber_delta=float(told[1]))
+    assert notes == []
+    truth = HuberRegressor(alpha=0.0, max_iter=1000).fit(x, y).score(x, y)
+    assert found == pytest.approx(truth, abs=0.005)
+    assert found > 0.9
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("outliers", [0, 40])
+def test_labels_that_vary_by_one_have_no_note_of_delta_with_gross_errors_among_them(outliers, mode):
+    rng = np.random.default_rng(14)
+    x = rng.normal(size=(200, 4))
+    y = x @ [1.0, -0.5, 0.8, 0.3] + 0.3 * rng.normal(size=200)
+    y[:outliers] += 1000 * rng.normal(size=outliers)  # the mean error is 100 times delta
+    _, notes = huber_run(x, y, mode)
+    assert notes == []

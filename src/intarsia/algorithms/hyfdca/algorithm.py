@@ -77,6 +77,9 @@ _PHASES: Mapping[type, Any] = MappingProxyType(
 # Losses for which Newton's method in the dual is not made: one kink off 0, or steep exponentials.
 _PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
 
+# Huber's δ is far below the errors where fewer samples are within it and their mean is larger
+_FEW_WITHIN, _TIMES_DELTA = 0.1, 5.0
+
 
 @dataclass(frozen=True)
 class Enter:
@@ -282,7 +285,37 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     notes = [server.choice] if server.choice else []
     if why is not None:
         notes.append(f"No standard errors (algorithm.errors): {why}.")
+    if server.options.loss == "huber":
+        notes.extend(_small_delta(server, final))
     return replace(final, notes=(*final.notes, *notes))
+
+
+def _small_delta(server: Server, final: fl.FinalResult) -> tuple[str, ...]:
+    """Return a note where Huber's δ is far below the errors of a model that is near its optimum.
+
+    The loss of an error e beyond δ is δe - δ²/2, so the mean of losses tells that of errors.
+    """
+    options, phase, info = server.options, server.phase, final.info
+    if not isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
+        return ()
+    assert info.gap_relative is not None
+    if phase.curved >= _FEW_WITHIN * server.samples or info.gap_relative > 0.1:
+        return ()
+    weights, delta = final.weights, options.huber_delta
+    assert weights is not None
+    assert info.primal is not None
+    penalty = options.ridge * (weights**2).sum() / 2
+    penalty += options.regularisation * options.l1_ratio * np.abs(weights).sum()
+    error = (info.primal - penalty) / delta + delta / 2
+    if error <= _TIMES_DELTA * delta:
+        return ()
+    told = f"{float(f'{error:.2g}'):g}"
+    return (
+        f"The mean training error is about {told}, and algorithm.huber_delta = {delta:g}, in the "
+        "same unit, is so far below it that errors count by little more than their sign and the "
+        f"penalty may hold all weights near 0; set huber_delta = {told}, and where labels vary by "
+        "much less than that, subtract a usual label from them first.",
+    )
 
 
 def _lacks_errors(server: Server) -> str | None:

@@ -95,6 +95,7 @@ class InteriorPoint:
     products: Array  # Σ (pu + mv) / N, 2μ where all are equal
     primal: Array
     dual: Array
+    curved: float = np.inf  # samples with curvature where the phase began; inf: not known
     steps: int = 0
     still: int = 0  # short steps, one after another
     alpha: Any = None  # sealed (outputs, samples)
@@ -387,6 +388,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         products=zeros,
         primal=newton.primal,
         dual=newton.dual,
+        curved=newton.curved,
         alpha=newton.alpha,
         dual_weights=newton.dual_weights,
     )
