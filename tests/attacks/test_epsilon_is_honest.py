@@ -46,7 +46,7 @@ ATTACKER, TARGET = "c0", "c1"
 QUICK, MANY = 700, 5000  # runs on each of the two federations, in each half
 
 
-@pytest.fixture(params=["as it is", "halved", "repeated"])
+@pytest.fixture(params=["as it is", "halved", pytest.param("repeated", marks=pytest.mark.slow)])
 def honest(request, monkeypatch):
     """Let the noise be what it is, or not; return whether the promise is to hold."""
     if request.param == "halved":

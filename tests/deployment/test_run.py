@@ -223,7 +223,7 @@ def test_a_site_that_is_offline_for_many_rounds_catches_up(tmp_path, missed):
     assert not (tmp_path / "sites" / "away.json").exists()
 
 
-@pytest.mark.parametrize("extra", [2, 5])
+@pytest.mark.parametrize("extra", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_round_without_a_site_goes_on_without_it_in_another_process(tmp_path, extra):
     found = set_up(tmp_path)
     for share in (1.0, 0.5):  # compiles the functions of rounds with all sites, and without some

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import intarsia
 
 PROGRAM = """
@@ -72,6 +74,7 @@ def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
     assert printed(tmp_path) == "103.0"
 
 
+@pytest.mark.slow
 def test_a_run_that_compiles_kernels_has_the_bits_of_one_that_loads_them(tmp_path):
     copied(tmp_path)
     assert printed(tmp_path, ROOTS) == printed(tmp_path, ROOTS)

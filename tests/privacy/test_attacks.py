@@ -434,7 +434,7 @@ def test_without_the_masks_every_table_is_recovered(tmp_path, kind, monkeypatch)
         assert errors(tables(attack, server, patients()[0]))[0] < 1e-3
 
 
-@pytest.mark.parametrize("trust", ["pairs", "clients"])
+@pytest.mark.parametrize("trust", ["pairs", pytest.param("clients", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attack", [least_squares_attack, inner_product_attack])
 def test_with_the_keys_of_an_owner_tables_are_recovered_where_all_have_them(
     tmp_path, attack, trust, monkeypatch
