@@ -129,6 +129,17 @@ def test_a_new_table_has_a_separator_of_its_own(model, mark, capfd):
     assert [float(row["score"]) for row in rows] == pytest.approx([5.5, -2.5])
 
 
+def test_a_number_that_is_missing_at_some_clients_alone_is_a_value_in_anyones_table(tmp_path):
+    told = [
+        {"name": "a", "missing": ["?", "-1", "-9,5", "999"]},
+        {"name": "b", "missing": ["n/a", "999"]},
+        {"name": "c", "missing": ["999", "-1"]},
+    ]
+    (tmp_path / "experiment.json").write_text(json.dumps({"client": told}))
+    assert table_settings(tmp_path).missing == ("?", "999", "n/a")
+    assert table_settings(tmp_path, "a").missing == ("?", "-1", "-9,5", "999")
+
+
 def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
     told = [
         {"name": "a", "id": "no", "missing": ["?"], "separator": ";"},

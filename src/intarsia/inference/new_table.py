@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import math
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -168,7 +169,14 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     def every(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
 
-    missing = [text for table in tables for text in table.get("missing", ())]
+    marks = [tuple(table.get("missing") or ()) for table in tables]
+    # a number is a value at the clients that do not name it; a text is none in a column of numbers
+    missing = [
+        text
+        for own in marks
+        for text in own
+        if not _is_number(text) or all(text in other for other in marks)
+    ]
     stated = [table for table in tables if table.get("path") and table.get("format")]
     formats = {ending_of(table["path"]): table["format"] for table in stated}
     texts = tuple(dict.fromkeys(missing or ("?", "")))
@@ -192,6 +200,13 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
     )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text.replace(",", ".")))
+    except ValueError:
+        return False
 
 
 def advice_on_left_out(folder: Path, names: Sequence[str], problem: TableError) -> TableError:

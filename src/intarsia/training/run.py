@@ -303,7 +303,7 @@ def run_at(
             model, lacking = place.model(plan, schema, outcome)
         ended = outcome.conclusion
         declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
-        if not isinstance(plan.algorithm, yardsticks.Baseline):  # which no site runs
+        if plan.algorithm.federated:
             notes = (*notes, *audit.notes_on_undeclared(crossed[1], declared))
         made = outcomes.result_of(
             *(description, options, replace(outcome, notes=(*notes, *lacking))),
