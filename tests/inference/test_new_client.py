@@ -179,11 +179,11 @@ def test_the_epochs_that_only_the_joined_network_had_are_counted(folder, capfd):
 def test_what_a_new_table_lacks_is_said_beside_what_was_missing_in_training(folder, tmp_path):
     content = json.loads((folder / "experiment.json").read_text())
     for at, client in enumerate(content["client"]):
-        client["missing"] = ["?", f"-{at}"]
+        client["missing"] = ["?", f"none {at}"]
     (folder / "experiment.json").write_text(json.dumps(content))
     (tmp_path / "new.csv").write_text("a;b\n1;2\n")
     source, _ = described(folder, tmp_path / "new.csv", None, {"missing": ["n/a"]})
-    first = ("?", *(f"-{at}" for at in range(len(content["client"]))))
+    first = ("?", *(f"none {at}" for at in range(len(content["client"]))))
     assert source.missing == (*first, "n/a")
     assert described(folder, tmp_path / "new.csv", None, {})[0].missing == first
 
