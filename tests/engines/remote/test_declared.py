@@ -14,7 +14,7 @@ def test_checksums_of_what_was_told_come_back_from_disk():
 
 
 def test_the_single_checksum_of_an_earlier_version_is_read():
-    *before, _ = json.loads(NO_SUMS.to_text())
+    *before, _, _ = json.loads(NO_SUMS.to_text())
     assert Sums.of(json.dumps([*before, "first"])).told_at(1) == "first"
 
 

@@ -20,7 +20,8 @@ schema, and which exchange it is of from the site's own count.
   clients were: a total is of clients that came from the same models by the same steps.
 * Once it opened a field that tells the model, it trains no more in this run; what is declared to be
   asked for once is answered for one message alone, and what has a number of different replies sends
-  no more of them. None of this goes back with its state.
+  no more of them. An answer that could not be made, as a value was beyond the range, ends the run
+  there. None of this goes back with its state.
 
 What a site cannot tell: what is in a total of an exchange that it was not in, but for its name and
 contributors, which the keys vouch for.
@@ -87,6 +88,7 @@ class Sums:
     kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
     # by exchange, the first ones first: checksums of all that it was told as all clients were
     told: tuple[tuple[int, str], ...] = ()
+    failed: bool = False  # whether an answer could not be made: that tells of the values
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -152,7 +154,7 @@ class Sums:
             ]
             for name, some in self.known.items()
         }
-        rest = self.ended, dict(self.once), self.begun, self.kept, self.told
+        rest = self.ended, dict(self.once), self.begun, self.kept, self.told, self.failed
         return json.dumps([known, list(asked), self.forgotten, *rest])
 
     @classmethod
@@ -161,7 +163,7 @@ class Sums:
         # earlier versions: no rest, or not all of it
         known, asked, forgotten, *rest = json.loads(text)
         rest[2:4] = map(tuple, rest[2:4])
-        for told in rest[4:]:  # earlier versions: the last checksum alone
+        for told in rest[4:5]:  # earlier versions: the last checksum alone
             rest[4] = ((0, told),) if isinstance(told, str) else tuple(map(tuple, told))
         found = {
             name: tuple(

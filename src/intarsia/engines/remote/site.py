@@ -256,6 +256,11 @@ class _Run:
                 f"Call {call.sequence} says that its round began with exchange {call.anchor}, and "
                 f"the site knows {index.anchor}; run the algorithm as it is at the server."
             )
+        if self._sums.failed:
+            raise RefusedError(
+                f"An answer to call {index.sequence + 1} of run {self.name} could not be made, and "
+                "whether another one can would tell values; start a new run."
+            )
         place, back = self._ready(), call.base != index.sequence
         if back and call.kind == "stage" and call.function != wire.KEEP:
             raise RefusedError(
@@ -403,27 +408,45 @@ class _Run:
         if one.once or one.once_for:  # that it fails may tell as much as an answer
             self._put(replace(self._index, sums=self._sums.to_text()))
         try:
-            after, reply = fn.answer(state, place.block(fn.part), opened, key)
-        except IntarsiaError as error:
-            error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
+            after, body, up = self._replied(call, one, message, opened, place, state, key)
+        except Exception as error:
+            if isinstance(error, IntarsiaError):
+                error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
+            if place.sealing is not None and not isinstance(error, OSError | MemoryError):
+                self._sums = replace(self._sums, failed=True)
+                self._put(replace(self._index, sums=self._sums.to_text()))
             raise
+        return after, body, extra + codec.size(opened), up
+
+    def _replied(
+        self,
+        call: Call,
+        one: Sends,
+        message: Any,
+        opened: Any,
+        place: Workplace,
+        state: Any,
+        key: Any,
+    ) -> tuple[Any, bytes, int]:
+        """Return the state after a client function, the body of the answer, and its bytes."""
+        fn = one.function
+        after, reply = fn.answer(state, place.block(fn.part), opened, key)
         if place.sealing is not None:
             model = state, *(getattr(opened, name) for name, _ in one.takes)
             self._sums = place.declared().check_number(one, reply, model, call, self._sums)
             self._sums = place.declared().with_told(one, message, call, self._sums)
-        down = extra + codec.size(opened)
         if call.kind == "ask" or place.sealing is None:
             body = codec.encode(reply)
             protection = "none: asked for" if call.kind == "ask" else "none: the mode is plain"
             self._entry["left"] = site_entries.of_reply(one, reply, protection)
-            return after, body, down, len(body)
+            return after, body, len(body)
         before: Any = None
         if fn.told_before is not None:
             before = fn.told_before(after, place.block(fn.part))
         if told := place.declared().told_before(fn, call, self._sums):
             before = (before, told)
         sealed, up = self._sealed(call, one, message, reply, place, before)
-        return after, codec.encode(sealed), down, up
+        return after, codec.encode(sealed), up
 
     def _message(
         self, call: Call, one: Sends, message: Any, place: Workplace, state: Any
