@@ -34,6 +34,7 @@ ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
 POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
+BEYOND = "tests/attacks/test_values_beyond_the_range.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
@@ -618,6 +619,12 @@ MUTATIONS = [
     ),
     *_of(
         SITE,
+        (
+            "answers after one that could not be made",
+            "        if self._sums.failed:\n",
+            "        if False:\n",
+            BEYOND,
+        ),
         (
             "a model that is opened ending the training",
             "if not name and place.declared().ends(total):",
@@ -1342,6 +1349,18 @@ MUTATIONS = [
             "if len(message.edges) >= figures.PREDICTION_BINS:",
             "if False:",
             ROWS_BY_GRADES,
+        ),
+        (
+            "sums for intervals of few rows",
+            "(others >= _LEAST_OTHERS) * figures.error_products",
+            "figures.error_products",
+            RANGES,
+        ),
+        (
+            "counts and scales that no run comes to",
+            "if not (proper and 0 < message.count <= every * (1 + 1e-9)):",
+            "if False:",
+            RANGES,
         ),
         (
             "ranges of few rows of a client",

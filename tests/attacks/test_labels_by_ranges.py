@@ -7,12 +7,18 @@ rows are together with the next.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 import sites
 from federations import block
 from intarsia.core.block import Labels
+from intarsia.core.schema import Schema
+from intarsia.errors import TableError
+from intarsia.maths.figures import error_products
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
@@ -36,14 +42,14 @@ def rows(seed):
 class Departing:
     """A server that trains once, and then asks for errors in ranges that it likes."""
 
-    def __init__(self):
+    def __init__(self, tested=20):
         x, y = rows(0)
         train, self.tested = (
             {
                 n: block(x, y, range(80 * k + at, 80 * k + stop), range(4))
                 for k, n in enumerate(NAMES)
             }
-            for at, stop in ((0, 60), (60, 80))
+            for at, stop in ((0, 60), (60, 60 + tested))
         )
         made = sites.federation(
             *(FEDAVG, OPTIONS, train, LABELS),
@@ -54,12 +60,12 @@ class Departing:
                 len(FEDAVG.disclosure.sends) :
             ],
         )
-        self.engine = made.engine
+        self.engine, self.count = made.engine, 2.0 * tested
         server = sites.begun(made, FEDAVG, OPTIONS)
         self.engine.begin_round(1)
         server, _ = FEDAVG.round(server, self.engine, self.engine.key())
         FEDAVG.certify(server, self.engine, self.engine.key())  # tells all the model
-        schema = self.engine.schema("test")
+        self.w, schema = server.w, self.engine.schema("test")
         wanted = evaluation.rows_to_grade(schema)
         given = losses.SQUARED, schema, wanted, "test", ""
         self.own = evaluation._grading(evaluation._given_scores, *given)
@@ -115,7 +121,7 @@ def test_each_range_is_of_none_or_of_five_rows_of_each_client(seed):
         z = np.round(y, 1) if alone else y  # ties, where it makes its own ranges
         graded = figures.Graded(z[None], y, np.full(40, 0.5), LABELS, losses.SQUARED, 5, alone)
         ranges = figures.Ranges(None, np.zeros(1), np.ones(1), 20.0, edges)
-        count = figures.errors_summed(graded, ranges).bins[0] * 20 / 0.5
+        count = figures.errors_summed(graded, ranges, 20, 20).bins[0] * 20 / 0.5
         assert count.sum() == pytest.approx(40)
         assert np.all((count < 1e-9) | (count > 5 - 1e-9))
 
@@ -125,5 +131,83 @@ def test_one_client_s_lowest_prediction_is_in_no_range_of_its_own():
     y = np.array([-3.0, *np.ones(39)])
     graded = figures.Graded(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=True)
     ranges = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, np.zeros(0))
-    count = figures.errors_summed(graded, ranges).bins[0] * 40
+    count = figures.errors_summed(graded, ranges, 40, 0).bins[0] * 40
     assert count[count > 0] == pytest.approx([40])
+
+
+def products(departing):
+    """Return the sums for intervals over all rows, (5, 5)."""
+    ranges = figures.Ranges(departing.z, np.zeros(1), np.ones(1), departing.count, np.zeros(0))
+    return np.asarray(departing.summed(departing.own.sum_errors, ranges).products) * departing.count
+
+
+def predictions(departing):
+    """Return what is predicted, by the counts of predictions."""
+    bins, scale = figures.number_of_bins(1), 5.0
+    where = figures.Binned(departing.z, np.zeros(1), np.full(1, scale))
+    told = departing.summed(departing.own.count_scores, where)
+    count, place = (np.asarray(one)[0].sum(axis=0) for one in (told.counts, told.places))
+    at = np.flatnonzero(np.round(count) == 1)
+    unit = 2 * (at + (np.round(place[at]) + 0.5) / 4096) / bins - 1
+    return scale * unit * np.sqrt(2 / (1 - unit**2))
+
+
+def solved(sums, said, near):
+    """Return the labels near some whose errors from what is said have these sums.
+
+    From anywhere they are found by a few hundred starts, in half a minute.
+    """
+    upper, rng = np.triu_indices(5), np.random.default_rng(0)
+
+    def off(labels):
+        found = error_products(labels, said, np.ones(len(said))) - sums
+        return found[upper] / np.maximum(np.abs(sums[upper]), 1.0)
+
+    close = dict.fromkeys(["xtol", "ftol", "gtol"], 1e-15)
+    starts = (near + 0.1 * rng.normal(size=len(near)) for _ in range(20))
+    return min((least_squares(off, one, **close) for one in starts), key=lambda one: one.cost).x
+
+
+def test_labels_of_few_rows_are_not_solved_from_the_sums_for_intervals(monkeypatch):
+    assert not products(Departing(5)).any()
+    assert not products(Departing(20)).any()
+    monkeypatch.setattr(figures, "_LEAST_OTHERS", 0)
+    departing = Departing(5)
+    sums, said = products(departing), predictions(departing)
+    w = np.asarray(departing.engine.reveal(departing.w)).ravel()
+    x = np.concatenate([one.x for one in departing.tested.values()])
+    truth = labels_of(departing)[np.argsort(x @ w)]  # in the order of predictions
+    np.testing.assert_allclose(solved(sums, said, truth), truth, atol=1e-4)
+
+
+def test_sums_for_intervals_are_of_fifty_rows_that_no_one_client_knows():
+    x, y = rows(0)
+    everyone = np.ones(160, bool)
+
+    def counted(*parts):
+        blocks = {f"c{at}": block(x, y, part, range(4)) for at, part in enumerate(parts)}
+        return evaluation._rows_graded(
+            Schema.of(blocks, LABELS), everyone[: len(set().union(*parts))]
+        )
+
+    assert counted(range(60), range(60, 100)) == (100, 40)
+    assert counted(range(60), range(60), range(60, 70)) == (70, 10)  # two with the same rows
+    assert counted(range(50), range(50, 100), range(100, 150)) == (150, 100)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"count": one} for one in (np.inf, np.nan, 1e9, 0.0)),
+        *({"scale": np.full(1, one)} for one in (0.0, np.inf)),
+        {"centre": np.full(1, np.nan)},
+        {"edges": np.full(1, np.inf)},
+    ],
+)
+def test_errors_are_of_numbers_that_a_run_comes_to(wrong):
+    """By an endless count all sums were 0, and no number where a label's square was beyond it."""
+    y = np.random.default_rng(0).normal(size=40)
+    graded = figures.Graded(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=False)
+    told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, np.zeros(0))
+    with pytest.raises(TableError, match="which no run comes to"):
+        figures.errors_summed(graded, dataclasses.replace(told, **wrong), 40, 40)

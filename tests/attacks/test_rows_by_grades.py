@@ -436,9 +436,9 @@ def test_errors_are_told_in_few_ranges_of_predictions():
     edges = np.linspace(1, 30_000, 200)
     told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, edges)
     with pytest.raises(TableError, match="201 ranges"):
-        figures.errors_summed(graded, told)
+        figures.errors_summed(graded, told, 40, 40)
     few = dataclasses.replace(told, edges=edges[:9])
-    assert figures.errors_summed(graded, few).bins.shape == (4, 10)
+    assert figures.errors_summed(graded, few, 40, 40).bins.shape == (4, 10)
 
 
 def test_no_client_alone_goes_on_from_another_model():

@@ -493,6 +493,14 @@ def graded_clients(
     ]
 
 
+def _rows_graded(schema: Schema, wanted: Mask) -> tuple[int, int]:
+    """Return how many samples are graded, and of how many the client with the most has no label."""
+    held = {one: schema.samples.own(one) for one in graded_clients(schema, wanted)}
+    rows = [own[wanted[own] & schema.labelled_at(one)] for one, own in held.items()]
+    every = len(np.unique(np.concatenate(rows)))
+    return every, every - max(map(len, rows))
+
+
 def grade_scores(
     block: Block,
     z: Array,
@@ -675,7 +683,8 @@ def _grading(
     def sum_errors(
         state: Any, block: Block, message: Ranges, rng: fl.RandomKey
     ) -> tuple[Any, ErrorSums]:
-        return state, exchanged.errors_summed(graded(state, block, message.z), message)
+        found = graded(state, block, message.z)
+        return state, exchanged.errors_summed(found, message, *_rows_graded(schema, wanted))
 
     calls = (sum_grades, grade, count_classes, measure, sum_scores, count_scores, sum_errors)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]

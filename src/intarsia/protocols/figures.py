@@ -33,6 +33,9 @@ from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
 from intarsia.maths.linear.losses import mean_of
 
+# sums for intervals, 12 numbers that differ, would tell the labels of few samples that the server,
+# and a client that works with it, do not know
+_LEAST_OTHERS: Final = 50
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
 _PLACES: Final = 4_096  # within a bin
 MEASURES: Final = (
@@ -503,14 +506,32 @@ def ranges_of_predictions(counts: ScoreCounts, least: int) -> Array:
     return np.array(edges, np.float64)
 
 
-def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
+def errors_summed(graded: Graded, message: Ranges, every: int, others: int) -> ErrorSums:
     """Return a client's part of the sums over all samples of predicted numbers.
+
+    Of few samples the sums for intervals would tell the labels: they are 0.
+
+    Parameters
+    ----------
+    graded, message
+        What is graded, and what is asked for.
+    every, others
+        How many samples are graded, and of how many the client with the most has no label.
 
     Raises
     ------
     TableError
-        If there are more ranges than figures have: narrow ones would tell single rows.
+        If there are more ranges than figures have, which would tell single rows, or numbers that
+        no run comes to: whether sums can be made of them would tell the largest label.
     """
+    numbers = np.concatenate([message.centre, message.scale, message.edges, [message.count]])
+    proper = np.isfinite(numbers).all() and message.scale[0] > 0
+    if not (proper and 0 < message.count <= every * (1 + 1e-9)):
+        raise TableError(
+            f"Errors were asked for with the count {message.count:g} of {every} samples, centre "
+            f"{message.centre[0]:g} and scale {message.scale[0]:g}, which no run comes to; run the "
+            "algorithm as it is at the server."
+        )
     if len(message.edges) >= figures.PREDICTION_BINS:
         raise TableError(
             f"Errors in {len(message.edges) + 1} ranges of predictions were asked for, and "
@@ -519,11 +540,10 @@ def errors_summed(graded: Graded, message: Ranges) -> ErrorSums:
     centre, scale = message.centre[0], message.scale[0]
     truth, said = (graded.truth - centre) / scale, (graded.numbers - centre) / scale
     share = graded.weights / message.count
-    products = figures.error_products(truth, said, share)
+    products = (others >= _LEAST_OTHERS) * figures.error_products(truth, said, share)
     edges, at = message.edges, _unit(said) * number_of_bins(1)
     if graded.alone:  # its own ranges; its intervals are told with its figures
         edges, at = _quantiles(np.sort(said), graded.least), said
-        products = np.zeros_like(products)
     # a range of few of its rows goes with a neighbouring one: it would tell their labels
     rows, bins = (
         _by_prediction(truth, said, one, edges, at) for one in (np.ones_like(share), share)
