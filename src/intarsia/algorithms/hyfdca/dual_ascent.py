@@ -568,5 +568,6 @@ SENDS = (
             *fl.sums(aggregate_and_multiply, reveals=("conjugates", "line", "w"), opens=("w", "z")),
         ),
         model=("w",),
+        trains=True,
     ),
 )

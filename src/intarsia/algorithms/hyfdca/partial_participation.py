@@ -568,8 +568,8 @@ STATES = (Partial, Place)
 SENDS = (
     *fl.asks(keep_model),
     *fl.sums(count_missed),
-    *fl.each(fl.sums(count_trial, reveals=("u",), opens=("u", "w")), model=("u",)),
-    *fl.each(fl.sums(draw_model, reveals=("u",), opens=("u", "z")), model=("u",)),
+    *fl.each(fl.sums(count_trial, reveals=("u",), opens=("u", "w")), model=("u",), trains=True),
+    *fl.each(fl.sums(draw_model, reveals=("u",), opens=("u", "z")), model=("u",), trains=True),
     *fl.sums(ascend_locally, reveals=("along",)),
     *fl.sums(multiply_trial, reveals=("square",)),
     *fl.sums(keep_trial, part_of_objectives, reveals=("at",)),
