@@ -621,7 +621,7 @@ MUTATIONS = [
         SITE,
         (
             "answers after one that could not be made",
-            "        if self._sums.failed:\n",
+            '        if self._sums.failed not in ("", _asked(call)):\n',
             "        if False:\n",
             BEYOND,
         ),

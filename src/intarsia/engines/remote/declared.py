@@ -88,7 +88,7 @@ class Sums:
     kept: tuple[int, ...] = ()  # the last ones at which it kept what it goes back to
     # by exchange, the first ones first: checksums of all that it was told as all clients were
     told: tuple[tuple[int, str], ...] = ()
-    failed: bool = False  # whether an answer could not be made: that tells of the values
+    failed: str = ""  # checksum of what an answer could not be made to, which tells of the values
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""

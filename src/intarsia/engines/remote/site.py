@@ -256,7 +256,7 @@ class _Run:
                 f"Call {call.sequence} says that its round began with exchange {call.anchor}, and "
                 f"the site knows {index.anchor}; run the algorithm as it is at the server."
             )
-        if self._sums.failed:
+        if self._sums.failed not in ("", _asked(call)):
             raise RefusedError(
                 f"An answer to call {index.sequence + 1} of run {self.name} could not be made, and "
                 "whether another one can would tell values; start a new run."
@@ -413,7 +413,7 @@ class _Run:
             if isinstance(error, IntarsiaError):
                 error.add_note(f"at client {self._client!r} in {fn.name}, round {call.round}")
             if place.sealing is not None and not isinstance(error, OSError | MemoryError):
-                self._sums = replace(self._sums, failed=True)
+                self._sums = replace(self._sums, failed=_asked(call))
                 self._put(replace(self._index, sums=self._sums.to_text()))
             raise
         return after, body, extra + codec.size(opened), up
@@ -545,6 +545,12 @@ class _Run:
                 number=lambda: self._number,
             )
         return self._totals
+
+
+def _asked(call: Call) -> str:
+    """Return what tells what a call asks, and of which state, from others."""
+    asked = call.base, call.round, call.function, call.part, call.kind, call.asked, call.body
+    return _digest(codec.encode(asked)).hex()
 
 
 def _digest(data: bytes | None) -> bytes:
