@@ -9,7 +9,7 @@ BROWSER := .venv-browser
 OUTPUTS := .venv-outputs
 DOCS := .venv-docs
 
-.PHONY: help setup demo test test-slow test-flower test-ray test-browser test-outputs test-installs docs bench gpu lint format
+.PHONY: help setup demo test test-slow test-flower test-ray test-browser test-outputs test-installs docs bench gpu lint kernels format
 .DEFAULT_GOAL := help
 
 help:
@@ -49,8 +49,10 @@ demo: $(STAMP)
 	$(BIN)/intarsia inspect experiments/heart.toml
 	$(BIN)/intarsia run experiments/heart.toml --overwrite
 
-# A process per core; a file's tests stay together, as they share what they set up.
-test: lint
+# Kernels are compiled once, beside the checks of the code, and not by each process that tests. A
+# process per core; a file's tests stay together, as they share what they set up.
+test: $(STAMP)
+	$(MAKE) -j2 lint kernels
 	$(BIN)/python -m pytest -q -m "$(QUICK)" -n auto --dist loadfile
 
 test-slow: $(STAMP)
@@ -129,6 +131,9 @@ bench: $(STAMP)
 gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu
 	$(BIN)/python benchmarks/accelerator.py --minutes 40 --write
+
+kernels: $(STAMP)
+	@$(BIN)/intarsia doctor --warm > .venv/kernels.txt 2>&1 || { cat .venv/kernels.txt; exit 1; }
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

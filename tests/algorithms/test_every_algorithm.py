@@ -39,6 +39,22 @@ CASES = [
 ]
 EVERY = pytest.mark.parametrize(("algorithm", "options"), CASES)
 ROUNDS = 4
+# text: sparse, with more features than samples
+KINDS = ["dense", "sparse", "wide", "text", "classes"]
+OF_EVERY_KIND = pytest.mark.parametrize(
+    ("algorithm", "options", "kind"),
+    [
+        pytest.param(
+            *one.values,
+            kind,
+            id=f"{one.id}-{kind}",
+            # encrypted products of many columns take long
+            marks=[pytest.mark.slow] * (kind == "wide" and "encrypted" in one.id),
+        )
+        for one in CASES
+        for kind in KINDS
+    ],
+)
 
 
 def horizontal_only(algorithm: Algorithm) -> bool:
@@ -60,8 +76,6 @@ def federation(algorithm: Algorithm, kind: str):
 
 
 OVER_SITES = (rules.sites_refuse_nothing, rules.masks_change_rounding_alone)
-# text: sparse, with more features than samples
-KINDS = ["dense", "sparse", "wide", "text", "classes"]
 
 
 @cache
@@ -79,8 +93,7 @@ def test_every_algorithm_has_its_name():
     assert "hyfdca" in ALGORITHMS
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@EVERY
+@OF_EVERY_KIND
 @pytest.mark.parametrize(
     "rule",
     [

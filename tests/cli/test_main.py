@@ -585,8 +585,15 @@ sys.exit(main())
     assert found.stdout == f"intarsia {__version__}\n"
 
 
-@pytest.mark.parametrize("pressed", ["once", "until it ends"])
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("ending", "pressed"),
+    [
+        (signal.SIGINT, "once"),
+        (signal.SIGINT, "until it ends"),
+        (signal.SIGTERM, "once"),
+        pytest.param(signal.SIGTERM, "until it ends", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending, pressed):
     # no gap is looked at before the end: nothing stops it
     endless = [

@@ -113,7 +113,13 @@ STAGES = {  # how many times a file can be written, and from which round the run
 }
 
 
-@pytest.mark.parametrize("name", STAGES)
+# of files of one stage, one; the others are slow tests
+ALIKE = {"tables.crc", "server.state", "holdings.png", "linear.json"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one in ALIKE)) for one in STAGES]
+)
 def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
     run, disk, capfd, name
 ):

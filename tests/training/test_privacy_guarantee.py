@@ -435,7 +435,9 @@ def test_the_model_on_disk_and_its_accuracy_are_those_with_noise(tmp_path):
     assert right.mean() == pytest.approx(result.metrics.server.accuracy)
 
 
-@pytest.mark.parametrize("algorithm", ["hyfdca", "cocoa", "fedavg"])
+@pytest.mark.parametrize(
+    "algorithm", ["hyfdca", pytest.param("cocoa", marks=pytest.mark.slow), "fedavg"]
+)
 def test_a_run_that_goes_on_releases_the_same_model(tmp_path, algorithm):
     changes = {"checkpoint_seconds": 0.0, "rounds": 12, "tolerance": 0.1, "evaluate_every": 4}
     first = trained(tmp_path, algorithm, **changes)

@@ -25,6 +25,7 @@ from intarsia.training import yardsticks
 LINEAR = ("hyfdca", "plain"), ("hyfdca", "masked"), ("hyfdca", "ckks"), ("centralised", "plain")
 NETWORKS = {"femam": "plain", "flic": "masked", "hyfem": "masked"}
 EVERY = (*LINEAR, ("standalone", "plain"), *NETWORKS.items())
+COSTLY = ("hyfdca", "ckks"), ("flic", "masked")  # slow tests
 
 
 class StoppedError(Exception):
@@ -63,7 +64,10 @@ def model(folder):
     return {str(one): one.read_bytes() for one in files}
 
 
-@pytest.mark.parametrize(("algorithm", "mode"), EVERY)
+@pytest.mark.parametrize(
+    ("algorithm", "mode"),
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one in COSTLY)) for one in EVERY],
+)
 def test_reference_models_that_were_stopped_go_on_to_the_same_result(tmp_path, algorithm, mode):
     experiment = described(tmp_path / "tables", algorithm, mode)
     told = []

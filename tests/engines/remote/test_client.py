@@ -41,7 +41,14 @@ class Killed(Exception):  # noqa: N818 - not an error of anybody
     """The end of the server's process."""
 
 
-@pytest.mark.parametrize("limit", [4, 10, 60], ids=["read", "encoded", "training"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(4, id="read"),
+        pytest.param(10, id="encoded", marks=pytest.mark.slow),
+        pytest.param(60, id="training"),
+    ],
+)
 def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit):
     description, found = set_up(tmp_path)
     calls, out = 0, tmp_path / "sites"
