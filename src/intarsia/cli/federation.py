@@ -81,6 +81,7 @@ def server(
     from intarsia.deployment.server import ENTRY_POINTS, supervise
 
     sites_of(kit)
+    over_nvflare("kits").check_certificates(kit)
     # what runs from it already, or from what it is a copy of, is said in its own words
     if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
@@ -131,6 +132,7 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
             "both must be the name that experiments use."
         )
     check_files(settings)
+    over_nvflare("kits").check_certificates(kit)
     if settings.table is None:
         say(
             f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "

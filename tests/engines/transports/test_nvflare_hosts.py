@@ -13,21 +13,22 @@ from federation_of_four import Federation, Reference
 pytestmark = pytest.mark.slow
 
 
-def test_hosts_with_20_ms_and_5_percent_of_packets_lost_come_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.02, 10), (0.2, 2)])
+def test_hosts_on_slow_lines_that_lose_packets_come_to_the_same_bits(tmp_path, seconds, rounds):
     reason = lossy_network.lacking()
     if reason:
         pytest.skip(reason)
     host = "federation.test"
     hosts = ("server", *four_sites.NAMES)
-    with lossy_network.Network(hosts, host, seconds=0.02, loss=0.05) as network:
+    with lossy_network.Network(hosts, host, seconds=seconds, loss=0.05) as network:
         four = Federation(tmp_path, server=host, place=network.place)
         four.start_all()
         try:
             described = four.describe("hyfdca")
-            tree = four_sites.tree("hyfdca", described, four.tables, name="hosts", rounds=10)
+            tree = four_sites.tree("hyfdca", described, four.tables, name="hosts", rounds=rounds)
             reference = Reference(tree, four.tables)
             four.submit(tree)
-            four.finished("hosts", 500)
+            four.finished("hosts", 900)
         finally:
             four.stop_all()
         counts = network.close()

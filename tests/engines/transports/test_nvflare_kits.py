@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -137,6 +137,26 @@ def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
     assert not (folder / "shop").exists()
     authority.write_bytes(known)
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("days", "remedy"),
+    [(-1, "set it, by NTP"), (361, "if that is right, renew the certificate"), (-0.003, None)],
+)
+def test_a_certificate_that_is_not_valid_by_the_clock_here_is_said(kits, monkeypatch, days, remedy):
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=days)
+
+    kit_files.check_certificates(kits["bank"])
+    monkeypatch.setattr(kit_files, "datetime", Shifted)
+    for kit in kits.values():
+        if remedy is None:
+            kit_files.check_certificates(kit)
+            continue
+        with pytest.raises(ExperimentError, match=rf"\.(crt|pem) is valid from .*{remedy}\."):
+            kit_files.check_certificates(kit)
 
 
 def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):
