@@ -6,11 +6,14 @@ import json
 import os
 import re
 import resource
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
 import four_sites
+import intarsia as intarsia_package
 from intarsia.engines.remote.caller import RetryPolicy
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
@@ -200,3 +203,31 @@ def test_a_site_with_another_schema_ends_the_run_by_name(four, undisturbed):
     four.submit({**tree, "experiment": {**tree["experiment"], "name": "schema"}})
     assert "whole numbers as sample ids and others text" in four.failed("schema")
     table.write_text(kept)
+
+
+@pytest.mark.parametrize("version", ["0.2.0", "0.1.7"])
+def test_a_site_of_another_version_ends_the_run_by_name_or_is_noted(
+    four, undisturbed, tmp_path, version
+):
+    """The site's process has a package of that version; its kit stays."""
+    package = tmp_path / "intarsia"
+    shutil.copytree(Path(intarsia_package.__file__).parent, package)
+    start = package / "__init__.py"
+    text, here = start.read_text(encoding="utf-8"), f'"{intarsia_package.__version__}"'
+    assert text.count(here) == 1
+    start.write_text(text.replace(here, f'"{version}"'), encoding="utf-8")
+    tree, reference = undisturbed
+    name = f"version-{version}"
+    four.stop("retailer")
+    four.start("retailer", PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    try:
+        four.submit({**tree, "experiment": {**tree["experiment"], "name": name}})
+        if version == "0.2.0":
+            assert re.search(f"retailer.*{version}", four.failed(name))
+            return
+        notes = " ".join(four.finished(name).notes)
+        assert re.search(f"retailer.*{version}", notes)
+        reference.same(four, name)
+    finally:
+        four.stop("retailer")
+        four.start("retailer")
