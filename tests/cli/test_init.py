@@ -348,7 +348,8 @@ def test_a_number_that_may_stand_for_a_missing_value_is_named_and_is_no_amount(
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
     advice = f'years: {code} may stand for a missing value; if so, add "{code}" to missing'
     assert (advice in text) == said_of_it
-    assert (f"{code} in 'years' of a may stand for a missing value" in said(capfd)[1]) == said_of_it
+    note = f"{code} in 'years' of a ({rows} rows) may stand for a missing value"
+    assert (note in said(capfd)[1]) == said_of_it
     if said_of_it:  # and the advice does what it says
         assert "log(1 + value)" not in text
         file = (tmp_path / "mine.toml").read_text(encoding="utf-8")
@@ -356,6 +357,47 @@ def test_a_number_that_may_stand_for_a_missing_value_is_named_and_is_no_amount(
         (tmp_path / "mine.toml").write_text(file, encoding="utf-8")
         assert main(["inspect", "mine.toml"]) == 0
         assert "may stand for a missing value" not in said(capfd)[1]
+
+
+def test_a_run_says_which_number_may_stand_for_a_missing_value_in_which_rows(
+    tmp_path, monkeypatch, capfd
+):
+    years = [999] * 30 + AGE[30:80].tolist()
+    proposed(tmp_path, monkeypatch, bank(years=years), shop())
+    assert main(["run", "mine.toml", "--no-yardsticks", "-c", "split.test=0"]) == 0
+    notes = [one for one in load(tmp_path / "runs" / "mine").notes if "999" in one]
+    assert len(notes) == 1
+    assert "999 in 'years' of a (30 training rows) may stand for a missing value" in notes[0]
+    assert 'as in missing = ["?", "999"]' in notes[0]
+    assert notes[0] in " ".join("".join(said(capfd)).split())
+
+
+def test_a_number_below_zero_among_counts_is_proposed_as_a_mark_of_missing(
+    tmp_path, monkeypatch, capfd
+):
+    counts = np.repeat(range(6), (28, 20, 12, 8, 6, 1)).tolist()
+    own = bank(claims=[-1] * 5 + counts)
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert client(found, 0)["missing"] == ["?", "", "-1"]
+    assert "categorical" not in client(found, 0)
+    assert "takes for missing '-1'" in said(capfd)[1]
+    # where another column has it as a value, nothing is lost there
+    own = bank(claims=[-1] * 5 + counts, balance=list(range(-40, 40)))
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--overwrite"])
+    assert "missing" not in client(found, 0)
+    assert "categorical" not in client(found, 0)
+    assert "-1 in 'claims' of a (5 rows) may stand for a missing value" in said(capfd)[1]
+
+
+def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
+    smoker = (["yes", "no", "no", "-"] * 20)[:80]
+    found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())
+    assert client(found, 0)["missing"] == ["?", "", "-"]
+    # but no finding of a laboratory, and no tick
+    for others in (["+", "++", "-", "-"], ["x", "-", "-", "-"]):
+        own = bank(smoker=smoker, sugar=(others * 20)[:80])
+        found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--overwrite"])
+        assert "missing" not in client(found, 0)
 
 
 def test_numbers_of_few_values_and_amounts_stand_for_no_missing_value():

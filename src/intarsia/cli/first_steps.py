@@ -39,6 +39,7 @@ def write_proposal(
     """
     from intarsia import api
     from intarsia.core.settings import toml_tree
+    from intarsia.data.source import Source
     from intarsia.experiment.config import from_dict
     from intarsia.inspection.experiment_text import (
         dictionary_of,
@@ -89,6 +90,9 @@ def write_proposal(
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
         if told and table.source.label is not None and "label" in table.reasons:
             told[-1] += f" ({table.reasons['label']})"
+        if "missing" in table.reasons:
+            marks = [one for one in table.source.missing if one not in Source.missing]
+            told += [f"takes for missing {listed(marks)}"]
         codes = table.source.categorical
         told += [f"takes for codes {listed(codes)}"] if codes else []
         told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []

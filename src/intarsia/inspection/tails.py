@@ -6,7 +6,7 @@ for a missing value. It is told apart from amounts, of which the logarithm may b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from intarsia.errors import listed
 _FAR: Final = 8.0  # a normal column has 1.7, an exponential one 3.6, one whose logarithm is normal
 # with a deviation of 1, such as many amounts, 6.4
 _LEAST_ROWS: Final = 50
+LEAST_COUNTS: Final = 5  # different whole numbers that may be seen to be counts of events
 _LEAST_AMOUNTS: Final = 10  # different ones, beside numbers that may stand for a missing value
 _MOST_CODES: Final = 3  # such numbers at one end, as 997, 998 and 999
 _MOST_ROWS: Final = 20_000  # that are looked at
@@ -32,7 +33,7 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     """Return the amounts in a column, (rows,), and what may stand for a missing value.
 
     That are whole numbers at one end, each in several rows, that are farther from the amounts than
-    these are wide; or that alone are below 0.
+    these are wide; or that alone are below 0. The amounts have ten values, or are counts with five.
     """
     known = values[np.isfinite(values)]
     amounts, counts = np.unique(known, return_counts=True)
@@ -40,7 +41,9 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     codes: list[int] = []
     for sign in (1, -1, 1):  # from below, from above, and without what is there once more
         own, repeated = (sign * amounts)[::sign], often[::sign]
-        for many in range(1, min(_MOST_CODES, len(own) - _LEAST_AMOUNTS) + 1):
+        for many in range(1, min(_MOST_CODES, len(own) - LEAST_COUNTS) + 1):
+            if len(own) - many < _LEAST_AMOUNTS and not _are_counts(own[many:] * sign):
+                continue
             gap, width = own[many] - own[many - 1], own[-1] - own[many]
             below = sign > 0 and own[many - 1] < 0 <= own[many]
             if repeated[:many].all() and (gap > width or below):
@@ -49,6 +52,11 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
                 amounts, often = amounts[kept], often[kept]
                 break
     return known[~np.isin(known, codes)], tuple(sorted(codes))
+
+
+def _are_counts(values: Array) -> bool:
+    """Return whether different numbers are whole, from 0 or 1 on."""
+    return bool(values.min() in (0, 1) and (values == np.round(values)).all())
 
 
 def tail_of(known: Array) -> Tail:
@@ -70,25 +78,13 @@ def tail_of(known: Array) -> Tail:
 
 def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
     """Return notes that name the columns of clients' tables with values far from the rest."""
-    found: dict[str, Tail] = {}
-    coded: list[str] = []
-    for client, block in blocks.items():
-        if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
-            continue
-        rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
-        for at, name in enumerate(block.features):
-            amounts, codes = amounts_of(rows[:, at])
-            coded += [f"{code} in {name!r} of {client}" for code in codes]
-            if tail := tail_of(amounts):
-                found[name] = tail
+    found = {
+        name: tail
+        for _, name, values, _ in _columns(blocks)
+        if (tail := tail_of(amounts_of(values)[0]))
+    }
     above, away = ([name for name in found if found[name] == one] for one in ("above", "away"))
     notes = []
-    if coded:
-        more = f" and {len(coded) - 5} more" if len(coded) > 5 else ""
-        notes.append(
-            f"{', '.join(coded[:5])}{more} may stand for a missing value: several rows have it, "
-            "far from all others. If so, add it to the client's missing, as text."
-        )
     if above:
         notes.append(
             f"{listed(above, 5)} {_have(above)} a few values far above the rest. A linear model "
@@ -102,6 +98,34 @@ def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
             "and a most value, or sign(value) · log(1 + |value|) instead; compare the test scores."
         )
     return tuple(notes)
+
+
+def notes_on_stand_ins(blocks: Mapping[ClientId, Block], rows: str = "rows") -> tuple[str, ...]:
+    """Return a note that names the numbers which may stand for a missing value, and their rows."""
+    found: list[str] = []
+    first = None
+    for client, name, values, at in _columns(blocks):
+        for code in amounts_of(values)[1]:
+            many = np.count_nonzero(blocks[client].x[:, at] == code)
+            found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
+            first = code if first is None else first
+    if not found:
+        return ()
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"{', '.join(found[:5])}{more} may stand for a missing value: it is far from all others. "
+        f'If so, add it to the client\'s missing, as in missing = ["?", "{first}"].',
+    )
+
+
+def _columns(blocks: Mapping[ClientId, Block]) -> Iterator[tuple[ClientId, str, Array, int]]:
+    """Yield columns of clients' tables of measurements: client, feature, first rows, and place."""
+    for client, block in blocks.items():
+        if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
+            continue
+        rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
+        for at, name in enumerate(block.features):
+            yield client, name, rows[:, at], at
 
 
 def _have(names: Sequence[str]) -> str:

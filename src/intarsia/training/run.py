@@ -27,6 +27,7 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.overlap import missing_percent
+from intarsia.inspection.tails import notes_on_stand_ins
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
@@ -553,6 +554,8 @@ class InThisProcess:
         found = build(description, self.tables, secret, only=self.only)
         self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
+        if description.dataset is None:
+            self.notes += notes_on_stand_ins(found.train, "training rows")
         return found.schema
 
     def check(self, plan: Plan) -> None:
