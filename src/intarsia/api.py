@@ -432,7 +432,7 @@ def inspect(
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
-    blocks, labels = federation.parties(described, read)
+    blocks, labels, rare = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
     chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
@@ -440,7 +440,7 @@ def inspect(
     if tables is not None or described.dataset is None:
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
         coded += (*notes_on_stand_ins(blocks), *notes_on_tails(blocks))
-        coded += overlap.notes_on_copies(blocks, schema)
+        coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None
     if picture is not None:

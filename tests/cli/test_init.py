@@ -400,6 +400,15 @@ def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypat
         assert "missing" not in client(found, 0)
 
 
+def test_an_inspection_says_how_many_rows_count_as_other(tmp_path, monkeypatch, capfd):
+    ward = ["a"] * 40 + ["b"] * 32 + ["c"] * 4 + ["d"] * 3 + ["?"]
+    proposed(tmp_path, monkeypatch, bank(ward=ward), shop())
+    assert "Levels of 'ward' of a (2 levels, 7 rows) have fewer rows than" in said(capfd)[1]
+    other = shop(ward=["c"] * 100)  # where it is known, nobody else keeps it from others
+    proposed(tmp_path, monkeypatch, bank(ward=ward), other, arguments=["--overwrite"])
+    assert "Levels of 'ward' of a (1 level, 3 rows) have fewer rows than" in said(capfd)[1]
+
+
 def test_numbers_of_few_values_and_amounts_stand_for_no_missing_value():
     rng = np.random.default_rng(0)
     ternary = np.repeat([-1.0, 0.0, 1.0], 20)
