@@ -140,6 +140,23 @@ def test_a_number_that_is_missing_at_some_clients_alone_is_a_value_in_anyones_ta
     assert table_settings(tmp_path, "a").missing == ("?", "-1", "-9,5", "999")
 
 
+def test_a_number_that_is_missing_at_some_clients_alone_is_told_with_the_client(model, capfd):
+    told = [{"name": "bank", "missing": ["?", "-1"]}, {"name": "shop", "missing": ["?"]}]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    text = "customer;age\n1;-1\n2;30\n"
+    rows, err = predicted(model, text, capfd)
+    assert float(rows[0]["score"]) == pytest.approx(-7.7)  # 2·(-1 - 40)/10 + 0.5
+    assert "-1 is taken for a value: age (1)" in err
+    assert "(--client bank), or say --missing=-1" in err
+    for options in (("--client", "bank"), ("--missing=-1",)):
+        rows, err = predicted(model, text, capfd, *options)
+        assert float(rows[0]["score"]) == pytest.approx(0.5)  # the mean
+        assert "is taken for a value" not in err
+    rows, err = predicted(model, text, capfd, "--client", "shop")
+    assert float(rows[0]["score"]) == pytest.approx(-7.7)
+    assert "is taken for a value" not in err
+
+
 def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
     told = [
         {"name": "a", "id": "no", "missing": ["?"], "separator": ";"},
@@ -189,7 +206,7 @@ def test_a_table_is_read_as_the_named_clients_was_where_one_model_is_for_all(mod
     (model.parent / "table.csv").write_text("customer;age\n1;50,5\n")
     assert main(["predict", str(model), str(model.parent / "table.csv")]) == 2
     sentence = one_error(said(capfd)[1])
-    assert "name the client whose tables are written like this one (--client), or" in sentence
+    assert "name the client whose tables are written like this one (--client bank), or" in sentence
     empty = model.parent / "empty.csv"
     empty.write_bytes(b"")
     assert main(["predict", str(model), str(empty)]) == 2

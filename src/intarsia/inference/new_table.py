@@ -99,10 +99,32 @@ def written_with(settings: TableSettings, decimal: str | None) -> TableSettings:
 
 def other_decimals(problem: TableError) -> str:
     """Return the advice of an error by numbers that are written otherwise than is read."""
-    for word, mark in (("comma", ","), ("point", ".")):
-        if f"a decimal {word}" in problem.problem:
-            return f'{problem.advice}; or say by --decimal "{mark}" how they are written'
-    return problem.advice
+    mark = _decimal_of(problem)
+    said = f'; or say by --decimal "{mark}" how they are written' if mark else ""
+    return f"{problem.advice}{said}"
+
+
+def _decimal_of(problem: TableError) -> str:
+    """Return the decimal mark that an error finds in a table; "": it is of something else."""
+    marks = {"comma": ",", "point": "."}
+    return next((marks[one] for one in marks if f"a decimal {one}" in problem.problem), "")
+
+
+def clients_like(folder: Path, problem: TableError) -> tuple[str, ...]:
+    """Return the clients whose tables have the decimal mark that an error finds in another."""
+    mark = _decimal_of(problem)
+    tables = _experiment(folder).get("client", ())
+    return tuple(str(one.get("name")) for one in tables if (one.get("decimal") or ".") == mark)
+
+
+def marks_of_some(folder: Path) -> dict[float, list[str]]:
+    """Return the numbers that stand for a missing value at some clients alone, and at which."""
+    tables = _experiment(folder).get("client", ())
+    found: dict[float, list[str]] = {}
+    for one in tables:
+        for text in filter(_is_number, dict.fromkeys(one.get("missing") or ())):
+            found.setdefault(float(text.replace(",", ".")), []).append(str(one.get("name")))
+    return {mark: some for mark, some in found.items() if len({*some}) < len(tables)}
 
 
 @contextmanager

@@ -228,6 +228,7 @@ def predict(
         notes = (*notes, f"Left aside, as in training: {_list_names(aside)}.")
     notes = (
         *taken,
+        *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
         *new_table.trained_on(table, trained),
         *notes,
         *_counted_as_rest(found, levels),
@@ -254,6 +255,21 @@ def _check_client(
             f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
             "that joined with --out has its own folder, DIR of predict."
         )
+
+
+def _marks_as_values(table: Table, marks: Mapping[float, Sequence[ClientId]]) -> Iterator[str]:
+    """Yield notes on numbers of a table that stood for a missing value at some clients alone."""
+    if not isinstance(table.values, np.ndarray):
+        return
+    for mark, clients in marks.items():
+        rows = (table.values == mark).sum(axis=0).tolist()
+        told = [f"{name} ({n})" for name, n in zip(table.numeric, rows, strict=True) if n]
+        if told:
+            yield (
+                f"{mark:g} is taken for a value: {_list_names(told)}. It stood for a missing one "
+                f"at {listed(clients)}: if so here, name the client whose table this is (--client "
+                f"{' or '.join(clients)}), or say --missing={mark:g}."
+            )
 
 
 def _note_guessed(client: ClientId, by: str) -> str:
@@ -294,8 +310,10 @@ def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[N
         advice = new_table.other_decimals(problem)
         empty = problem.problem.startswith("the file is empty")
         if owner is None and not empty and new_table.reading_differs(folder, keys):
+            like = new_table.clients_like(folder, problem)
+            option = "--client" + (f" {' or '.join(like)}" if like else "")
             advice = (
-                f"name the client whose tables are written like this one (--client), or {advice}"
+                f"name the client whose tables are written like this one ({option}), or {advice}"
             )
         raise problem.retold(where=problem.where, advice=advice) from problem
 
