@@ -389,6 +389,32 @@ def test_a_number_below_zero_among_counts_is_proposed_as_a_mark_of_missing(
     assert "-1 in 'claims' of a (5 rows) may stand for a missing value" in said(capfd)[1]
 
 
+@pytest.mark.parametrize(
+    ("first", "how"),
+    [
+        ("31.01.2026", 'set dates = "day first"'),
+        ("01/31/2026", 'set dates = "month first"'),
+        ("2026-01-31", 'set dates = "days"'),
+        ("20260131", "write them as 2026-01-31"),
+        ("31 Jan 2026", "write dates as 2026-01-31 and set dates"),
+    ],
+)
+def test_a_column_of_dates_is_left_out_with_what_to_do(first, how, tmp_path, monkeypatch, capfd):
+    days = [first.replace("31", f"{at % 28 + 1:02}") if at else first for at in range(80)]
+    found = proposed(tmp_path, monkeypatch, bank(seen=days), shop())
+    assert client(found, 0)["exclude"] == ["seen"]
+    assert how in said(capfd)[1]
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert how in text
+    if "first" in how:  # and it does what it says
+        key = how.removeprefix("set ")
+        text = text.replace('path = "a.csv"', f'{key}\npath = "a.csv"').replace('"seen",', "")
+        (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+        assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+        model = tmp_path / "runs" / "mine" / "model" / "linear.json"
+        assert '"seen"' in model.read_text(encoding="utf-8")
+
+
 def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
     smoker = (["yes", "no", "no", "-"] * 20)[:80]
     found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())

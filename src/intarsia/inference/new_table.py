@@ -207,8 +207,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         for key in _READING
         if tables[0].get(key) and all(table.get(key) == tables[0][key] for table in tables)
     }
-    if every("dates"):  # others have none
-        reading["dates"] = every("dates")[0]
+    if orders := every("dates"):  # others have none; with the year first they are read anyway
+        named = [one for one in orders if one != "days"]
+        reading["dates"] = named[0] if len(named) == 1 else "days"
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]

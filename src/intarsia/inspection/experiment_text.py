@@ -177,11 +177,12 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
             continue
         lines += _set(key, value, why)
     lines += _learned(table)
+    kept = {*names, "days", "day first", "month first"}
     if table.left_out:
         lines += ["exclude = ["]
         # others get the file: cells and counts are told on the terminal
         for name, why in table.left_out.items():
-            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in names else "...", why)
+            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in kept else "...", why)
             lines.append(f"  {toml(name)},  # {_plain(told)}")
         lines += ["]"]
     return lines

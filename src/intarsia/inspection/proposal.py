@@ -48,6 +48,7 @@ _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
 _MOST_NAMED = 5  # tables of a folder
+_DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,6 +355,8 @@ def _unfit(own: Column, source: Source) -> str:
             return "another text in every row"
         if own.numbered or (own.whole and is_id(own.name)):
             return "another whole number in every row, as an id has"
+    if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
+        return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > _MOST_LEVELS:
         return f"codes with zeros in front, {len(own.texts):,} different ones"
     # as the reader would read it, whose reasons these are
@@ -368,6 +371,9 @@ def _unfit(own: Column, source: Source) -> str:
 def _said(problem: TableError, name: str) -> str:
     """Return what is wrong with a column, without its name."""
     said = problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+    if said == "has dates or times":
+        advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
+        said += f"; to learn from it, {advice}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
     return said
