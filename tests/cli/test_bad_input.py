@@ -601,7 +601,8 @@ REFUSED: dict[str, Case] = {
         whole=lambda text: text.replace('label = "default"', 'label = { bank = "balance" }'),
     ),
     "a word that is not one of those": Case(
-        "[[client]] 'bank' dates is \"day\"; use 'days' (the nearest of 'days', 'day first', 'month first').",
+        "[[client]] 'bank' dates is \"day\"; use 'days' (the nearest of 'days', 'day first', "
+        "'month first').",
         bank_keys='dates = "day"',
     ),
     "a client that is not there": Case(

@@ -393,12 +393,13 @@ def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
         ("none.csv", "There is no file none.csv; give the path"),
         ("run", "run is a folder; name a CSV, Parquet, libsvm or npz file"),
         ("table.toml", "ends in '.toml', which is no format that is read; give"),
+        ("table.xlsx", "table.xlsx is a workbook or an archive, which is not read; save the sheet"),
         ("table.csv", "table.csv: column 'age' mixes numbers and text"),
     ],
 )
 def test_what_is_no_table_is_named_as_it_was_given(model, table, expected, capfd, monkeypatch):
     monkeypatch.chdir(model.parent)
-    for name in ("table.toml", "table.csv"):
+    for name in ("table.toml", "table.csv", "table.xlsx"):
         Path(name).write_text("age\n1\nx\n")
     assert main(["predict", "run", table]) == 2
     found = one_error(said(capfd)[1])

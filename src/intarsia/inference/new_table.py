@@ -16,7 +16,7 @@ from typing import Any
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
-from intarsia.data.reader import ENDINGS, ending_of, read
+from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import (
@@ -57,6 +57,11 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
         raise TableError(f"{path} is a folder; name a {kinds} file in it.")
     if not path.exists():
         raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+    if ending_of(path) in WORKBOOKS and ending_of(path) not in endings:
+        raise TableError(
+            f"{path} is a workbook or an archive, which is not read; save the sheet as CSV "
+            "(UTF-8), or unpack the archive, and name that file."
+        )
     stated = set(known.values())
     kind = endings.get(ending_of(path)) or (stated.pop() if len(stated) == 1 else None)
     if kind is None:
