@@ -28,7 +28,7 @@ from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
-from intarsia.inspection.tails import notes_on_stand_ins, notes_on_tails
+from intarsia.inspection.tails import notes_on_label, notes_on_stand_ins, notes_on_tails
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_figure, holdings_picture
 from intarsia.reports.holdings import holdings_drawing
@@ -439,6 +439,8 @@ def inspect(
     coded: tuple[str, ...] = ()
     if tables is not None or described.dataset is None:
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
+        if described.hyperparameters.get("loss", "squared") == "squared":
+            coded += notes_on_label(blocks, labels)
         coded += (*notes_on_stand_ins(blocks), *notes_on_tails(blocks))
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)

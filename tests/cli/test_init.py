@@ -482,14 +482,35 @@ def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "customer"}
 
 
-def test_a_label_with_a_few_values_far_from_the_rest_gets_a_word_of_huber(tmp_path, monkeypatch):
-    price = [1000 + k if k % 40 == 0 else 1 + k / 80 for k in range(80)]
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [
+        (
+            1,
+            'compare loss = "gamma", loss = "huber" with huber_delta = {}, or the logarithm of the',
+        ),
+        (
+            0,
+            'compare loss = "poisson", loss = "huber" with huber_delta = {}, or the logarithm of 1',
+        ),
+    ],
+)
+def test_a_label_with_a_few_values_far_above_the_rest_is_told_with_what_to_compare(
+    tmp_path, monkeypatch, capfd, least, words
+):
+    price = [1000 + k if k % 40 == 0 else least + k // 4 / 20 for k in range(80)]
     own = {"customer": BANK, "age": AGE[:80], "price": price}
     found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "price"])
     assert found["algorithm"]["loss"] == "squared"
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
     assert "The label has a few values far above the rest, which squares follow most" in text
-    assert 'compare loss = "huber"' in text
+    assert words.format("the way between the label's quartiles") in text
+    note = (
+        f"The label 'price' has a few values far above the rest, which squares follow most: {words}"
+    )
+    assert note.format("0.5") in said(capfd)[1]
+    assert main(["inspect", "mine.toml", "-c", "algorithm.loss=huber"]) == 0
+    assert "The label 'price'" not in said(capfd)[1]
 
 
 def test_several_classes_are_a_task_of_their_own(tmp_path, monkeypatch):

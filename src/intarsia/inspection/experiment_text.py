@@ -14,7 +14,6 @@ from intarsia.errors import printable
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
 from intarsia.inspection.table_proposal import TableProposal
-from intarsia.inspection.tails import Tail
 
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
@@ -49,7 +48,7 @@ def experiment_text(
         *(_comment(f"a run would stop: {advice.obstacle}") if advice.obstacle else ()),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
-        *_algorithm(advice, algorithm, numbers=numbers, tail=_tail_of_labels(proposal)),
+        *_algorithm(advice, algorithm, numbers=numbers, on_label=_advice_on_label(proposal)),
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
@@ -103,14 +102,14 @@ def toml(value: Any) -> str:
     return "[" + ", ".join(map(toml, value)) + "]"
 
 
-def _tail_of_labels(proposal: Proposal) -> Tail:
-    """Return where labels have a few values far from the rest, at any table."""
+def _advice_on_label(proposal: Proposal) -> str:
+    """Return what to compare where labels have a few values far from the rest, at any table."""
     named = [(table.columns, table.source.label or "") for table in proposal.tables]
-    tails = [columns[label].tail for columns, label in named if label in columns]
-    return next(filter(None, tails), "")
+    advice = [columns[label].advice_on_label for columns, label in named if label in columns]
+    return next(filter(None, advice), "")
 
 
-def _algorithm(advice: Advice, algorithm: str, *, numbers: bool, tail: Tail) -> list[str]:
+def _algorithm(advice: Advice, algorithm: str, *, numbers: bool, on_label: str) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
     if advice.algorithm not in (algorithm, None):
         why += f" Here {algorithm}, which needs no further library, to begin with."
@@ -119,11 +118,8 @@ def _algorithm(advice: Advice, algorithm: str, *, numbers: bool, tail: Tail) -> 
         return lines
     loss = "squared" if numbers else "logistic"
     said = "the label is a number" if numbers else "the label has classes"
-    if numbers and tail:
-        lines += _comment(
-            f"The label has a few values far {_TAILS[tail][0]}, which squares follow most: compare "
-            'loss = "huber", with huber_delta = the way between the label\'s quartiles.'
-        )
+    if numbers and on_label:
+        lines += _comment(f"The label has a few values far {on_label}")
     return [
         *lines,
         f"loss = {toml(loss)}  # {said}",

@@ -12,12 +12,13 @@ from typing import Final, Literal
 import numpy as np
 from scipy.sparse import issparse
 
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.column_types import LEAST_ROWS
 from intarsia.errors import listed
 
 _FAR: Final = 8.0  # a normal column has 1.7, an exponential one 3.6, one whose logarithm is normal
 # with a deviation of 1, such as many amounts, 6.4
+LABELS_FAR: Final = 5.0  # of labels, whose largest values squares follow most
 _LEAST_ROWS: Final = 50
 LEAST_COUNTS: Final = 5  # different whole numbers that may be seen to be counts of events
 _LEAST_AMOUNTS: Final = 10  # different ones, beside numbers that may stand for a missing value
@@ -59,21 +60,21 @@ def _are_counts(values: Array) -> bool:
     return bool(values.min() in (0, 1) and (values == np.round(values)).all())
 
 
-def tail_of(known: Array) -> Tail:
+def tail_of(known: Array, far_from: float = _FAR) -> Tail:
     """Return where amounts, (rows,), have a few values far from the rest.
 
     The way from the median to the 99th hundredth, or to the first, is then more than eight times
-    that between the quartiles: "above" where no value is below 0, so that log(1 + value) exists,
-    else "away".
+    (`far_from`) that between the quartiles: "above" where no value is below 0, so that
+    log(1 + value) exists, else "away".
     """
     if len(known) < _LEAST_ROWS:
         return ""
     near, low, middle, high, far = np.quantile(known, (0.01, 0.25, 0.5, 0.75, 0.99))
-    if not (high > low and max(far - middle, middle - near) > _FAR * (high - low)):
+    if not (high > low and max(far - middle, middle - near) > far_from * (high - low)):
         return ""
     if known.min() < 0:
         return "away"
-    return "above" if far - middle > _FAR * (high - low) else ""
+    return "above" if far - middle > far_from * (high - low) else ""
 
 
 def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
@@ -98,6 +99,33 @@ def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
             "and a most value, or sign(value) · log(1 + |value|) instead; compare the test scores."
         )
     return tuple(notes)
+
+
+def notes_on_label(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:
+    """Return a note where numbers to predict have a few values far from the rest."""
+    held = [one.y for one in blocks.values() if one.y is not None]
+    if labels.task != "regression" or not held:
+        return ()
+    values = np.concatenate(held).astype(np.float64)
+    known = amounts_of(values)[0]
+    tail = tail_of(known, LABELS_FAR)
+    if not tail:
+        return ()
+    low, high = np.quantile(known, (0.25, 0.75))
+    advice = advice_on_label(tail, f"{float(f'{high - low:.1g}'):g}", positive=known.min() > 0)
+    return (f"The label {labels.name!r} has a few values far {advice}",)
+
+
+def advice_on_label(tail: Tail, delta: str, *, positive: bool) -> str:
+    """Return what to compare for labels that have a tail; `positive`: all are above 0."""
+    huber = f'loss = "huber" with huber_delta = {delta}'
+    if tail == "away":
+        return f"from the rest, which squares follow most: compare {huber}."
+    log = "gamma" if positive else "poisson"
+    return (
+        f'above the rest, which squares follow most: compare loss = "{log}", {huber}, or the '
+        f"logarithm of {'' if positive else '1 + '}the label in the table."
+    )
 
 
 def notes_on_stand_ins(blocks: Mapping[ClientId, Block], rows: str = "rows") -> tuple[str, ...]:
