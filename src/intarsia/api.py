@@ -441,7 +441,8 @@ def inspect(
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
         if described.hyperparameters.get("loss", "squared") == "squared":
             coded += notes_on_label(blocks, labels)
-        coded += (*notes_on_stand_ins(blocks), *notes_on_tails(blocks))
+        marks = {one.name: one.missing for one in described.clients}
+        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_tails(blocks))
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None

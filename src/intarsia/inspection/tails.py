@@ -128,21 +128,28 @@ def advice_on_label(tail: Tail, delta: str, *, positive: bool) -> str:
     )
 
 
-def notes_on_stand_ins(blocks: Mapping[ClientId, Block], rows: str = "rows") -> tuple[str, ...]:
-    """Return a note that names the numbers which may stand for a missing value, and their rows."""
+def notes_on_stand_ins(
+    blocks: Mapping[ClientId, Block], marks: Mapping[ClientId, Sequence[str]], rows: str = "rows"
+) -> tuple[str, ...]:
+    """Return a note that names the numbers which may stand for a missing value, and their rows.
+
+    `marks` are what stands for one now, by client.
+    """
     found: list[str] = []
-    first = None
+    remedy = ""
     for client, name, values, at in _columns(blocks):
         for code in amounts_of(values)[1]:
             many = np.count_nonzero(blocks[client].x[:, at] == code)
             found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
-            first = code if first is None else first
+            known = (one for one in marks.get(client, ("?",)) if one)
+            listed_as = ", ".join(f'"{one}"' for one in (*known, code))
+            remedy = remedy or f"as in missing = [{listed_as}] of {client}"
     if not found:
         return ()
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return (
         f"{', '.join(found[:5])}{more} may stand for a missing value: it is far from all others. "
-        f'If so, add it to the client\'s missing, as in missing = ["?", "{first}"].',
+        f"If so, add it to the client's missing, {remedy}.",
     )
 
 

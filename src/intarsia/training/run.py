@@ -574,7 +574,8 @@ class InThisProcess:
         self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
         if description.dataset is None:
-            self.notes += notes_on_stand_ins(found.train, "training rows")
+            marks = {one.name: one.missing for one in description.clients}
+            self.notes += notes_on_stand_ins(found.train, marks, "training rows")
         return found.schema
 
     def check(self, plan: Plan) -> None:
