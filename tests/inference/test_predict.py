@@ -59,6 +59,17 @@ def test_predict_scores_the_full_columns(model, capfd):
     )
 
 
+def test_a_column_in_another_unit_is_told(model, capfd):
+    ages = "".join(
+        f"{at},{age},F\n" for at, age in enumerate([480, 500, 520, 600, 700, 30])
+    )  # months
+    _, err = predicted(model, f"customer,age,sex\n{ages}", capfd)
+    assert "age is far from what training had: its median is 510 here, and its mean was 40" in err
+    ages = "".join(f"{at},{age},F\n" for at, age in enumerate([48, 50, 52, 60, 70, 480]))
+    _, err = predicted(model, f"customer,age,sex\n{ages}", capfd)
+    assert err == ""
+
+
 def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
     rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
     assert [row["id"] for row in rows] == ["1", "2"]

@@ -232,6 +232,7 @@ def predict(
         *new_table.trained_on(table, trained),
         *notes,
         *_counted_as_rest(found, levels),
+        *_far_from_training(model, block),
     )
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
@@ -269,6 +270,32 @@ def _marks_as_values(table: Table, marks: Mapping[float, Sequence[ClientId]]) ->
                 f"{mark:g} is taken for a value: {_list_names(told)}. It stood for a missing one "
                 f"at {listed(clients)}: if so here, name the client whose table this is (--client "
                 f"{' or '.join(clients)}), or say --missing={mark:g}."
+            )
+
+
+_FAR = 8.0  # by which one column moves the score of the usual row: odds of 3000 to 1
+_LEAST_ROWS = 5
+
+
+def _far_from_training(model: LinearModel | ClientNetwork, block: Block) -> Iterator[str]:
+    """Yield notes on columns that are so far from training's that their unit may be another."""
+    if not isinstance(model, LinearClassifier | LinearRegressor) or block.sparse:
+        return
+    if model.loss not in ("logistic", "poisson", "gamma"):  # of others nothing says what is far
+        return
+    coef = np.abs(np.atleast_2d(model.coef_)).max(axis=0)
+    place = {str(name): at for at, name in enumerate(model.feature_names_in_)}
+    for at, name in enumerate(block.features):
+        column = block.x[:, at]
+        known = column[~np.isnan(column)]
+        if name not in place or len(known) < _LEAST_ROWS:
+            continue
+        usual, mean = float(np.median(known)), float(model.means_[place[name]])
+        if coef[place[name]] * abs(usual - mean) > _FAR:
+            yield (
+                f"{name} is far from what training had: its median is {usual:,.6g} here, and its "
+                f"mean was {mean:,.6g} there. See whether it has the same unit, and is written as "
+                "it was; the scores rest on it."
             )
 
 
