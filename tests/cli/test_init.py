@@ -364,7 +364,7 @@ def test_a_run_says_which_number_may_stand_for_a_missing_value_in_which_rows(
 ):
     years = [999] * 30 + AGE[30:80].tolist()
     proposed(tmp_path, monkeypatch, bank(years=years, smoker=["yes", "no", "-", "no"] * 20), shop())
-    assert """missing = ["?", "-", "999"] of a.""" in said(capfd)[1]
+    assert 'missing = ["?", "-", "999"] of a.' in said(capfd)[1]
     proposed(tmp_path, monkeypatch, bank(years=years), shop(), arguments=["--overwrite"])
     assert main(["run", "mine.toml", "--no-yardsticks", "-c", "split.test=0"]) == 0
     notes = [one for one in load(tmp_path / "runs" / "mine").notes if "999" in one]

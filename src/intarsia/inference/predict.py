@@ -46,6 +46,7 @@ from intarsia.models.feature_mapping import (
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import grade_scores
+from intarsia.results.comparison import number
 from intarsia.results.result import Score, load
 
 if TYPE_CHECKING:
@@ -293,9 +294,9 @@ def _far_from_training(model: LinearModel | ClientNetwork, block: Block) -> Iter
         usual, mean = float(np.median(known)), float(model.means_[place[name]])
         if coef[place[name]] * abs(usual - mean) > _FAR:
             yield (
-                f"{name} is far from what training had: its median is {usual:,.6g} here, and its "
-                f"mean was {mean:,.6g} there. See whether it has the same unit, and is written as "
-                "it was; the scores rest on it."
+                f"{name} is far from what training had: its median is {number(usual)} here, and "
+                f"its mean was {number(mean)} there. See whether it has the same unit, and is "
+                "written as it was; the scores rest on it."
             )
 
 

@@ -136,20 +136,21 @@ def notes_on_stand_ins(
     `marks` are what stands for one now, by client.
     """
     found: list[str] = []
-    remedy = ""
+    codes: dict[ClientId, dict[int, None]] = {}
     for client, name, values, at in _columns(blocks):
         for code in amounts_of(values)[1]:
             many = np.count_nonzero(blocks[client].x[:, at] == code)
             found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
-            known = (one for one in marks.get(client, ("?",)) if one)
-            listed_as = ", ".join(f'"{one}"' for one in (*known, code))
-            remedy = remedy or f"as in missing = [{listed_as}] of {client}"
+            codes.setdefault(client, {})[code] = None
     if not found:
         return ()
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    client, own = next(iter(codes.items()))
+    known = [one for one in marks.get(client, ("?",)) if one]
+    texts = ", ".join(f'"{one}"' for one in (*known, *own))
     return (
-        f"{', '.join(found[:5])}{more} may stand for a missing value: it is far from all others. "
-        f"If so, add it to the client's missing, {remedy}.",
+        f"{', '.join(found[:5])}{more} may stand for a missing value, far from all others as it "
+        f"is. If so, add it to the client's missing, as in missing = [{texts}] of {client}.",
     )
 
 
