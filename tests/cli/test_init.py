@@ -417,6 +417,27 @@ def test_a_column_of_dates_is_left_out_with_what_to_do(first, how, tmp_path, mon
         assert '"seen"' in model.read_text(encoding="utf-8")
 
 
+def test_measurements_with_a_word_among_them_are_no_ids_that_repeat(tmp_path, monkeypatch):
+    level = ["<9" if at % 9 == 0 else str(at) for at in range(80)]  # as the other's ids are
+    first = {"case_id": range(1, 121), "age": AGE, "default": DEFAULT}
+    second = {"level": level, "age": AGE[:80], "default": DEFAULT[:80]}
+    found = proposed(tmp_path, monkeypatch, first, second)
+    assert "id" not in client(found, 1)
+    assert client(found, 1)["exclude"] == ["level"]
+
+
+def test_rows_of_one_number_are_others_where_columns_that_look_alike_differ(
+    tmp_path, monkeypatch, capfd
+):
+    rng = np.random.default_rng(2)
+    sex = np.array(["M", "F"])[rng.integers(0, 2, 120)]
+    first = {"MRN": range(1, 121), "Age": AGE, "Sex": sex, "default": DEFAULT}
+    other = {"MRN": range(1, 121), "AGE": AGE[::-1], "sex": np.char.lower(sex[::-1])}
+    found = proposed(tmp_path, monkeypatch, first, {**other, "default": DEFAULT[::-1]})
+    assert ["id" in client(found, place) for place in (0, 1)] == [False, False]
+    assert "they are other samples, and the ids are left out" in said(capfd)[1]
+
+
 def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
     smoker = (["yes", "no", "no", "-"] * 20)[:80]
     found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())
