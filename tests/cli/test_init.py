@@ -438,6 +438,26 @@ def test_rows_of_one_number_are_others_where_columns_that_look_alike_differ(
     assert "they are other samples, and the ids are left out" in said(capfd)[1]
 
 
+def test_labels_in_words_that_nobody_can_tell_still_get_a_file_with_what_to_do(
+    tmp_path, monkeypatch, capfd
+):
+    words = np.where(DEFAULT, "Died", "alive")
+    first = {"age": AGE[:60], "income": INCOME[:60], "outcome": words[:60]}
+    second = {"age": AGE[60:], "income": INCOME[60:], "outcome": DEFAULT[60:]}
+    found = proposed(tmp_path, monkeypatch, first, second)
+    assert "labels" not in found
+    err = said(capfd)[1]
+    assert "wrote mine.toml, which does not run yet: Label column 'outcome' has '0', '1'" in err
+    remedy = 'label_map = { "alive" = "0", "Died" = "1" }'
+    assert remedy in err
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "It does not run yet" in text
+    place = 'label = "outcome"'
+    (tmp_path / "mine.toml").write_text(text.replace(place, f"{place}\n{remedy}", 1))
+    assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+    assert load(tmp_path / "runs" / "mine").positive_class == "1"
+
+
 def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
     smoker = (["yes", "no", "no", "-"] * 20)[:80]
     found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())

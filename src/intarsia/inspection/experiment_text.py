@@ -30,12 +30,18 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr wri
 
 
 def experiment_text(
-    proposal: Proposal, advice: Advice, algorithm: str, place: Path, *, numbers: bool
+    proposal: Proposal,
+    advice: Advice,
+    algorithm: str,
+    place: Path,
+    *,
+    numbers: bool,
+    labels: bool = True,
 ) -> str:
     """Return the text of the experiment file at `place`, in the folder where it lies.
 
     `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
-    numbers to predict.
+    numbers to predict; `labels`: what they are in all tables together is known.
     """
     names = [table.source.name for table in proposal.tables]
     runs = "It does not run yet" if advice.obstacle else "It runs as it is"
@@ -52,7 +58,7 @@ def experiment_text(
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
-        *_labels(proposal),
+        *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
     if proposal.normalise or dictionary:
