@@ -458,6 +458,19 @@ def test_labels_in_words_that_nobody_can_tell_still_get_a_file_with_what_to_do(
     assert load(tmp_path / "runs" / "mine").positive_class == "1"
 
 
+def test_a_label_that_is_spread_as_counts_are_gets_the_loss_of_counts(tmp_path, monkeypatch):
+    counts = np.repeat(range(5), (45, 22, 9, 3, 1))[np.random.default_rng(0).permutation(80)]
+    own = {"customer": BANK, "age": AGE[:80], "claims": counts}
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "claims"])
+    assert found["labels"] == {"task": "regression"}
+    assert found["algorithm"]["loss"] == "poisson"
+    assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+    own["claims"] = counts + 1  # grades begin at 1
+    arguments = ["--label", "claims", "--overwrite"]
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
+    assert found["labels"] == {"task": "multiclass"}
+
+
 def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
     smoker = (["yes", "no", "no", "-"] * 20)[:80]
     found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())

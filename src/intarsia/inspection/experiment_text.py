@@ -54,7 +54,12 @@ def experiment_text(
         *(_comment(f"a run would stop: {advice.obstacle}") if advice.obstacle else ()),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
-        *_algorithm(advice, algorithm, numbers=numbers, on_label=_advice_on_label(proposal)),
+        *_algorithm(
+            *(advice, algorithm),
+            numbers=numbers,
+            counts=proposal.counts and labels,
+            on_label=_advice_on_label(proposal),
+        ),
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
@@ -115,16 +120,20 @@ def _advice_on_label(proposal: Proposal) -> str:
     return next(filter(None, advice), "")
 
 
-def _algorithm(advice: Advice, algorithm: str, *, numbers: bool, on_label: str) -> list[str]:
+def _algorithm(
+    advice: Advice, algorithm: str, *, numbers: bool, counts: bool, on_label: str
+) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
     if advice.algorithm not in (algorithm, None):
         why += f" Here {algorithm}, which needs no further library, to begin with."
     lines = ["[algorithm]", *_comment(why), f"name = {toml(algorithm)}"]
     if algorithm in _NETWORKS:
         return lines
-    loss = "squared" if numbers else "logistic"
+    loss = "poisson" if counts else "squared" if numbers else "logistic"
     said = "the label is a number" if numbers else "the label has classes"
-    if numbers and on_label:
+    if counts:
+        said = "the label is a count: most are small, and fewer and fewer are large"
+    if numbers and on_label and not counts:
         lines += _comment(f"The label has a few values far {on_label}")
     return [
         *lines,
@@ -143,6 +152,9 @@ def _labels(proposal: Proposal) -> list[str]:
         return ["", "[labels]", *_set("positive", proposal.positive, why)]
     if classes is None or len(classes) < 3:
         return []
+    if proposal.counts:
+        words = 'or, if the numbers are classes: task = "multiclass" and loss = "logistic"'
+        return ["", "[labels]", 'task = "regression"', *_comment(words)]
     whole = all(one.lstrip("-").isdecimal() for one in classes)
     return [
         "",

@@ -73,6 +73,13 @@ class Proposal:
         return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
 
     @property
+    def counts(self) -> bool:
+        """Return whether the labels are spread as counts of events are, at all tables together."""
+        found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
+        plain = not any(one.source.label_map for one in self.tables)
+        return bool(found) and plain and all(one.whole for one in found) and _counted(found)
+
+    @property
     def usual(self) -> tuple[str, ...]:
         """Return the classes that enough rows have for their words to stand in a file."""
         rows = self._rows_of_classes or Counter[str]()
