@@ -569,6 +569,13 @@ def test_a_label_with_a_few_values_far_above_the_rest_is_told_with_what_to_compa
     assert "The label 'price'" not in said(capfd)[1]
 
 
+def test_a_label_that_is_mostly_zero_is_told_with_what_to_compare(tmp_path, monkeypatch, capfd):
+    loss = [0.0] * 60 + [100.5 + 7 * k for k in range(20)]
+    own = {"customer": BANK, "age": AGE[:80], "loss": loss}
+    proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "loss"])
+    assert "75 % of the labels 'loss' are 0, and none is below it: compare" in said(capfd)[1]
+
+
 def test_several_classes_are_a_task_of_their_own(tmp_path, monkeypatch):
     own = bank(default=[one % 4 for one in BANK])
     found = proposed(tmp_path, monkeypatch, own, shop())

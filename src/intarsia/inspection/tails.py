@@ -108,6 +108,12 @@ def notes_on_label(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[st
         return ()
     values = np.concatenate(held).astype(np.float64)
     known = amounts_of(values)[0]
+    zero = float((known == 0).mean()) if len(known) >= _LEAST_ROWS and known.min() >= 0 else 0.0
+    if zero > 0.5 and (known > 0).any():
+        return (
+            f"{100 * zero:.0f} % of the labels {labels.name!r} are 0, and none is below it: "
+            'compare loss = "poisson", which predicts nothing below 0, or predict which are 0.',
+        )
     tail = tail_of(known, LABELS_FAR)
     if not tail:
         return ()
