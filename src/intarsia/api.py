@@ -28,7 +28,7 @@ from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
-from intarsia.inspection.tails import notes_on_tails
+from intarsia.inspection.tails import notes_on_label, notes_on_stand_ins, notes_on_tails
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_figure, holdings_picture
 from intarsia.reports.holdings import holdings_drawing
@@ -432,14 +432,18 @@ def inspect(
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, None, settings)
     obstacle = _obstacle(described, read)  # first, as each block is to be there once
-    blocks, labels = federation.parties(described, read)
+    blocks, labels, rare = federation.parties(described, read)
     schema = Schema.of(blocks, labels)
     chosen = described.algorithm if tables is None else None
     advice = advise(schema, chosen, described.labels)
     coded: tuple[str, ...] = ()
     if tables is not None or described.dataset is None:
         coded = notes_on_codes(classes_at(blocks, labels), labels, described.labels)
-        coded += (*notes_on_tails(blocks), *overlap.notes_on_copies(blocks, schema))
+        if described.hyperparameters.get("loss", "squared") == "squared":
+            coded += notes_on_label(blocks, labels)
+        marks = {one.name: one.missing for one in described.clients}
+        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_tails(blocks))
+        coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None
     if picture is not None:

@@ -227,6 +227,23 @@ def test_dates_are_days_since_1970_in_utc(tmp_path: Path) -> None:
         assert_array_equal(intarsia.data.read(source).values, [[1.0], [2.0]])
 
 
+@pytest.mark.parametrize(
+    ("order", "cells"),
+    [
+        ("day first", ["3.1.1970", "13/01/1970 12:00", "1970-02-01"]),  # with the year first too
+        ("month first", ["1/3/1970", "01/13/1970 12:00", "1970-02-01"]),
+    ],
+)
+def test_dates_are_read_in_the_order_that_is_named(tmp_path: Path, order: str, cells: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("since,x\n" + "".join(f"{one},1\n" for one in cells))
+    found = table_from(pd.read_csv(path), dates=order).values[:, 0]
+    assert_array_equal(found, [2.0, 12.5, 31.0])
+    other = "month first" if order == "day first" else "day first"
+    with pytest.raises(TableError, match=f'set dates = "{order}"'):
+        table_from(pd.read_csv(path), dates=other)
+
+
 # -- what is refused
 
 BANK_CSV = "Client 'bank' (bank.csv): "
@@ -455,9 +472,9 @@ REFUSED: dict[str, Case] = {
     ),
     "dates of which the day may be the month": Case(
         f"{BANK_CSV}column 'age' has '01/03/2026' in row 1, which is no date with the year first: "
-        "day and month could be taken for each other; write dates as 2026-01-31, or list the "
-        "column in exclude.",
-        bank={"age": lambda i, old: f"{i + 1:02}/03/2026"},
+        'day and month could be taken for each other; set dates = "day first" or "month first", '
+        "whichever it is, (days since 1970-01-01), or list the column in exclude.",
+        bank={"age": lambda i, old: f"{i % 12 + 1:02}/03/2026"},
         bank_keys='dates = "days"',
     ),
     "a day that does not exist": Case(
@@ -584,7 +601,8 @@ REFUSED: dict[str, Case] = {
         whole=lambda text: text.replace('label = "default"', 'label = { bank = "balance" }'),
     ),
     "a word that is not one of those": Case(
-        "[[client]] 'bank' dates is \"day\"; use 'days' (the nearest of 'days').",
+        "[[client]] 'bank' dates is \"day\"; use 'days' (the nearest of 'days', 'day first', "
+        "'month first').",
         bank_keys='dates = "day"',
     ),
     "a client that is not there": Case(

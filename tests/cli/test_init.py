@@ -348,7 +348,8 @@ def test_a_number_that_may_stand_for_a_missing_value_is_named_and_is_no_amount(
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
     advice = f'years: {code} may stand for a missing value; if so, add "{code}" to missing'
     assert (advice in text) == said_of_it
-    assert (f"{code} in 'years' of a may stand for a missing value" in said(capfd)[1]) == said_of_it
+    note = f"{code} in 'years' of a ({rows} rows) may stand for a missing value"
+    assert (note in said(capfd)[1]) == said_of_it
     if said_of_it:  # and the advice does what it says
         assert "log(1 + value)" not in text
         file = (tmp_path / "mine.toml").read_text(encoding="utf-8")
@@ -356,6 +357,138 @@ def test_a_number_that_may_stand_for_a_missing_value_is_named_and_is_no_amount(
         (tmp_path / "mine.toml").write_text(file, encoding="utf-8")
         assert main(["inspect", "mine.toml"]) == 0
         assert "may stand for a missing value" not in said(capfd)[1]
+
+
+def test_a_run_says_which_number_may_stand_for_a_missing_value_in_which_rows(
+    tmp_path, monkeypatch, capfd
+):
+    years = [999] * 30 + AGE[30:80].tolist()
+    proposed(tmp_path, monkeypatch, bank(years=years, smoker=["yes", "no", "-", "no"] * 20), shop())
+    assert 'missing = ["?", "-", "999"] of a.' in said(capfd)[1]
+    proposed(tmp_path, monkeypatch, bank(years=years), shop(), arguments=["--overwrite"])
+    assert main(["run", "mine.toml", "--no-yardsticks", "-c", "split.test=0"]) == 0
+    notes = [one for one in load(tmp_path / "runs" / "mine").notes if "999" in one]
+    assert len(notes) == 1
+    assert "999 in 'years' of a (30 training rows) may stand for a missing value" in notes[0]
+    assert 'as in missing = ["?", "999"] of a.' in notes[0]
+    assert notes[0] in " ".join("".join(said(capfd)).split())
+
+
+def test_a_number_below_zero_among_counts_is_proposed_as_a_mark_of_missing(
+    tmp_path, monkeypatch, capfd
+):
+    counts = np.repeat(range(6), (28, 20, 12, 8, 6, 1)).tolist()
+    own = bank(claims=[-1] * 5 + counts)
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert client(found, 0)["missing"] == ["?", "", "-1"]
+    assert "categorical" not in client(found, 0)
+    assert "takes for missing '-1'" in said(capfd)[1]
+    # where another column has it as a value, nothing is lost there
+    own = bank(claims=[-1] * 5 + counts, balance=list(range(-40, 40)))
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--overwrite"])
+    assert "missing" not in client(found, 0)
+    assert "categorical" not in client(found, 0)
+    assert "-1 in 'claims' of a (5 rows) may stand for a missing value" in said(capfd)[1]
+
+
+@pytest.mark.parametrize(
+    ("first", "how"),
+    [
+        ("31.01.2026", 'set dates = "day first"'),
+        ("01/31/2026", 'set dates = "month first"'),
+        ("2026-01-31", 'set dates = "days"'),
+        ("20260131", "write them as 2026-01-31"),
+        ("31 Jan 2026", "write dates as 2026-01-31 and set dates"),
+    ],
+)
+def test_a_column_of_dates_is_left_out_with_what_to_do(first, how, tmp_path, monkeypatch, capfd):
+    days = [first.replace("31", f"{at % 28 + 1:02}") if at else first for at in range(80)]
+    found = proposed(tmp_path, monkeypatch, bank(seen=days), shop())
+    assert client(found, 0)["exclude"] == ["seen"]
+    assert how in said(capfd)[1]
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert how in text
+    if "first" in how:  # and it does what it says
+        key = how.removeprefix("set ")
+        text = text.replace('path = "a.csv"', f'{key}\npath = "a.csv"').replace('"seen",', "")
+        (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+        assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+        model = tmp_path / "runs" / "mine" / "model" / "linear.json"
+        assert '"seen"' in model.read_text(encoding="utf-8")
+
+
+def test_measurements_with_a_word_among_them_are_no_ids_that_repeat(tmp_path, monkeypatch):
+    level = ["<9" if at % 9 == 0 else str(at) for at in range(80)]  # as the other's ids are
+    first = {"case_id": range(1, 121), "age": AGE, "default": DEFAULT}
+    second = {"level": level, "age": AGE[:80], "default": DEFAULT[:80]}
+    found = proposed(tmp_path, monkeypatch, first, second)
+    assert "id" not in client(found, 1)
+    assert client(found, 1)["exclude"] == ["level"]
+
+
+def test_rows_of_one_number_are_others_where_columns_that_look_alike_differ(
+    tmp_path, monkeypatch, capfd
+):
+    rng = np.random.default_rng(2)
+    sex = np.array(["M", "F"])[rng.integers(0, 2, 120)]
+    first = {"MRN": range(1, 121), "Age": AGE, "Sex": sex, "default": DEFAULT}
+    other = {"MRN": range(1, 121), "AGE": AGE[::-1], "sex": np.char.lower(sex[::-1])}
+    found = proposed(tmp_path, monkeypatch, first, {**other, "default": DEFAULT[::-1]})
+    assert ["id" in client(found, place) for place in (0, 1)] == [False, False]
+    assert "they are other samples, and the ids are left out" in said(capfd)[1]
+
+
+def test_labels_in_words_that_nobody_can_tell_still_get_a_file_with_what_to_do(
+    tmp_path, monkeypatch, capfd
+):
+    words = np.where(DEFAULT, "Died", "alive")
+    first = {"age": AGE[:60], "income": INCOME[:60], "outcome": words[:60]}
+    second = {"age": AGE[60:], "income": INCOME[60:], "outcome": DEFAULT[60:]}
+    found = proposed(tmp_path, monkeypatch, first, second)
+    assert "labels" not in found
+    err = said(capfd)[1]
+    assert "wrote mine.toml, which does not run yet: Label column 'outcome' has '0', '1'" in err
+    remedy = 'label_map = { "alive" = "0", "Died" = "1" }'
+    assert remedy in err
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "It does not run yet" in text
+    place = 'label = "outcome"'
+    (tmp_path / "mine.toml").write_text(text.replace(place, f"{place}\n{remedy}", 1))
+    assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+    assert load(tmp_path / "runs" / "mine").positive_class == "1"
+
+
+def test_a_label_that_is_spread_as_counts_are_gets_the_loss_of_counts(tmp_path, monkeypatch):
+    counts = np.repeat(range(5), (45, 22, 9, 3, 1))[np.random.default_rng(0).permutation(80)]
+    own = {"customer": BANK, "age": AGE[:80], "claims": counts}
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "claims"])
+    assert found["labels"] == {"task": "regression"}
+    assert found["algorithm"]["loss"] == "poisson"
+    assert main(["run", "mine.toml", "-q", "--no-yardsticks"]) == 0
+    own["claims"] = counts + 1  # grades begin at 1
+    arguments = ["--label", "claims", "--overwrite"]
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=arguments)
+    assert found["labels"] == {"task": "multiclass"}
+
+
+def test_a_dash_among_words_is_proposed_as_a_mark_of_missing(tmp_path, monkeypatch):
+    smoker = (["yes", "no", "no", "-"] * 20)[:80]
+    found = proposed(tmp_path, monkeypatch, bank(smoker=smoker), shop())
+    assert client(found, 0)["missing"] == ["?", "", "-"]
+    # but no finding of a laboratory, and no tick
+    for others in (["+", "++", "-", "-"], ["x", "-", "-", "-"]):
+        own = bank(smoker=smoker, sugar=(others * 20)[:80])
+        found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--overwrite"])
+        assert "missing" not in client(found, 0)
+
+
+def test_an_inspection_says_how_many_rows_count_as_other(tmp_path, monkeypatch, capfd):
+    ward = ["a"] * 40 + ["b"] * 32 + ["c"] * 4 + ["d"] * 3 + ["?"]
+    proposed(tmp_path, monkeypatch, bank(ward=ward), shop())
+    assert "Levels of 'ward' of a (2 levels, 7 rows) have fewer rows than" in said(capfd)[1]
+    other = shop(ward=["c"] * 100)  # where it is known, nobody else keeps it from others
+    proposed(tmp_path, monkeypatch, bank(ward=ward), other, arguments=["--overwrite"])
+    assert "Levels of 'ward' of a (1 level, 3 rows) have fewer rows than" in said(capfd)[1]
 
 
 def test_numbers_of_few_values_and_amounts_stand_for_no_missing_value():
@@ -405,14 +538,42 @@ def test_the_label_and_the_id_can_be_named(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "customer"}
 
 
-def test_a_label_with_a_few_values_far_from_the_rest_gets_a_word_of_huber(tmp_path, monkeypatch):
-    price = [1000 + k if k % 40 == 0 else 1 + k / 80 for k in range(80)]
+@pytest.mark.parametrize(
+    ("least", "words"),
+    [
+        (
+            1,
+            'compare loss = "gamma", loss = "huber" with huber_delta = {}, or the logarithm of the',
+        ),
+        (
+            0,
+            'compare loss = "poisson", loss = "huber" with huber_delta = {}, or the logarithm of 1',
+        ),
+    ],
+)
+def test_a_label_with_a_few_values_far_above_the_rest_is_told_with_what_to_compare(
+    tmp_path, monkeypatch, capfd, least, words
+):
+    price = [1000 + k if k % 40 == 0 else least + k // 4 / 20 for k in range(80)]
     own = {"customer": BANK, "age": AGE[:80], "price": price}
     found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "price"])
     assert found["algorithm"]["loss"] == "squared"
     text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
     assert "The label has a few values far above the rest, which squares follow most" in text
-    assert 'compare loss = "huber"' in text
+    assert words.format("the way between the label's quartiles") in text
+    note = (
+        f"The label 'price' has a few values far above the rest, which squares follow most: {words}"
+    )
+    assert note.format("0.5") in said(capfd)[1]
+    assert main(["inspect", "mine.toml", "-c", "algorithm.loss=huber"]) == 0
+    assert "The label 'price'" not in said(capfd)[1]
+
+
+def test_a_label_that_is_mostly_zero_is_told_with_what_to_compare(tmp_path, monkeypatch, capfd):
+    loss = [0.0] * 60 + [100.5 + 7 * k for k in range(20)]
+    own = {"customer": BANK, "age": AGE[:80], "loss": loss}
+    proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "loss"])
+    assert "75 % of the labels 'loss' are 0, and none is below it: compare" in said(capfd)[1]
 
 
 def test_several_classes_are_a_task_of_their_own(tmp_path, monkeypatch):

@@ -6,9 +6,10 @@ import io
 from pathlib import Path
 
 import pytest
+from numba import njit
 from rich.console import Console
 
-from intarsia.cli.tables import show_comparison, show_result
+from intarsia.cli.tables import Watch, show_comparison, show_result
 from intarsia.results.comparison import compare
 from intarsia.results.result import Metrics, Result, Score
 
@@ -30,6 +31,19 @@ def shown(metrics: Metrics) -> list[list[str]]:
     text = io.StringIO()
     show_result(Console(file=text, width=200), result(metrics), Path("out"))
     return cells(text)
+
+
+def test_what_compiles_is_said_once():
+    text = io.StringIO()
+    with Watch(Console(file=text, width=200)):
+        for kernel in (njit(lambda x: x + 1), njit(lambda x: x + 2)):  # kept nowhere
+            kernel(1)
+            kernel(1)
+    assert text.getvalue().count("compiling what is not compiled yet") == 1
+    assert "intarsia doctor --warm" in text.getvalue()
+    with Watch(Console(file=text, width=200)):
+        kernel(1)
+    assert text.getvalue().count("compiling") == 1
 
 
 def test_the_comparison_says_over_how_many_rows_a_score_is():

@@ -211,6 +211,38 @@ def test_a_table_in_the_place_of_an_experiment_file_is_said_to_be_one(tmp_path: 
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "bank.xlsx",
+            b"PK\x03\x04\xff",
+            r"is a workbook or an archive, .* save each client's sheet",
+        ),
+        (
+            "bank.toml",
+            b"PK\x03\x04\xff",
+            r"is a workbook or a zip archive; name the experiment file",
+        ),
+        (
+            "bank.toml",
+            "a = 1".encode("utf-16"),
+            r"is text in UTF-16; name the experiment file, which",
+        ),
+        ("bank.toml", b"\x00\x8d\xe5", r"is no text but bytes of a program; name the experiment"),
+        (
+            "bank.toml",
+            b"x\xe4 = 1",
+            r"byte 1 is b'\\xe4', which is not UTF-8; save the file as UTF-8",
+        ),
+    ],
+)
+def test_what_is_no_text_is_said_to_be_what_it_is(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ExperimentError, match=says):
+        load(tmp_path / name)
+
+
 def test_a_toml_error_says_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"line 3, column \d+ \('rounds ='\)"):
         load(write(tmp_path, "[experiment]\nseed = 1\nrounds = \n"))

@@ -178,7 +178,7 @@ def test_ids_that_are_written_differently_meet_by_declared_rules(ids):
     rules = ["spaces", "case"]
     found = federation.build(described(*given, test=0.0, ids=ids, normalise=rules), given)
     assert sizes(found.schema)[("bank", "shop")] == 2
-    held, _ = federation.parties(described(*given, ids=ids, normalise=rules), given)
+    held, *_ = federation.parties(described(*given, ids=ids, normalise=rules), given)
     assert held["shop"].samples.tolist() == ["kd01", "kd02", "kd04"]
 
 

@@ -91,7 +91,7 @@ def test_a_validation_part_is_of_the_training_samples(name, data_folder, monkeyp
     assert train | validation == rows(before.train)
     assert len(validation) == pytest.approx(0.25 * len(rows(before.train)), rel=0.2)
     assert "25 % of the training samples" in found.notes[-1]
-    blocks, _ = federation.parties(chosen)  # what is shown is the whole
+    blocks, *_ = federation.parties(chosen)  # what is shown is the whole
     assert rows(blocks) == rows(before.train) | rows(before.test)
 
 
@@ -119,7 +119,7 @@ def test_without_a_test_part_its_blocks_are_empty():
     found = federation.build(simulated(share=0.0, rows=2, columns=2))
     assert len(rows(found.train)) == 569
     assert {block.shape for block in found.test.values()} == {(0, 15)}
-    held, _ = federation.parties(simulated(share=0.5, rows=2, columns=2))
+    held, *_ = federation.parties(simulated(share=0.5, rows=2, columns=2))
     assert len(rows(held)) == 569
 
 
@@ -138,7 +138,7 @@ def test_samples_without_a_label_anywhere_are_left_out():
     assert found.train["bank"].samples.tolist() == [1, 2, 4]
     assert found.train["shop"].samples.tolist() == [4]
     assert found.notes == ("2 training samples have a label at no client; they are left out.",)
-    held, _ = federation.parties(described, tables)
+    held, *_ = federation.parties(described, tables)
     assert len(rows(held)) == 5
 
 

@@ -59,6 +59,17 @@ def test_predict_scores_the_full_columns(model, capfd):
     )
 
 
+def test_a_column_in_another_unit_is_told(model, capfd):
+    ages = "".join(
+        f"{at},{age},F\n" for at, age in enumerate([480, 500, 520, 600, 700, 30])
+    )  # months
+    _, err = predicted(model, f"customer,age,sex\n{ages}", capfd)
+    assert "age is far from what training had: its median is 510 here, and its mean was 40" in err
+    ages = "".join(f"{at},{age},F\n" for at, age in enumerate([48, 50, 52, 60, 70, 480]))
+    _, err = predicted(model, f"customer,age,sex\n{ages}", capfd)
+    assert err == ""
+
+
 def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):
     rows, err = predicted(model, "age,shoe\n50,1\n-,2\n", capfd)
     assert [row["id"] for row in rows] == ["1", "2"]
@@ -140,6 +151,23 @@ def test_a_number_that_is_missing_at_some_clients_alone_is_a_value_in_anyones_ta
     assert table_settings(tmp_path, "a").missing == ("?", "-1", "-9,5", "999")
 
 
+def test_a_number_that_is_missing_at_some_clients_alone_is_told_with_the_client(model, capfd):
+    told = [{"name": "bank", "missing": ["?", "-1"]}, {"name": "shop", "missing": ["?"]}]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    text = "customer;age\n1;-1\n2;30\n"
+    rows, err = predicted(model, text, capfd)
+    assert float(rows[0]["score"]) == pytest.approx(-7.7)  # 2·(-1 - 40)/10 + 0.5
+    assert "-1 is taken for a value: age (1)" in err
+    assert "(--client bank), or say --missing=-1" in err
+    for options in (("--client", "bank"), ("--missing=-1",)):
+        rows, err = predicted(model, text, capfd, *options)
+        assert float(rows[0]["score"]) == pytest.approx(0.5)  # the mean
+        assert "is taken for a value" not in err
+    rows, err = predicted(model, text, capfd, "--client", "shop")
+    assert float(rows[0]["score"]) == pytest.approx(-7.7)
+    assert "is taken for a value" not in err
+
+
 def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
     told = [
         {"name": "a", "id": "no", "missing": ["?"], "separator": ";"},
@@ -189,7 +217,7 @@ def test_a_table_is_read_as_the_named_clients_was_where_one_model_is_for_all(mod
     (model.parent / "table.csv").write_text("customer;age\n1;50,5\n")
     assert main(["predict", str(model), str(model.parent / "table.csv")]) == 2
     sentence = one_error(said(capfd)[1])
-    assert "name the client whose tables are written like this one (--client), or" in sentence
+    assert "name the client whose tables are written like this one (--client bank), or" in sentence
     empty = model.parent / "empty.csv"
     empty.write_bytes(b"")
     assert main(["predict", str(model), str(empty)]) == 2
@@ -376,12 +404,13 @@ def test_a_wrong_table_is_one_sentence(model, text, options, expected, capfd):
         ("none.csv", "There is no file none.csv; give the path"),
         ("run", "run is a folder; name a CSV, Parquet, libsvm or npz file"),
         ("table.toml", "ends in '.toml', which is no format that is read; give"),
+        ("table.xlsx", "table.xlsx is a workbook or an archive, which is not read; save the sheet"),
         ("table.csv", "table.csv: column 'age' mixes numbers and text"),
     ],
 )
 def test_what_is_no_table_is_named_as_it_was_given(model, table, expected, capfd, monkeypatch):
     monkeypatch.chdir(model.parent)
-    for name in ("table.toml", "table.csv"):
+    for name in ("table.toml", "table.csv", "table.xlsx"):
         Path(name).write_text("age\n1\nx\n")
     assert main(["predict", "run", table]) == 2
     found = one_error(said(capfd)[1])

@@ -111,6 +111,7 @@ def test_coefficients_errors_and_intervals_are_those_of_an_unpenalised_fit(folde
     assert rows["intercept at the means"]["error"] == pytest.approx(errors[3], rel=1e-6)
     assert [rows[name]["unit"] for name in ("age", "income", "orders")] == [None, "EUR", None]
     assert any("Fisher information plus" in note for note in found["notes"])
+    assert any("draws them towards 0, the intercept too" in note for note in found["notes"])
 
 
 def test_numeric_columns_with_an_equals_sign_are_no_levels_of_a_column(folder, capfd):

@@ -185,6 +185,7 @@ def test_the_page_loads_nothing_and_text_of_files_is_no_markup(folder, written):
     assert "</style><img src=x>" in Page(written).text
     card = (folder / "card.md").read_text(encoding="utf-8")
     assert not re.search(r"(?<!\\)<", card)
+    assert re.search(r"  - regularisation = [0-9.e-]+: λ of the penalty", card)
 
 
 def test_the_page_holds_no_row(folder, written):

@@ -130,7 +130,8 @@ def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
     assert cli.main(run) == 2
     sentence = one_error(said(capfd)[1])
     assert "No space left on device; make room there: nothing that was written" in sentence
-    go_on = f"this goes on from round {round}: intarsia resume {Path('out').resolve()}"
+    how = f"goes on from round {round}" if round else "begins with the first one"
+    go_on = f"this {how}: intarsia resume {Path('out').resolve()}"
     assert ("the same command begins again" if round is None else go_on) in sentence
     disk.make_room()
     assert not [one for one in Path("out").rglob("*") if ".tmp" in one.name]

@@ -15,6 +15,8 @@ from sklearn.multiclass import OneVsRestClassifier
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, TableError
 from intarsia.experiment.config import from_dict
 from intarsia.experiment.federation import build
+from intarsia.reports.contents import Contents
+from intarsia.reports.sentences import summary
 from intarsia.training.run import load, run
 
 SAMPLES, FEATURES = 150, 6
@@ -308,6 +310,34 @@ def test_a_model_that_says_one_class_is_noted(tmp_path):
     found = run(replace(described, hyperparameters=options))
     (note,) = [one for one in found.notes if one.startswith("The model says")]
     assert "'well' of all 150 training samples" in note
+
+
+@pytest.mark.parametrize(("positives", "rare"), [(15, True), (24, True), (45, False)])
+def test_a_rare_class_is_judged_by_the_auc(tmp_path, positives, rare):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(SAMPLES, FEATURES))
+    ill = np.argsort(x[:, 0] + rng.normal(size=SAMPLES))[-positives:]
+    y = np.where(np.isin(np.arange(SAMPLES), ill), "ill", "well")
+    for name, rows in (("a", range(75)), ("b", range(75, 150))):
+        write(tmp_path, name, x, y, rows, range(6))
+    described = experiment(tmp_path, {"a": True, "b": True}, rounds=60)
+    found = run(described, out=tmp_path / "out")
+    auc, accuracy = found.metrics.server.figures.auc, found.metrics.server.accuracy
+    table = str(found)
+    assert (f"{auc:.4f}  {found.metrics.server.loss:.4f}" in table) == rare
+    said = summary(Contents.of(tmp_path / "out"))
+    if rare:
+        assert f"the federated model has an AUC of {auc:.4g}" in said
+        share = f"{100 * positives / SAMPLES:.2f} % of the rows are “ill”"
+        assert f"{share}, and {100 * accuracy:.2f} % are said right" in said
+        assert f"the commonest class has {100 - 100 * positives / SAMPLES:.2f} % of the" in table
+    else:
+        assert f"names the right class in {100 * accuracy:.2f} % of cases" in said
+    few = [
+        one for one in found.notes if f"{positives} of the 150 training samples are 'ill'" in one
+    ]
+    assert len(few) == (positives < 20)
+    assert all("split.test" in one for one in few)
 
 
 @pytest.mark.parametrize(

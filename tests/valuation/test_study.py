@@ -166,6 +166,16 @@ def test_tables_picture_and_file_say_the_same(whole):
         assert file.stat().st_mode & 0o077 == 0
 
 
+def test_where_one_party_has_test_rows_its_line_is_not_repeated(whole):
+    assert str(whole).count(study.OTHERS) == 2
+    for name in ("left_out", "shapley"):
+        worth = getattr(whole, name)
+        kept = {to: worth[to] for to in ("bank", study.OTHERS, study.ALL)}
+        whole = replace(whole, **{name: kept})
+    assert study.OTHERS not in str(whole)
+    assert str(whole).count("bank ") >= 3
+
+
 def interrupted(*given):
     raise KeyboardInterrupt
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import intarsia
 from intarsia.cli.console import console, say
-from intarsia.errors import ExperimentError, listed, nearest
+from intarsia.errors import ExperimentError, FederationError, listed, nearest
 
 if TYPE_CHECKING:
     from intarsia.api import Inspection
+    from intarsia.inspection.proposal import Proposal
 
 _FILE = Path("mine.toml")  # unless --out names another
 _EXAMPLES = ("credit", "heart")
@@ -66,7 +67,18 @@ def write_proposal(
             named = replace(described.alignment, dictionary=str(now))
             return text, api.inspect(replace(described, alignment=named))
 
-    _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
+    try:
+        _, found = inspected(Advice("hyfdca", ""), "hyfdca", "")  # to know what fits
+    except FederationError as problem:  # such as labels in other words: what to do is in the file
+        why = "what fits is known once a run would begin."
+        unfit = Advice("hyfdca", why, obstacle=str(problem))
+        place = file.parent.resolve() / file.name
+        text = experiment_text(proposal, unfit, "hyfdca", place, numbers=False, labels=False)
+        if columns:
+            _write(dictionary, columns.encode())
+        _write(file, text.encode())
+        _tell(proposal, file, dictionary if columns else None, str(problem))
+        return
     advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
     if advice.algorithm is None:
         raise ExperimentError(
@@ -82,6 +94,13 @@ def write_proposal(
         _write(dictionary, columns.encode())
     _write(file, text.encode())
     _show(found)
+    _tell(proposal, file, dictionary if columns else None, found.advice.obstacle)
+
+
+def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str) -> None:
+    """Say what was taken for what, what was written, and what is to be done next."""
+    from intarsia.data.source import Source
+
     for note in proposal.notes:
         say(f"check: {note}")
     for table in proposal.tables:
@@ -89,18 +108,21 @@ def write_proposal(
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
         if told and table.source.label is not None and "label" in table.reasons:
             told[-1] += f" ({table.reasons['label']})"
+        if "missing" in table.reasons:
+            marks = [one for one in table.source.missing if one not in Source.missing]
+            told += [f"takes for missing {listed(marks)}"]
         codes = table.source.categorical
         told += [f"takes for codes {listed(codes)}"] if codes else []
         told += [f"leaves out {listed(table.left_out)}"] if table.left_out else []
         say(f"{table.source.name}: {'; '.join(told) or 'no id and no label'}")
         for name, why in table.left_out.items():
             say(f"  {name!r}: {why}")
-    wrote = f"wrote {file}{f' and {dictionary}' if columns else ''}"
-    if found.advice.obstacle:
-        say(f"{wrote}, which does not run yet: {found.advice.obstacle}")
+    wrote = f"wrote {file}{'' if dictionary is None else f' and {dictionary}'}"
+    if obstacle:
+        say(f"{wrote}, which does not run yet: {obstacle}")
         _what_next("mend that in the file, and change what is not so; then", file)
     else:
-        it = "them" if columns else "it"
+        it = "it" if dictionary is None else "them"
         _what_next(f"{wrote}: read {it}, and change what is not so; then", file)
 
 

@@ -661,6 +661,10 @@ def _how_to_go_on(folder: Path, before: tuple[int, int] | None) -> str:
     rounds = Checkpoints(folder).rounds
     if now is None or not rounds:
         return "stopped before the first checkpoint; the same command begins again"
+    if not rounds[-1]:
+        return (
+            f"stopped with no round kept; this begins with the first one: intarsia resume {place}"
+        )
     return f"stopped; this goes on from round {rounds[-1]}: intarsia resume {place}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,7 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = 0.0
+        self._told = ExitStack()
         self._bar: Progress | None = None
         self._task = TaskID(0)
         if console.is_terminal:
@@ -135,13 +137,21 @@ class Watch:
             self._task = self._bar.add_task("", total=None, phase="reading tables", figures="")
 
     def __enter__(self) -> Watch:
+        from intarsia.maths.jit import compiling_told  # here: numba takes half a second
+
+        self._told.enter_context(compiling_told(self._compiling))
         if self._bar is not None:
             self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._told.close()
         if self._bar is not None:
             self._bar.stop()
+
+    def _compiling(self) -> None:
+        said = "compiling what is not compiled yet: once, up to half a minute"
+        show(self._console, f"{said} (intarsia doctor --warm does it beforehand)")
 
     def __call__(self, progress: training.Progress) -> None:
         """Show how far the run is."""

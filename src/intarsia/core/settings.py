@@ -212,12 +212,30 @@ def absolute_path(path: str, folder: Path) -> str:
         ) from None
 
 
+_NO_TEXT = {  # how files begin that are taken for one of settings
+    b"PK\x03\x04": "a workbook or a zip archive",
+    b"\xd0\xcf\x11\xe0": "an old workbook or document",
+    b"\x1f\x8b": "compressed (gzip)",
+    b"PAR1": "a Parquet table",
+    b"%PDF": "a PDF",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
+
+
 def read_text(path: Path, what: str) -> str:
     """Return a settings file's text; errors call it `what`, such as "the experiment file"."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start : error.start + 1]
+        kind = next((kind for mark, kind in _NO_TEXT.items() if error.object.startswith(mark)), "")
+        if not kind and b"\0" in error.object:
+            kind = "no text but bytes of a program"
+        if kind:
+            raise ExperimentError(
+                f"{path} is {kind}; name {what}, which is plain text in UTF-8."
+            ) from None
         raise ExperimentError(
             f"{path}: byte {error.start} is {byte!r}, which is not UTF-8; save the file as UTF-8."
         ) from None

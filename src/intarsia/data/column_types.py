@@ -27,7 +27,15 @@ from pyarrow import types
 
 from intarsia.core.block import LEAST_WEIGHT, MOST_WEIGHT, Array, have_repeats
 from intarsia.data.labels import LabelColumn
-from intarsia.data.parsing import canonical, day, is_year_first, number, spellings_of, unit_of
+from intarsia.data.parsing import (
+    canonical,
+    date_orders,
+    day,
+    is_date,
+    number,
+    spellings_of,
+    unit_of,
+)
 from intarsia.data.source import Source
 from intarsia.data.table import Category
 from intarsia.errors import TableError
@@ -394,17 +402,20 @@ def _days(own: _Column) -> Array:
         microseconds = own.values.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return array_of(microseconds.cast(pa.float64(), safe=False)) / 86_400e6
     codes, texts = own.texts
-    days = [np.nan if text is None else day(text) for text in texts]
+    order = own.source.dates or "days"
+    days = [np.nan if text is None else day(text, order) for text in texts]
     if None in days:
         text = texts[days.index(None)] or ""
         said = f"{own.name} has {text!r} in row {own.row(text)}"
-        if is_year_first(text):
+        if is_date(text, order):
             advice = "correct it, or leave the cell empty (missing)"
+            if date_orders(one for one in texts if one is not None):
+                advice = f"{_how_to_date(texts)}, or {advice}"
             raise own.source.error(f"{said}, a day or a time that does not exist", advice)
         raise own.source.error(
             f"{said}, which is no date with the year first: day and month could be taken for each "
             "other",
-            "write dates as 2026-01-31, or list the column in exclude",
+            f"{_how_to_date(texts)}, or list the column in exclude",
             "write dates as 2026-01-31",
         )
     return np.array([*days, np.nan], np.float64)[codes]
@@ -412,6 +423,18 @@ def _days(own: _Column) -> Array:
 
 def _dated(own: _Column) -> bool:
     return bool(types.is_date(own.values.type) or types.is_timestamp(own.values.type))
+
+
+def _how_to_date(texts: Sequence[str | None]) -> str:
+    """Return what lets the texts of a column be read as dates."""
+    fits = date_orders(text for text in texts if text is not None)
+    if not fits:
+        return 'write dates as 2026-01-31 and set dates = "days" (since 1970-01-01)'
+    setting = " or ".join(f'"{one}"' for one in fits)
+    if fits == ["days"]:
+        return f"set dates = {setting} (since 1970-01-01)"
+    which = ", whichever it is," if len(fits) > 1 else ""
+    return f"set dates = {setting}{which} (days since 1970-01-01)"
 
 
 def _are_dates(given: Sequence[str]) -> bool:
@@ -422,10 +445,9 @@ def _unfit_dates(own: _Column) -> _UnfitError:
     start = "a feature is a number or a category: "
     if own.kind == "time" and not _dated(own):
         start += "convert it to a number, or "
-    elif own.kind != "time" and None in [day(text) for text in own.texts[1] if text is not None]:
-        start += 'write dates as 2026-01-31 and set dates = "days" (since 1970-01-01), or '
     else:
-        start += 'set dates = "days" (since 1970-01-01), or '
+        texts = () if own.kind == "time" else own.texts[1]
+        start += f"{_how_to_date(texts)}, or "
     reason = _Reason(
         "have dates or times",
         start + "list it in exclude",

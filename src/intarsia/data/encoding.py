@@ -206,6 +206,30 @@ def notes_on_levels(schema: Schema) -> tuple[str, ...]:
     )
 
 
+def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tuple[str, ...]:
+    """Return a note of how many levels and rows of each text column are known as "other"."""
+    found = []
+    for client, table in tables.items():
+        for column, category in table.categorical.items():
+            if RARE in (known := encoding.levels[column]):
+                count = np.bincount(
+                    category.codes[category.codes >= 0], minlength=len(category.levels)
+                )
+                pairs = zip(category.levels, count.tolist(), strict=True)
+                rare = [rows for level, rows in pairs if rows and level not in known]
+                if rare:
+                    levels = "1 level" if len(rare) == 1 else f"{len(rare):,} levels"
+                    found.append(f"{column!r} of {client} ({levels}, {sum(rare):,} rows)")
+    if not found:
+        return ()
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"Levels of {', '.join(found[:5])}{more} have fewer rows than least_rows, and count as "
+        f"{RARE!r}. Set least_rows lower, or list the column in categorical, if others may know "
+        "their names.",
+    )
+
+
 def agreed(
     tables: Mapping[ClientId, Table], settings: LabelSettings | None = None
 ) -> tuple[dict[ClientId, Table], Encoding]:

@@ -339,7 +339,8 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     if of_numbers and of_text:
         classes = ascending({one for one, client in said if client == of_numbers})
         words = ascending({one for one, client in said if client == of_text})
-        both = zip(words, classes, strict=False)
+        two = len(words) == len(classes) == 2  # then an example is right, as far as words tell
+        both = zip(positive_last(words) if two else words, classes, strict=False)
         example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
         raise FederationError(
             f"Label column {name!r} has {listed(classes, 3)} at {of_numbers!r} but "

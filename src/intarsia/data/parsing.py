@@ -19,6 +19,7 @@ _SPELLINGS = (
 )
 _AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?\s*(\D*)")
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
+_YEAR_LAST = re.compile(r"(\d\d?)[-/.](\d\d?)[-/.](\d{4})(| .*|T.*)")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
 _LEADING_ZERO = re.compile(r"[+-]?0\d")
 
@@ -68,15 +69,20 @@ def unit_of(texts: Iterable[str]) -> str:
     return unit if signs else ""
 
 
-def day(text: str) -> float | None:
+def day(text: str, order: str = "days") -> float | None:
     """Return a date, with a time or without, as days since 1970-01-01 in UTC.
 
-    None: it is no date that begins with the year.
+    None: it is no date that begins with the year, or as `dates` of a source says (`order`).
     """
-    parts = _YEAR_FIRST.fullmatch(text)
-    if parts is None:
+    parts, last = _YEAR_FIRST.fullmatch(text), _YEAR_LAST.fullmatch(text)
+    if parts is not None:
+        year, month, of_month, time = parts.groups()
+    elif last is not None and order == "day first":
+        of_month, month, year, time = last.groups()
+    elif last is not None and order == "month first":
+        month, of_month, year, time = last.groups()
+    else:
         return None
-    year, month, of_month, time = parts.groups()
     try:
         moment = datetime.fromisoformat(f"{year}-{int(month):02}-{int(of_month):02}{time}")
     except ValueError:
@@ -85,9 +91,22 @@ def day(text: str) -> float | None:
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 86_400
 
 
-def is_year_first(text: str) -> bool:
-    """Return whether a text is written as a date with the year first, be there such a day or no."""
-    return _YEAR_FIRST.fullmatch(text) is not None
+def is_date(text: str, order: str = "days") -> bool:
+    """Return whether a text is written as `day` reads dates, be there such a day or no."""
+    last = order != "days" and _YEAR_LAST.fullmatch(text) is not None
+    return last or _YEAR_FIRST.fullmatch(text) is not None
+
+
+def date_orders(texts: Iterable[str]) -> list[str]:
+    """Return by which of a source's `dates` all of some texts are dates that exist."""
+    given = list(texts)
+    found = [one for one in ("days", "day first", "month first") if all_dates(given, one)]
+    return ["days"] if "days" in found else found
+
+
+def all_dates(texts: Iterable[str], order: str) -> bool:
+    """Return whether `day` reads all of some texts."""
+    return all(day(text, order) is not None for text in texts)
 
 
 def canonical(text: str, value: float | None = None) -> str:

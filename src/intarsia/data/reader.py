@@ -66,7 +66,7 @@ ENDINGS: Mapping[str, Format] = {
 }
 
 
-_WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".zip", ".7z", ".tar")
+WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".ods", ".zip", ".7z", ".tar")
 
 # what numpy and zipfile raise for a file that is not what it seems
 _NO_ARCHIVE = (OSError, EOFError, KeyError, RuntimeError, ValueError, BadZipFile, zlib.error)
@@ -268,7 +268,7 @@ def _format(source: Source) -> Format:
             "set path for a file, or url and query for a database, and not both",
         )
     ending = ending_of(source.path)
-    if ending in _WORKBOOKS:
+    if ending in WORKBOOKS:
         raise source.error(
             f"the ending {ending!r} is that of a workbook or an archive, which is not read",
             "save the sheet as CSV (UTF-8), or unpack the archive, and name that file",

@@ -30,7 +30,8 @@ class Source:
     encoding: str | None = None  # csv: a name that Python knows; None: UTF-8
     decimal: Literal[".", ","] = "."  # of numbers that are written as text
     thousands: str | None = None  # one character between groups of three digits; None: nothing is
-    dates: Literal["days"] | None = None  # "days": since 1970-01-01 in UTC; None: refused
+    # days since 1970-01-01 in UTC, of texts that begin with the year, or with this; None: refused
+    dates: Literal["days", "day first", "month first"] | None = None
     url: str | None = None  # sql: an SQLAlchemy url
     query: str | None = None  # sql
     id: str | None = None  # None: the rows belong to this client alone; libsvm, npz: "row"

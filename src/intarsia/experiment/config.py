@@ -24,7 +24,7 @@ from annotated_types import Ge
 from intarsia.core import settings
 from intarsia.core.algorithm import Algorithm
 from intarsia.data.labels import LabelSettings
-from intarsia.data.reader import ENDINGS, ending_of, located
+from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, located
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, listed, nearest
 from intarsia.experiment import search
@@ -448,6 +448,12 @@ def load(
         raise ExperimentError(
             f"{path} is a table, and {_FILE} is TOML that names tables; let intarsia init {path} "
             "write one."
+        )
+    if ending_of(path) in WORKBOOKS and path.is_file():
+        raise ExperimentError(
+            f"{path} is a workbook or an archive, and {_FILE} is TOML that names tables; save each "
+            "client's sheet as CSV (UTF-8), and let intarsia init write one: intarsia init a.csv "
+            "b.csv."
         )
     if path.is_dir():
         begun = (path / "experiment.json").is_file()

@@ -28,7 +28,7 @@ from intarsia.core.block import Block, ClientId, Labels, distinct_of, sort_keys
 from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import agreed, assemble, encode, notes_on_levels, stored_labels
+from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
 from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
@@ -167,16 +167,19 @@ def build(
 
 def parties(
     experiment: Experiment, tables: Tables | None = None
-) -> tuple[dict[ClientId, Block], Labels]:
-    """Return all that the clients hold, test samples and unlabelled ones too.
+) -> tuple[dict[ClientId, Block], Labels, tuple[str, ...]]:
+    """Return all that the clients hold, test samples and unlabelled ones too, and notes on it.
 
     With their own ids, normalised: this is for those who see all tables anyway.
     """
     if experiment.dataset is None or tables is not None:
-        return assemble(aligned(experiment, tables), experiment.labels)
+        found, encoding = agreed(aligned(experiment, tables), experiment.labels)
+        notes = notes_on_other(found, encoding)
+        blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
+        return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
     blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
-    return blocks, labels
+    return blocks, labels, ()
 
 
 def read_tables(experiment: Experiment) -> dict[ClientId, Table]:

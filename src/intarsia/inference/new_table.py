@@ -16,7 +16,7 @@ from typing import Any
 from intarsia.core.block import ClientId
 from intarsia.core.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
-from intarsia.data.reader import ENDINGS, ending_of, read
+from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
 from intarsia.errors import (
@@ -57,6 +57,11 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
         raise TableError(f"{path} is a folder; name a {kinds} file in it.")
     if not path.exists():
         raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+    if ending_of(path) in WORKBOOKS and ending_of(path) not in endings:
+        raise TableError(
+            f"{path} is a workbook or an archive, which is not read; save the sheet as CSV "
+            "(UTF-8), or unpack the archive, and name that file."
+        )
     stated = set(known.values())
     kind = endings.get(ending_of(path)) or (stated.pop() if len(stated) == 1 else None)
     if kind is None:
@@ -99,10 +104,32 @@ def written_with(settings: TableSettings, decimal: str | None) -> TableSettings:
 
 def other_decimals(problem: TableError) -> str:
     """Return the advice of an error by numbers that are written otherwise than is read."""
-    for word, mark in (("comma", ","), ("point", ".")):
-        if f"a decimal {word}" in problem.problem:
-            return f'{problem.advice}; or say by --decimal "{mark}" how they are written'
-    return problem.advice
+    mark = _decimal_of(problem)
+    said = f'; or say by --decimal "{mark}" how they are written' if mark else ""
+    return f"{problem.advice}{said}"
+
+
+def _decimal_of(problem: TableError) -> str:
+    """Return the decimal mark that an error finds in a table; "": it is of something else."""
+    marks = {"comma": ",", "point": "."}
+    return next((marks[one] for one in marks if f"a decimal {one}" in problem.problem), "")
+
+
+def clients_like(folder: Path, problem: TableError) -> tuple[str, ...]:
+    """Return the clients whose tables have the decimal mark that an error finds in another."""
+    mark = _decimal_of(problem)
+    tables = _experiment(folder).get("client", ())
+    return tuple(str(one.get("name")) for one in tables if (one.get("decimal") or ".") == mark)
+
+
+def marks_of_some(folder: Path) -> dict[float, list[str]]:
+    """Return the numbers that stand for a missing value at some clients alone, and at which."""
+    tables = _experiment(folder).get("client", ())
+    found: dict[float, list[str]] = {}
+    for one in tables:
+        for text in filter(_is_number, dict.fromkeys(one.get("missing") or ())):
+            found.setdefault(float(text.replace(",", ".")), []).append(str(one.get("name")))
+    return {mark: some for mark, some in found.items() if len({*some}) < len(tables)}
 
 
 @contextmanager
@@ -185,8 +212,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         for key in _READING
         if tables[0].get(key) and all(table.get(key) == tables[0][key] for table in tables)
     }
-    if every("dates"):  # others have none
-        reading["dates"] = every("dates")[0]
+    if orders := every("dates"):  # others have none; with the year first they are read anyway
+        named = [one for one in orders if one != "days"]
+        reading["dates"] = named[0] if len(named) == 1 else "days"
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]

@@ -46,6 +46,7 @@ from intarsia.models.feature_mapping import (
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import grade_scores
+from intarsia.results.comparison import number
 from intarsia.results.result import Score, load
 
 if TYPE_CHECKING:
@@ -228,9 +229,11 @@ def predict(
         notes = (*notes, f"Left aside, as in training: {_list_names(aside)}.")
     notes = (
         *taken,
+        *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
         *new_table.trained_on(table, trained),
         *notes,
         *_counted_as_rest(found, levels),
+        *_far_from_training(model, block),
     )
     if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
         values = model.predict(block)
@@ -254,6 +257,47 @@ def _check_client(
             f"The run has no client {client!r}; {nearest(client, [*model, *later])}. A client "
             "that joined with --out has its own folder, DIR of predict."
         )
+
+
+def _marks_as_values(table: Table, marks: Mapping[float, Sequence[ClientId]]) -> Iterator[str]:
+    """Yield notes on numbers of a table that stood for a missing value at some clients alone."""
+    if not isinstance(table.values, np.ndarray):
+        return
+    for mark, clients in marks.items():
+        rows = (table.values == mark).sum(axis=0).tolist()
+        told = [f"{name} ({n})" for name, n in zip(table.numeric, rows, strict=True) if n]
+        if told:
+            yield (
+                f"{mark:g} is taken for a value: {_list_names(told)}. It stood for a missing one "
+                f"at {listed(clients)}: if so here, name the client whose table this is (--client "
+                f"{' or '.join(clients)}), or say --missing={mark:g}."
+            )
+
+
+_FAR = 8.0  # by which one column moves the score of the usual row: odds of 3000 to 1
+_LEAST_ROWS = 5
+
+
+def _far_from_training(model: LinearModel | ClientNetwork, block: Block) -> Iterator[str]:
+    """Yield notes on columns that are so far from training's that their unit may be another."""
+    if not isinstance(model, LinearClassifier | LinearRegressor) or block.sparse:
+        return
+    if model.loss not in ("logistic", "poisson", "gamma"):  # of others nothing says what is far
+        return
+    coef = np.abs(np.atleast_2d(model.coef_)).max(axis=0)
+    place = {str(name): at for at, name in enumerate(model.feature_names_in_)}
+    for at, name in enumerate(block.features):
+        column = block.x[:, at]
+        known = column[~np.isnan(column)]
+        if name not in place or len(known) < _LEAST_ROWS:
+            continue
+        usual, mean = float(np.median(known)), float(model.means_[place[name]])
+        if coef[place[name]] * abs(usual - mean) > _FAR:
+            yield (
+                f"{name} is far from what training had: its median is {number(usual)} here, and "
+                f"its mean was {number(mean)} there. See whether it has the same unit, and is "
+                "written as it was; the scores rest on it."
+            )
 
 
 def _note_guessed(client: ClientId, by: str) -> str:
@@ -294,8 +338,10 @@ def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[N
         advice = new_table.other_decimals(problem)
         empty = problem.problem.startswith("the file is empty")
         if owner is None and not empty and new_table.reading_differs(folder, keys):
+            like = new_table.clients_like(folder, problem)
+            option = "--client" + (f" {' or '.join(like)}" if like else "")
             advice = (
-                f"name the client whose tables are written like this one (--client), or {advice}"
+                f"name the client whose tables are written like this one ({option}), or {advice}"
             )
         raise problem.retold(where=problem.where, advice=advice) from problem
 

@@ -14,7 +14,6 @@ from intarsia.errors import printable
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
 from intarsia.inspection.table_proposal import TableProposal
-from intarsia.inspection.tails import Tail
 
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
@@ -31,12 +30,18 @@ _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr wri
 
 
 def experiment_text(
-    proposal: Proposal, advice: Advice, algorithm: str, place: Path, *, numbers: bool
+    proposal: Proposal,
+    advice: Advice,
+    algorithm: str,
+    place: Path,
+    *,
+    numbers: bool,
+    labels: bool = True,
 ) -> str:
     """Return the text of the experiment file at `place`, in the folder where it lies.
 
     `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
-    numbers to predict.
+    numbers to predict; `labels`: what they are in all tables together is known.
     """
     names = [table.source.name for table in proposal.tables]
     runs = "It does not run yet" if advice.obstacle else "It runs as it is"
@@ -49,11 +54,16 @@ def experiment_text(
         *(_comment(f"a run would stop: {advice.obstacle}") if advice.obstacle else ()),
         *_comment(*(f"check: {note}" for note in proposal.notes)),
         "",
-        *_algorithm(advice, algorithm, numbers=numbers, tail=_tail_of_labels(proposal)),
+        *_algorithm(
+            *(advice, algorithm),
+            numbers=numbers,
+            counts=proposal.counts and labels,
+            on_label=_advice_on_label(proposal),
+        ),
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
-        *_labels(proposal),
+        *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
     if proposal.normalise or dictionary:
@@ -103,27 +113,28 @@ def toml(value: Any) -> str:
     return "[" + ", ".join(map(toml, value)) + "]"
 
 
-def _tail_of_labels(proposal: Proposal) -> Tail:
-    """Return where labels have a few values far from the rest, at any table."""
+def _advice_on_label(proposal: Proposal) -> str:
+    """Return what to compare where labels have a few values far from the rest, at any table."""
     named = [(table.columns, table.source.label or "") for table in proposal.tables]
-    tails = [columns[label].tail for columns, label in named if label in columns]
-    return next(filter(None, tails), "")
+    advice = [columns[label].advice_on_label for columns, label in named if label in columns]
+    return next(filter(None, advice), "")
 
 
-def _algorithm(advice: Advice, algorithm: str, *, numbers: bool, tail: Tail) -> list[str]:
+def _algorithm(
+    advice: Advice, algorithm: str, *, numbers: bool, counts: bool, on_label: str
+) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
     if advice.algorithm not in (algorithm, None):
         why += f" Here {algorithm}, which needs no further library, to begin with."
     lines = ["[algorithm]", *_comment(why), f"name = {toml(algorithm)}"]
     if algorithm in _NETWORKS:
         return lines
-    loss = "squared" if numbers else "logistic"
+    loss = "poisson" if counts else "squared" if numbers else "logistic"
     said = "the label is a number" if numbers else "the label has classes"
-    if numbers and tail:
-        lines += _comment(
-            f"The label has a few values far {_TAILS[tail][0]}, which squares follow most: compare "
-            'loss = "huber", with huber_delta = the way between the label\'s quartiles.'
-        )
+    if counts:
+        said = "the label is a count: most are small, and fewer and fewer are large"
+    if numbers and on_label and not counts:
+        lines += _comment(f"The label has a few values far {on_label}")
     return [
         *lines,
         f"loss = {toml(loss)}  # {said}",
@@ -141,6 +152,9 @@ def _labels(proposal: Proposal) -> list[str]:
         return ["", "[labels]", *_set("positive", proposal.positive, why)]
     if classes is None or len(classes) < 3:
         return []
+    if proposal.counts:
+        words = 'or, if the numbers are classes: task = "multiclass" and loss = "logistic"'
+        return ["", "[labels]", 'task = "regression"', *_comment(words)]
     whole = all(one.lstrip("-").isdecimal() for one in classes)
     return [
         "",
@@ -177,11 +191,12 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
             continue
         lines += _set(key, value, why)
     lines += _learned(table)
+    kept = {*names, "days", "day first", "month first"}
     if table.left_out:
         lines += ["exclude = ["]
         # others get the file: cells and counts are told on the terminal
         for name, why in table.left_out.items():
-            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in names else "...", why)
+            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in kept else "...", why)
             lines.append(f"  {toml(name)},  # {_plain(told)}")
         lines += ["]"]
     return lines

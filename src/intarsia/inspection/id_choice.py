@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data.column_types import ids_of
+from intarsia.data.parsing import number
 from intarsia.errors import TableError, listed
 from intarsia.inspection.column_names import is_id
 from intarsia.inspection.table_proposal import (
@@ -20,7 +21,7 @@ from intarsia.inspection.table_proposal import (
     in_words,
     tried,
 )
-from intarsia.privacy.entity_matching.normalisation import Rule
+from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 
@@ -132,7 +133,8 @@ def _refuse_repeats(
             for own in one.columns.values():
                 if own.distinct or own.missing > 0.5:
                     continue
-                telling = own.figures is None or own.coded or is_id(own.name)
+                words = own.figures is None and not _mostly_numbers(own)
+                telling = words or own.coded or is_id(own.name)
                 mostly = telling and 2 * len(own.texts) >= own.rows
                 if own.name != name and not mostly:
                     continue  # few values, or plain numbers, may be the same by chance
@@ -141,6 +143,11 @@ def _refuse_repeats(
                 shared = len(own.values_there & ids.values_there)
                 if 2 * shared > len(own.texts):
                     raise _repeated(one, own, other.source.name)
+
+
+def _mostly_numbers(own: Column) -> bool:
+    """Return whether most texts of a column are numbers, as beside "<100" in measurements."""
+    return 2 * sum(number(one) is not None for one in own.texts) > len(own.texts)
 
 
 def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
@@ -210,8 +217,12 @@ def _apart_where_values_differ(
         first, second = matched.rows(one.source.name, other.source.name)
         alike = chance = 0.0
         compared = []
-        for name in _comparable(one, other) if len(first) >= LEAST_SHARED else ():
-            a, b = one.columns[name].canonical[first], other.columns[name].canonical[second]
+        pairs = _comparable(one, other) if len(first) >= LEAST_SHARED else {}
+        for name, its in pairs.items():
+            a, b = (
+                np.char.lower(table.columns[own].canonical[rows])
+                for table, own, rows in ((one, name, first), (other, its, second))
+            )
             known = (a != "") & (b != "")
             if known.any() and (by_chance := _by_chance(a[known], b[known])) < 0.9:
                 alike += float((a == b)[known].mean())
@@ -252,15 +263,24 @@ def _numbered_from_the_same(one: TableProposal, other: TableProposal) -> bool:
     return all(own.numbered for own in ids) and len(starts) == 1
 
 
-def _comparable(one: TableProposal, other: TableProposal) -> list[str]:
-    """Return the columns, no ids, that two tables have in common with values written alike."""
-    return [
-        name
-        for name, own in one.columns.items()
-        if name in other.columns
-        and name not in (one.source.id, other.source.id)
-        and (own.figures is None) == (other.columns[name].figures is None)
-    ]
+def _comparable(one: TableProposal, other: TableProposal) -> dict[str, str]:
+    """Return the columns, no ids, that two tables have in common with values written alike.
+
+    By the name at the first, that at the other, which may differ in what names that look alike do.
+    """
+    alike = {look(name): name for name in other.columns}
+    pairs = {
+        name: name if name in other.columns else alike[look(name)]
+        for name in one.columns
+        if look(name) in alike
+    }
+    return {
+        name: its
+        for name, its in pairs.items()
+        if name != one.source.id
+        and its != other.source.id
+        and (one.columns[name].figures is None) == (other.columns[its].figures is None)
+    }
 
 
 def _by_chance(first: NDArray[Any], second: NDArray[Any]) -> float:

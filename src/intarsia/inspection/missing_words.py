@@ -33,6 +33,8 @@ _AMONG_NUMBERS = {
     *("non noto", "sconosciuto", "desconhecido", "sem dados", "onbekend", "ukjent", "okänd"),
     *("brak", "b/d", "нет", "н/д", "нет данных", "неизвестно", "无", "未知", "不明", "なし"),
 }
+# among words, where no other value is made of signs alone, as + and ++ are
+_AMONG_WORDS = {"-", "–", "—", ".", "..", "...", "?", "??", "/"}
 _INFINITE = re.compile(r"[+-]?(inf(inity)?|\d{1,3}(\.\d*)?e\+?\d{3,4})", re.IGNORECASE)
 _MOST_WORDS = 3  # among the numbers of a column, that are taken for missing and not well known
 _LEAST_NUMBERS = 10  # different ones, beside such words
@@ -46,6 +48,7 @@ def missing_words(
     `texts` has the codes (rows,) of each column, and its texts.
     """
     found: dict[str, None] = {}
+    kept: dict[str, None] = {}  # signs that are values of a column of words
     cells: Counter[str] = Counter()
     for name, (codes, own) in texts.items():
         given = [one for one in own if one is not None]
@@ -55,6 +58,9 @@ def missing_words(
         words = [one for one in others if _is_word(one)]
         rest = [one for one in others if one not in words]
         if not words or not rest or not spellings_of(rest):
+            signs = [one for one in words if not re.search(r"\w", one)]
+            told = len(others) - len(signs) > 1 and _AMONG_WORDS.issuperset(signs)
+            (found if told else kept).update(dict.fromkeys(signs))
             continue
         known = [
             one for one in words if one.casefold() in _AMONG_NUMBERS or _INFINITE.fullmatch(one)
@@ -66,6 +72,7 @@ def missing_words(
         rows = np.bincount(codes[codes >= 0], minlength=len(own)).tolist()
         count = dict(zip(own, rows, strict=True))
         cells.update({one: count[one] for one in words if one not in known})
+    found = {one: None for one in found if one not in kept}
     return [*found, *(one for one, many in cells.items() if many >= LEAST_ROWS)]
 
 

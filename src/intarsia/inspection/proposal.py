@@ -39,15 +39,16 @@ from intarsia.inspection.table_proposal import (
     TableProposal,
     in_words,
 )
+from intarsia.inspection.tails import LEAST_COUNTS
 from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
 _MOST_CODES = 12  # whole numbers of so many different values may be codes
-_LEAST_COUNTS = 5  # different whole numbers that may be seen to be counts of events
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
 _MOST_NAMED = 5  # tables of a folder
+_DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,13 @@ class Proposal:
         """Return that of two classes which a run takes for +1; None: there are not two."""
         classes = self.classes
         return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the labels are spread as counts of events are, at all tables together."""
+        found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
+        plain = not any(one.source.label_map for one in self.tables)
+        return bool(found) and plain and all(one.whole for one in found) and _counted(found)
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -187,10 +195,18 @@ def _look(source: Source) -> TableProposal:
         except TableError as problem:
             left_out[name] = _said(problem, name)
     source, reasons = _spelled(source, texts)
-    columns = {
-        name: _column(name, codes, own, frame.column(name), source)
-        for name, (codes, own) in texts.items()
-    }
+
+    def columns_read(source: Source) -> dict[str, Column]:
+        return {
+            name: _column(name, codes, own, frame.column(name), source)
+            for name, (codes, own) in texts.items()
+        }
+
+    columns = columns_read(source)
+    if codes := _stand_ins_of_counts(columns):
+        source = replace(source, missing=(*source.missing, *codes))
+        reasons["missing"] = _seem_missing(source.missing)
+        columns = columns_read(source)
     return TableProposal(source, columns, frame.num_rows, frame.num_columns, left_out, reasons)
 
 
@@ -254,11 +270,8 @@ def _spelled(
         reasons["encoding"] = "the file is not UTF-8"
     words = missing_words(texts)
     if more := [one for one in words if one not in source.missing]:
-        seem = "seem" if len(more) > 1 else "seems"
-        reasons["missing"] = (
-            f"{listed(more)} {seem} to mean a missing value too; NaN and NULL do everywhere"
-        )
         source = replace(source, missing=(*source.missing, *more))
+        reasons["missing"] = _seem_missing(source.missing)
     bare = {
         name: [one for one in own if one is not None and one not in words]
         for name, (_, own) in texts.items()
@@ -287,6 +300,33 @@ def _spelled(
     if thousands is not None:
         reasons["thousands"] = f"as in column {first!r}"
     return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
+
+
+def _seem_missing(marks: Sequence[str]) -> str:
+    more = [one for one in marks if one not in Source.missing]
+    seem = "seem" if len(more) > 1 else "seems"
+    return f"{listed(more)} {seem} to mean a missing value too; NaN and NULL do everywhere"
+
+
+def _stand_ins_of_counts(columns: Mapping[str, Column]) -> list[str]:
+    """Return the numbers, as texts, that stand for a missing value among few counts, as -1 does.
+
+    None that another column has as a value: a mark holds for all columns of a table.
+    """
+    found: dict[str, float] = {}
+    for own in columns.values():
+        few = own.whole and len(own.texts) <= _MOST_CODES
+        if few and own.stand_ins and (is_amount(own.name) or _counted([own])):
+            pairs = zip(own.texts, own.figures or (), strict=True)
+            found |= {text: one for text, one in pairs if one in own.stand_ins}
+    return [
+        text
+        for text, one in found.items()
+        if not any(
+            text in own.texts if own.figures is None else one in {*own.figures} - {*own.stand_ins}
+            for own in columns.values()
+        )
+    ]
 
 
 def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:
@@ -322,6 +362,8 @@ def _unfit(own: Column, source: Source) -> str:
             return "another text in every row"
         if own.numbered or (own.whole and is_id(own.name)):
             return "another whole number in every row, as an id has"
+    if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
+        return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > _MOST_LEVELS:
         return f"codes with zeros in front, {len(own.texts):,} different ones"
     # as the reader would read it, whose reasons these are
@@ -336,6 +378,9 @@ def _unfit(own: Column, source: Source) -> str:
 def _said(problem: TableError, name: str) -> str:
     """Return what is wrong with a column, without its name."""
     said = problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+    if said == "has dates or times":
+        advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
+        said += f"; to learn from it, {advice}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
     return said
@@ -486,15 +531,17 @@ def _counted(some: Sequence[Column]) -> bool:
     """Return whether whole numbers are spread as counts of events are.
 
     They begin at 0, and the rows of five values or more rise to one peak and fall to a thin tail.
-    Codes whose numbers say nothing of an order do so rarely.
+    Codes whose numbers say nothing of an order do so rarely. What may stand for a missing value is
+    left aside.
     """
     rows: Counter[float] = Counter()
     for own in some:
         counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
         for figure, count in zip(own.figures or (), counts, strict=True):
-            rows[figure] += int(count)
+            if figure not in own.stand_ins:
+                rows[figure] += int(count)
     values = sorted(rows)
-    if len(values) < _LEAST_COUNTS or values[0] != 0:
+    if len(values) < LEAST_COUNTS or values[0] != 0:
         return False
     height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
     peak = height.index(max(height))

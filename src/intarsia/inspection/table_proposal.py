@@ -20,7 +20,7 @@ from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
 from intarsia.data.source import Source
 from intarsia.errors import TableError
-from intarsia.inspection.tails import Tail, amounts_of, tail_of
+from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 LEAST_SHARED = 20  # rows by which two columns are compared
@@ -71,6 +71,15 @@ class Column:
     def tail(self) -> Tail:
         """Return where a few of the numbers are far from the rest."""
         return "" if self.figures is None else tail_of(self._amounts[0])
+
+    @property
+    def advice_on_label(self) -> str:
+        """Return what to compare where a few of the numbers, as labels, are far from the rest."""
+        tail: Tail = "" if self.figures is None else tail_of(self._amounts[0], LABELS_FAR)
+        if not tail:
+            return ""
+        delta = "the way between the label's quartiles"  # others get the file
+        return advice_on_label(tail, delta, positive=self._amounts[0].min() > 0)
 
     @property
     def stand_ins(self) -> tuple[int, ...]:

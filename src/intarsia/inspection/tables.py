@@ -93,7 +93,7 @@ def _pairs(overlaps: OverlapCounts) -> Table:
 
 def _depths(schema: Schema) -> Table:
     """Return how many samples and features are held by how many clients."""
-    table = new_table("Held by", "clients", "rows", "features")
+    table = new_table("Held by how many", "clients", "rows", "features")
     counts: dict[int, list[int]] = {}
     for position, index in enumerate((schema.samples, schema.features)):
         for cell in index.cells:

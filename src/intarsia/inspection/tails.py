@@ -6,19 +6,21 @@ for a missing value. It is told apart from amounts, of which the logarithm may b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
 from scipy.sparse import issparse
 
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.column_types import LEAST_ROWS
 from intarsia.errors import listed
 
 _FAR: Final = 8.0  # a normal column has 1.7, an exponential one 3.6, one whose logarithm is normal
 # with a deviation of 1, such as many amounts, 6.4
+LABELS_FAR: Final = 5.0  # of labels, whose largest values squares follow most
 _LEAST_ROWS: Final = 50
+LEAST_COUNTS: Final = 5  # different whole numbers that may be seen to be counts of events
 _LEAST_AMOUNTS: Final = 10  # different ones, beside numbers that may stand for a missing value
 _MOST_CODES: Final = 3  # such numbers at one end, as 997, 998 and 999
 _MOST_ROWS: Final = 20_000  # that are looked at
@@ -32,7 +34,7 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     """Return the amounts in a column, (rows,), and what may stand for a missing value.
 
     That are whole numbers at one end, each in several rows, that are farther from the amounts than
-    these are wide; or that alone are below 0.
+    these are wide; or that alone are below 0. The amounts have ten values, or are counts with five.
     """
     known = values[np.isfinite(values)]
     amounts, counts = np.unique(known, return_counts=True)
@@ -40,7 +42,9 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     codes: list[int] = []
     for sign in (1, -1, 1):  # from below, from above, and without what is there once more
         own, repeated = (sign * amounts)[::sign], often[::sign]
-        for many in range(1, min(_MOST_CODES, len(own) - _LEAST_AMOUNTS) + 1):
+        for many in range(1, min(_MOST_CODES, len(own) - LEAST_COUNTS) + 1):
+            if len(own) - many < _LEAST_AMOUNTS and not _are_counts(own[many:] * sign):
+                continue
             gap, width = own[many] - own[many - 1], own[-1] - own[many]
             below = sign > 0 and own[many - 1] < 0 <= own[many]
             if repeated[:many].all() and (gap > width or below):
@@ -51,44 +55,37 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     return known[~np.isin(known, codes)], tuple(sorted(codes))
 
 
-def tail_of(known: Array) -> Tail:
+def _are_counts(values: Array) -> bool:
+    """Return whether different numbers are whole, from 0 or 1 on."""
+    return bool(values.min() in (0, 1) and (values == np.round(values)).all())
+
+
+def tail_of(known: Array, far_from: float = _FAR) -> Tail:
     """Return where amounts, (rows,), have a few values far from the rest.
 
     The way from the median to the 99th hundredth, or to the first, is then more than eight times
-    that between the quartiles: "above" where no value is below 0, so that log(1 + value) exists,
-    else "away".
+    (`far_from`) that between the quartiles: "above" where no value is below 0, so that
+    log(1 + value) exists, else "away".
     """
     if len(known) < _LEAST_ROWS:
         return ""
     near, low, middle, high, far = np.quantile(known, (0.01, 0.25, 0.5, 0.75, 0.99))
-    if not (high > low and max(far - middle, middle - near) > _FAR * (high - low)):
+    if not (high > low and max(far - middle, middle - near) > far_from * (high - low)):
         return ""
     if known.min() < 0:
         return "away"
-    return "above" if far - middle > _FAR * (high - low) else ""
+    return "above" if far - middle > far_from * (high - low) else ""
 
 
 def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
     """Return notes that name the columns of clients' tables with values far from the rest."""
-    found: dict[str, Tail] = {}
-    coded: list[str] = []
-    for client, block in blocks.items():
-        if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
-            continue
-        rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
-        for at, name in enumerate(block.features):
-            amounts, codes = amounts_of(rows[:, at])
-            coded += [f"{code} in {name!r} of {client}" for code in codes]
-            if tail := tail_of(amounts):
-                found[name] = tail
+    found = {
+        name: tail
+        for _, name, values, _ in _columns(blocks)
+        if (tail := tail_of(amounts_of(values)[0]))
+    }
     above, away = ([name for name in found if found[name] == one] for one in ("above", "away"))
     notes = []
-    if coded:
-        more = f" and {len(coded) - 5} more" if len(coded) > 5 else ""
-        notes.append(
-            f"{', '.join(coded[:5])}{more} may stand for a missing value: several rows have it, "
-            "far from all others. If so, add it to the client's missing, as text."
-        )
     if above:
         notes.append(
             f"{listed(above, 5)} {_have(above)} a few values far above the rest. A linear model "
@@ -102,6 +99,75 @@ def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
             "and a most value, or sign(value) · log(1 + |value|) instead; compare the test scores."
         )
     return tuple(notes)
+
+
+def notes_on_label(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:
+    """Return a note where numbers to predict have a few values far from the rest."""
+    held = [one.y for one in blocks.values() if one.y is not None]
+    if labels.task != "regression" or not held:
+        return ()
+    values = np.concatenate(held).astype(np.float64)
+    known = amounts_of(values)[0]
+    zero = float((known == 0).mean()) if len(known) >= _LEAST_ROWS and known.min() >= 0 else 0.0
+    if zero > 0.5 and (known > 0).any():
+        return (
+            f"{100 * zero:.0f} % of the labels {labels.name!r} are 0, and none is below it: "
+            'compare loss = "poisson", which predicts nothing below 0, or predict which are 0.',
+        )
+    tail = tail_of(known, LABELS_FAR)
+    if not tail:
+        return ()
+    low, high = np.quantile(known, (0.25, 0.75))
+    advice = advice_on_label(tail, f"{float(f'{high - low:.1g}'):g}", positive=known.min() > 0)
+    return (f"The label {labels.name!r} has a few values far {advice}",)
+
+
+def advice_on_label(tail: Tail, delta: str, *, positive: bool) -> str:
+    """Return what to compare for labels that have a tail; `positive`: all are above 0."""
+    huber = f'loss = "huber" with huber_delta = {delta}'
+    if tail == "away":
+        return f"from the rest, which squares follow most: compare {huber}."
+    log = "gamma" if positive else "poisson"
+    return (
+        f'above the rest, which squares follow most: compare loss = "{log}", {huber}, or the '
+        f"logarithm of {'' if positive else '1 + '}the label in the table."
+    )
+
+
+def notes_on_stand_ins(
+    blocks: Mapping[ClientId, Block], marks: Mapping[ClientId, Sequence[str]], rows: str = "rows"
+) -> tuple[str, ...]:
+    """Return a note that names the numbers which may stand for a missing value, and their rows.
+
+    `marks` are what stands for one now, by client.
+    """
+    found: list[str] = []
+    codes: dict[ClientId, dict[int, None]] = {}
+    for client, name, values, at in _columns(blocks):
+        for code in amounts_of(values)[1]:
+            many = np.count_nonzero(blocks[client].x[:, at] == code)
+            found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
+            codes.setdefault(client, {})[code] = None
+    if not found:
+        return ()
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    client, own = next(iter(codes.items()))
+    known = [one for one in marks.get(client, ("?",)) if one]
+    texts = ", ".join(f'"{one}"' for one in (*known, *own))
+    return (
+        f"{', '.join(found[:5])}{more} may stand for a missing value, far from all others as it "
+        f"is. If so, add it to the client's missing, as in missing = [{texts}] of {client}.",
+    )
+
+
+def _columns(blocks: Mapping[ClientId, Block]) -> Iterator[tuple[ClientId, str, Array, int]]:
+    """Yield columns of clients' tables of measurements: client, feature, first rows, and place."""
+    for client, block in blocks.items():
+        if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
+            continue
+        rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
+        for at, name in enumerate(block.features):
+            yield client, name, rows[:, at], at
 
 
 def _have(names: Sequence[str]) -> str:

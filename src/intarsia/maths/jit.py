@@ -14,16 +14,18 @@ package's nor the user's, every process compiles anew, and a warning says so onc
 
 from __future__ import annotations
 
+import os
 import warnings
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.extending import intrinsic
 
 _AHEAD = 3  # rows
@@ -145,6 +147,27 @@ def inlined(function: F) -> F:
 def inlined_early(function: F) -> F:
     """Return a compiled function whose code is put in place before types are known."""
     return compiled(function, early=True)
+
+
+def compiling_told(told: Callable[[], object]) -> AbstractContextManager[object]:
+    """Return what calls `told` once, when this process compiles a kernel while it lasts."""
+    return event.install_listener("numba:compile", _OnCompiling(told))
+
+
+class _OnCompiling(event.Listener):
+    """Calls a function when the first kernel is compiled; one that was kept is only loaded."""
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        self._told: Callable[[], object] | None = told
+        self._process = os.getpid()  # and no fork of it, which would say the same once more
+
+    def on_start(self, _: object) -> None:
+        told, self._told = self._told, None
+        if told is not None and os.getpid() == self._process:
+            told()
+
+    def on_end(self, _: object) -> None:
+        """Do nothing."""
 
 
 def cache_folder() -> str | None:

@@ -193,9 +193,9 @@ def summarise(
             f"and {len(classes)} classes; train with the logistic loss on two classes."
         )
     table = _Table(model, loss, classes, dict(units or {}), scorecard)
-    notes = [
-        f"estimates are penalised: regularisation {model.regularisation:g} draws them towards 0."
-    ]
+    own = ", the intercept too" if np.any(table.intercept) else ""
+    drawn = f"regularisation {model.regularisation:g} draws them towards 0{own}"
+    notes = [f"estimates are penalised: {drawn}."]
     zeros = int((table.coef == 0).sum())
     if zeros:
         left = table.coef.size - zeros

@@ -45,6 +45,8 @@ def contribution_picture(found: _Found, path: str | Path) -> Path:
     with its interval of 95 %.
     """
     panels = list(found.left_out)
+    if len(panels) == 3:  # one party has test rows, and the mean over the parties is its own
+        del panels[1]
     panels = panels if len(panels) <= _MOST else panels[-2:]
     across = min(len(panels), _ACROSS)
     down = -(-len(panels) // across)

@@ -16,6 +16,7 @@ from intarsia.reports.contents import Contents
 from intarsia.reports.page import writable
 from intarsia.results.audit import sentences as audit_sentences
 from intarsia.results.comparison import FIGURES, figure_of, number, three_way, value_of
+from intarsia.training.key_meanings import SAID
 
 # and what pages make a link or mathematics of without marks
 _SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&$]|:(?=//)|(?<=www)\.)")
@@ -50,8 +51,11 @@ def _lines(contents: Contents) -> Iterator[str]:
     for key in ("package", "version", "commit", "started"):
         if result.environment.get(key) is not None:
             yield f"- {key.capitalize()}: {_safe(result.environment[key])}"
+    if result.hyperparameters:
+        yield "- Settings of the training, and what each is:"
     for key, value in result.hyperparameters.items():
-        yield f"- {_safe(key)} = {_safe(value)}"
+        meaning = SAID.get(f"{result.algorithm}.{key}") or SAID.get(key)
+        yield f"  - {_safe(key)} = {_safe(value)}" + (f": {_safe(meaning[0])}" if meaning else "")
     yield from _heading("Intended use")
     aim = f"It predicts “{_safe(contents.label)}”" if contents.label else "It predicts its labels"
     named = ", ".join(f"“{_safe(one)}”" for one in contents.classes[:20])

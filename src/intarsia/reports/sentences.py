@@ -11,8 +11,9 @@ from intarsia.reports.contents import Contents
 from intarsia.results.audit import in_words, named, several
 from intarsia.results.comparison import (
     duration,
+    figure_of,
     gap,
-    measure_of,
+    judged_by,
     number,
     percent,
     size,
@@ -74,6 +75,7 @@ def summary(contents: Contents) -> str:
         test = "held-out rows" if contents.held_out else "rows"
         on = f"On {rows}{test}" if rows else f"On the parties' {test}"
         said.append(f"{on} {whose} {_says(score, measure)}{_interval(score, measure)}.")
+        said += _of_the_rare(contents, score) if measure == "AUC" else []
     said += _beside(result, measure)
     seconds = result.seconds.get("training", result.seconds.get("total"))
     rounds = several(result.rounds, "round")
@@ -89,7 +91,7 @@ def headline(result: Result) -> tuple[str, Score | None, str]:
     score, whose = metrics.server, "the federated model"
     if score is None and metrics.clients_mean is not None:
         score, whose = metrics.clients_mean, "the federated models, as the mean of the parties,"
-    return measure_of([score, metrics.clients_mean]), score, whose
+    return judged_by(result), score, whose
 
 
 def shown(value: float | None, measure: str) -> str:
@@ -110,7 +112,22 @@ def _says(score: Score, measure: str) -> str:
     value = shown(value_of(score, measure), measure)
     if measure == "accuracy":
         return f"names the right class in {value} of cases"
-    return f"has an R² of {value}" if measure == "R²" else f"has a mean loss of {value}"
+    if measure == "loss":
+        return f"has a mean loss of {value}"
+    return f"has an {measure} of {value}"
+
+
+def _of_the_rare(contents: Contents, score: Score) -> list[str]:
+    """Return what an AUC means, and why the accuracy stands behind it."""
+    rate, majority = figure_of(score, "base_rate"), figure_of(score, "majority") or 0.0
+    share = f"The commonest class has {percent(majority)} of the rows"
+    if rate is not None and contents.positive:
+        share = f"{percent(rate)} of the rows are “{contents.positive}”"
+    right = "" if score.accuracy is None else f", and {percent(score.accuracy)} are said right"
+    return [
+        "An AUC of 0.5 is chance, and 1 is perfect.",
+        f"{share}{right}, where always naming the commonest class has {percent(majority)} right.",
+    ]
 
 
 def _interval(score: Score, measure: str) -> str:

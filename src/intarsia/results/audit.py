@@ -147,8 +147,10 @@ def sentences(audit: Audit) -> tuple[str, ...]:
     least, most = min(audit.answers.values(), default=0), max(audit.answers.values(), default=0)
     often = several(most, "answer") if least == most else f"{least:,} to {most:,} answers"
     until = "" if audit.checkpoint is None else f" up to its checkpoint of round {audit.checkpoint}"
-    noise = "is not known" if audit.epsilon is None else "is none"
-    noise = f"is that of epsilon {audit.epsilon:g}" if audit.epsilon else noise
+    noise = "the run does not say whether clients added noise" if audit.epsilon is None else ""
+    noise = noise or "clients added no noise to what they sent"
+    if audit.epsilon:
+        noise = f"clients added noise, by differential privacy with epsilon {audit.epsilon:g}"
     beyond = "Nothing crossed"
     if audit.undeclared:
         beyond = f"{several(len(audit.undeclared), 'thing')} crossed, listed below,"
@@ -158,20 +160,19 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"{'' if audit.described else older}.",
         f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
         "sent anything to another.",
-        f"The server wrote {several(len(messages), 'kind')} of messages without totals, which hold "
-        "what it asks for and numbers that it may read; "
+        f"The server sent {several(len(messages), 'kind')} of messages of its own, with what it "
+        "asked for and numbers that it could read; "
         f"each client sent it {often}, with one or a few kinds of values in each.",
-        f"Of single clients the server could read: {_listed(alone)}.",
-        f"Of totals over clients the server read: {_listed(revealed)}.",
-        f"Of single clients the server held and could not read: {_listed(audit.sealed_at_server)}.",
+        f"From single clients the server could read: {_listed(alone)}.",
+        f"Of sums over clients the server read: {_listed(revealed)}.",
+        "From single clients the server held and could not read: "
+        f"{_listed(audit.sealed_at_server)}.",
         f"{_protection(audit)}.",
-        "Of totals clients opened those of rows, columns and models that are theirs too: "
-        f"{_listed(opened)}.",
-        f"Values of single rows that the server could read: {_listed(rows)}; the clients' noise "
-        f"of differential privacy {noise}.",
+        f"Clients read sums of rows, columns and models that are theirs too: {_listed(opened)}.",
+        f"Of single rows the server could read: {_listed(rows)}; {noise}.",
         f"{beyond} that the algorithm does not declare; names of columns, levels of text columns, "
-        f"if any, and ids of rows {IDS.get(audit.ids, 'or pseudonyms')} were public from the "
-        "set-up on.",
+        f"if any, and ids of rows {IDS.get(audit.ids, 'or pseudonyms')} were known to all from the "
+        "start.",
     )
 
 

@@ -295,10 +295,29 @@ def measure_of(scores: Iterable[Score | None]) -> str:
     return "R²" if any(score.r2 is not None for score in known) else "loss"
 
 
+_RARE = 0.2  # share of the rows below which all other classes together are rare
+
+
+def judged_by(result: Result) -> str:
+    """Return what the models of a result are best judged by: `measure_of`, or the AUC.
+
+    It is the AUC where a class is so rare that the accuracy is little but the share of the other.
+    """
+    metrics = result.metrics
+    score = metrics.server or metrics.clients_mean
+    majority = figure_of(score, "majority")
+    if majority is not None and majority > 1 - _RARE and figure_of(score, "auc") is not None:
+        return "AUC"
+    both = (metrics.standalone_mean, metrics.clients_mean, metrics.server, metrics.centralised)
+    return measure_of([*both, *metrics.clients.values(), *metrics.standalone.values()])
+
+
 def value_of(score: Score | None, measure: str) -> float | None:
     """Return one figure of a score."""
     if score is None:
         return None
+    if measure == "AUC":
+        return figure_of(score, "auc")
     return {"accuracy": score.accuracy, "R²": score.r2, "loss": score.loss}[measure]
 
 

@@ -56,7 +56,8 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
     """
     every = result.metrics.server
     confusion = None if every is None or every.figures is None else every.figures.confusion
-    lines = [] if confusion is None else confusion_lines(confusion)
+    lines = _of_the_rare(result)
+    lines += [] if confusion is None else confusion_lines(confusion)
     lines += [
         f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
         f"{WHY[result.finished]}"
@@ -79,6 +80,19 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
     lines += [f"note: {note}" for note in result.notes]
     place = result.folder or folder
     return [*score_tables(result, most), *lines, *([f"folder: {place}"] if place else [])]
+
+
+def _of_the_rare(result: Result) -> list[str]:
+    """Return in a line why the AUC is shown, where it is in the place of the accuracy."""
+    every = result.metrics.server
+    if every is None or every.accuracy is None or figures.judged_by(result) != "AUC":
+        return []
+    right = figures.percent(every.accuracy)
+    majority = figures.figure_of(every, "majority") or 0.0
+    return [
+        f"AUC, not accuracy: the commonest class has {figures.percent(majority)} of the rows, and "
+        f"{right} are said right; an AUC of 0.5 is chance, 1 is perfect"
+    ]
 
 
 def structure_lines(result: Result) -> Iterator[str]:
@@ -104,7 +118,7 @@ def score_tables(result: Result, most: int | None = None) -> list[Table]:
     found = []
     if any(score is not None for score in scores):
         shown = rows if most is None or len(rows) <= most + 2 else [*rows[:most], *rows[-2:]]
-        found.append(three_way_table(result, shown, figures.measure_of(scores)))
+        found.append(three_way_table(result, shown, figures.judged_by(result)))
         if len(shown) < len(rows):
             found[0].caption = f"{len(rows) - len(shown):,} more clients are not listed"
     told = figures.figure_rows(result)

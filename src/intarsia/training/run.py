@@ -27,6 +27,7 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.overlap import missing_percent
+from intarsia.inspection.tails import notes_on_stand_ins
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
@@ -498,6 +499,7 @@ def train_to_end(task: training.Task) -> Outcome:
             "client's scores are of all its own.",
         )
     notes += one_class(every, schema.labels, part)
+    notes += few_of_a_class(every, schema.labels, part)
     description = task.description
     best = state.chosen if description.early_stopping else None
     slow = description.participation == 1 and training.barely_moved(state)
@@ -518,6 +520,24 @@ def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str,
         f"The model says {name!r} of all {every.samples:,} {part} samples: its accuracy is the "
         "share of that class. See the AUC for whether its scores tell the classes apart; with "
         "classes of very different size, another threshold of the score may serve.",
+    )
+
+
+_FEW = 20  # rows of a class, below which its figures are mostly chance
+
+
+def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
+    """Return a note where few of the graded samples are of one of two classes."""
+    counts = None if every is None or every.figures is None else every.figures.confusion
+    if every is None or counts is None or len(counts) != 2:
+        return ()
+    few, name = min(zip(map(sum, counts), labels.classes, strict=True))
+    if few >= _FEW:
+        return ()
+    return (
+        f"{few:,.6g} of the {every.samples:,} {part} samples are {name!r}: the intervals of scores "
+        "are wide. Hold more rows out (split.test), or others (-c split.salt=2), and see how far "
+        "the scores move; more rows help most.",
     )
 
 
@@ -553,6 +573,9 @@ class InThisProcess:
         found = build(description, self.tables, secret, only=self.only)
         self.tables, self.found = None, found
         self.notes, self.truth = found.notes, found.structure
+        if description.dataset is None:
+            marks = {one.name: one.missing for one in description.clients}
+            self.notes += notes_on_stand_ins(found.train, marks, "training rows")
         return found.schema
 
     def check(self, plan: Plan) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from intarsia.core.block import ClientId
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, new_table
 from intarsia.results.comparison import number
-from intarsia.valuation.study import Contribution, Table, Worth
+from intarsia.valuation.study import OTHERS, Contribution, Table, Worth
 
 WORDS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²", "mae": "mean absolute error"}
 _ACROSS = 6  # parties beside each other; more stand below each other
@@ -48,7 +48,10 @@ def _worths(
         table = new_table(title, "to", *(f"of {name}" for name in parties))
         if sums:
             table.add_column("sum", justify="right")
+        only = len(worth) == 3  # one party has test rows, and its line is the mean
         for to, own in worth.items():
+            if to == OTHERS and only:
+                continue
             cells = [_cell(own.get(name)) for name in parties]
             table.add_row(Text(to), *cells, *([_signed(sums[to])] if sums else []))
         return [table]
