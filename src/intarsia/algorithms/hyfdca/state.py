@@ -202,6 +202,7 @@ class Server:
     dealer: newton_shares.Dealer | None = None
     readers: bool = False  # whether one client alone reads each score: False in an earlier version
     weighted: bool = False  # whether rows have weights
+    at_zeros: float = np.inf  # P at zero weights where Newton's method began there; inf: elsewhere
     choice: str = ""  # which method the network chose and why, in a sentence; "": it chose none
 
     retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
