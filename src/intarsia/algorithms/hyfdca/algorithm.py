@@ -241,6 +241,7 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         sparse=server.sparse,
         frame=options.frame,
         rows=_sends_rows(options),
+        grams=server.grams,
         threshold=options.threshold,
         dealer=server.dealer if shared or clients.sealed else None,
         told=server.weighted or server.options.loss == "poisson",
