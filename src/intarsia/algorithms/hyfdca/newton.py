@@ -166,6 +166,7 @@ class Newton:
     eighth_primal: float = np.inf  # and the primal objective
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
+    diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     whole: bool = False  # whether it has more than diagonals: where these take many iterations
@@ -265,6 +266,7 @@ def begin(
         alpha=alpha,
         dual_weights=w,
         dealer=dealer,
+        diagonal=sparse and features > MOST_FEATURES,
         # small, or more exact where sums are in fixed point
         whole=features <= MOST_FEATURES or clients.sealed,
         told=told,
