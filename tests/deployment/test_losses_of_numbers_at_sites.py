@@ -8,7 +8,7 @@ import pytest
 
 import four_sites
 import sites
-from intarsia.algorithms.hyfdca import newton
+from intarsia.algorithms.hyfdca import newton, newton_interior
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import IntarsiaError
@@ -93,6 +93,26 @@ def test_a_path_of_penalties_over_sites_has_the_bits_of_one_place(mode, monkeypa
     ours = running.run(description, out=tmp_path / "one", secrets=secrets)
     assert theirs.certificate == ours.certificate
     assert theirs.metrics == ours.metrics
+
+
+def test_sites_go_to_a_frame_within_the_interior_point_method(monkeypatch, tmp_path):
+    algorithm = {"loss": "huber", "regularisation": 1e-6}
+    description, found = over_sites(tmp_path, algorithm, "plain", 0.5, change=heavy_tails)
+    # as of a wide sparse table
+    begin, drawn, draw = newton.begin, [], newton_interior._draw_frame
+    monkeypatch.setattr(newton, "MOST_FEATURES", 3)
+    monkeypatch.setattr(newton, "begin", lambda *a, **terms: begin(*a, **terms | {"sparse": True}))
+    monkeypatch.setattr(newton_interior, "_MANY", 2)
+    monkeypatch.setattr(
+        newton_interior,
+        "_draw_frame",
+        lambda state, *more: drawn.append(state) or draw(state, *more),
+    )
+    theirs = run_over(description, found, tmp_path / "sites")
+    assert [type(state) for state in drawn] == [newton_interior.InteriorPoint]
+    assert theirs.certificate.gap_relative <= 1e-7
+    ours = running.run(description, out=tmp_path / "one")
+    assert theirs.certificate.primal == pytest.approx(ours.certificate.primal, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -486,7 +486,7 @@ def test_a_table_is_predicted_and_scored_on_the_scale_of_the_means(tmp_path):
 def huber_run(x, y, mode, **options):
     """Return R² on the table of a run with Huber's loss, and the notes that name `huber_delta`."""
     given = {"regularisation": 1e-3, "task": "regression", "test": 0, "yardsticks": False}
-    run = {"tables": frames(x, y), "id": "id", "label": "y", "privacy": mode, **given, **options}
+    run = {"tables": frames(x, y), "id": "id", "label": "y", "privacy": mode} | given | options
     result = intarsia.run(loss="huber", tolerance=1e-6, **run)
     data = pd.DataFrame(x, columns=list("abcd"))
     notes = [note for note in result.notes if "huber_delta" in note]
@@ -510,6 +510,24 @@ def test_a_note_tells_a_delta_far_below_the_errors_and_the_one_to_set(shift, mod
     truth = HuberRegressor(alpha=0.0, max_iter=1000).fit(x, y).score(x, y)
     assert found == pytest.approx(truth, abs=0.005)
     assert found > 0.9
+
+
+# the penalty takes 0.97 and 0.02 of what the losses fall by, and with the elastic net all of it
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        ({"regularisation": 1e-3}, True),
+        ({"regularisation": 1e-5}, False),
+        ({"regularisation": 100.0, "l1_ratio": 0.9}, True),
+    ],
+)
+def test_a_delta_far_below_the_errors_has_a_note_where_the_penalty_holds_the_weights(options, held):
+    rng = np.random.default_rng(13)
+    x = rng.normal(size=(200, 4))
+    y = 2000 + 400 * (x @ [1.0, -0.5, 0.8, 0.3] + 0.3 * rng.normal(size=200))
+    found, notes = huber_run(x, y, "plain", **options)
+    assert bool(notes) == held
+    assert (found < 0.9) == held
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])

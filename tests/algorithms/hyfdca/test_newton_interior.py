@@ -233,6 +233,65 @@ def test_smoothing_goes_on_near_the_optimum_and_where_rows_fit_no_frame():
         assert newton._check_progress(short, clients).stalled is leaves
 
 
+def sparse_levels(samples, levels, categories, power):
+    """Return three numeric columns and categories of many levels, sparse, and labels."""
+    rng = np.random.default_rng(0)
+    chance = np.arange(1, levels + 1) ** -power
+    numeric = rng.standard_normal((samples, 3))
+    score = numeric @ np.array([1.0, -0.7, 0.4]) + rng.logistic(size=samples)
+    parts = [numeric]
+    for _ in range(categories):
+        level = rng.choice(levels, samples, p=chance / chance.sum())
+        score += rng.standard_normal(levels)[level]
+        parts.append(np.eye(levels)[level])
+    x = np.hstack(parts)
+    return x[:, x.any(axis=0)], np.where(score > np.quantile(score, 0.7), 1.0, -1.0)
+
+
+# 924 and 360 MB, 297 and 544 exchanges in a frame at once; the second by conjugate gradients alone
+# 1094 exchanges
+@pytest.mark.parametrize(
+    ("levels", "categories", "power", "framed", "megabytes", "exchanges"),
+    [(1300, 1, 0.5, False, 30, 590), (250, 3, 1.3, True, 250, 1000)],
+)
+def test_rows_of_sparse_tables_go_in_a_frame_where_iterations_are_many(
+    levels, categories, power, framed, megabytes, exchanges
+):
+    x, y = sparse_levels(2000, levels, categories, power)
+    assert x.shape[1] > newton.MOST_FEATURES
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-6)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+    conclusion = train(HYFDCA, engine, server, 60, tolerance=1e-6)
+    assert conclusion.info.phase == "interior point"
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+    traffic = engine.books.traffic
+    assert ("SmallSystem" in traffic.down) == framed
+    assert traffic.exchanges < exchanges
+    assert sum(traffic.up.values()) + sum(traffic.down.values()) < megabytes * 1e6
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_the_phase_goes_on_from_its_point_when_it_goes_to_a_frame(monkeypatch, loss):
+    monkeypatch.setattr(newton, "MOST_FEATURES", 5)
+    at_once(monkeypatch)
+    x, y = uneven(150, 8)
+    found = []
+    for many in (-1, 10**6):
+        monkeypatch.setattr(newton_interior, "_MANY", many)
+        options = HyFDCA(loss=loss, regularisation=1e-5)
+        engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+        for number in (1, 2):
+            engine.begin_round(number)
+            server, info = HYFDCA.round(server, engine, engine.key())
+            found.append((info.primal, info.dual, server.phase.products))
+            assert server.phase.framed is (many < 0)
+    # the first round ends at one point; the second has exact directions, or nearly
+    for one, other in zip(found[0], found[2], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert found[1][0] == pytest.approx(found[3][0], rel=0.3)
+
+
 @pytest.mark.slow
 def test_where_smoothing_ends_far_away_the_phase_begins_from_zeros():
     """Rare levels and λ 1e-7: Newton's method hands over at a gap of ten thousands."""

@@ -77,8 +77,9 @@ _PHASES: Mapping[type, Any] = MappingProxyType(
 # Losses for which Newton's method in the dual is not made: one kink off 0, or steep exponentials.
 _PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
 
-# Huber's δ is far below the errors where fewer samples are within it and their mean is larger
-_FEW_WITHIN, _TIMES_DELTA = 0.1, 5.0
+# Huber's δ is far below the errors where fewer samples are within it and their mean is larger; it
+# matters where the penalty's slope takes more of what the losses fall by from zero weights
+_FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
 
 
 @dataclass(frozen=True)
@@ -240,10 +241,13 @@ def _begin_newton(server: Server, clients: fl.Clients, *, warm: bool) -> Server:
         sparse=server.sparse,
         frame=options.frame,
         rows=_sends_rows(options),
+        grams=server.grams,
         threshold=options.threshold,
         dealer=server.dealer if shared or clients.sealed else None,
         told=server.weighted or server.options.loss == "poisson",
     )
+    if not warm:
+        server = replace(server, at_zeros=float(phase.model_primal.sum()))
     return replace(server, phase=phase)
 
 
@@ -291,9 +295,11 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
 
 
 def _small_delta(server: Server, final: fl.FinalResult) -> tuple[str, ...]:
-    """Return a note where Huber's δ is far below the errors of a model that is near its optimum.
+    """Return a note where Huber's δ is far below the errors and the penalty holds the weights.
 
-    The loss of an error e beyond δ is δe - δ²/2, so the mean of losses tells that of errors.
+    The loss of an error e beyond δ is δe - δ²/2, so the mean of losses tells that of errors. From
+    w = 0 to the optimum the losses fall by w·∂penalty(w) or more, as they are convex. They fall by
+    no more where no error changes its sign: the penalty alone then ends the fit.
     """
     options, phase, info = server.options, server.phase, final.info
     if not isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
@@ -304,16 +310,17 @@ def _small_delta(server: Server, final: fl.FinalResult) -> tuple[str, ...]:
     weights, delta = final.weights, options.huber_delta
     assert weights is not None
     assert info.primal is not None
-    penalty = options.ridge * (weights**2).sum() / 2
-    penalty += options.regularisation * options.l1_ratio * np.abs(weights).sum()
-    error = (info.primal - penalty) / delta + delta / 2
-    if error <= _TIMES_DELTA * delta:
+    half = options.ridge * (weights**2).sum() / 2
+    slope = 2 * half + options.regularisation * options.l1_ratio * np.abs(weights).sum()
+    loss = info.primal - (slope - half)
+    error = loss / delta + delta / 2
+    if error <= _TIMES_DELTA * delta or slope < _HELD * (server.at_zeros - loss):
         return ()
     told = f"{float(f'{error:.2g}'):g}"
     return (
         f"The mean training error is about {told}, and algorithm.huber_delta = {delta:g}, in the "
         "same unit, is so far below it that errors count by little more than their sign and the "
-        f"penalty may hold all weights near 0; set huber_delta = {told}, and where labels vary by "
+        f"penalty holds the weights near 0; set huber_delta = {told}, and where labels vary by "
         "much less than that, subtract a usual label from them first.",
     )
 

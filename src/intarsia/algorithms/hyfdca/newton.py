@@ -20,8 +20,8 @@ round is one Newton step:
    - more: by conjugate gradients on a sample of F (on F in sparse tables, and of losses whose
      curvature jumps in wide ones), preconditioned by the diagonals of each feature cell's own
      Gram matrix of it; where these take many iterations by the whole (in cells of at most 2048
-     features). A sample is taken with a probability in proportion to its curvature times its
-     squared norm
+     features), once iterations sent as much as that takes. A sample is taken with a probability in
+     proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
@@ -166,10 +166,13 @@ class Newton:
     eighth_primal: float = np.inf  # and the primal objective
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
+    diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
     whole: bool = False  # whether it has more than diagonals: where these take many iterations
     iterations: int = 0  # of conjugate gradients after the last renewal
+    since: int = 0  # all of them since whole Gram matrices were sent, or from the start
+    grams: float = 0.0  # how many send as much as these
     single: bool = True  # whether they may go in single precision
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α) with the model's regularisation
@@ -210,6 +213,7 @@ def begin(
     sparse: bool,
     frame: bool = True,
     rows: bool = False,
+    grams: float = 0.0,
     dealer: Dealer | None = None,
     told: bool = False,
     threshold: float = 0.0,
@@ -262,10 +266,12 @@ def begin(
         alpha=alpha,
         dual_weights=w,
         dealer=dealer,
+        diagonal=sparse and features > MOST_FEATURES,
         # small, or more exact where sums are in fixed point
         whole=features <= MOST_FEATURES or clients.sealed,
         told=told,
         threshold=threshold,
+        grams=0.0 if loss in losses.SMOOTHED or clients.sealed else grams,
         leaves=loss in losses.SMOOTHED and wide and rows and not (clients.sealed or threshold),
         drift=np.zeros(outputs),
     )
@@ -303,13 +309,17 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
             residual=_COARSE if newton.gap.max() > _FAR else _FINE,
             single=newton.single,
         )
-        newton = evolve(newton, single=newton.single and used < MOST)
-        if used >= FEW and not newton.whole:
+        sent = newton.gram is not None
+        since = used + (0 if sent and newton.whole else newton.since)
+        newton = evolve(newton, single=newton.single and used < MOST, since=since)
+        pays = since >= newton.grams  # whole Gram matrices are no more than was sent without
+        if used >= FEW and pays and not newton.whole:
             newton = evolve(newton, whole=True, refresh=True)
-        elif newton.gram is not None:
+        elif sent:
             newton = evolve(newton, iterations=used, refresh=False)
         else:
-            newton = evolve(newton, refresh=newton.refresh or used > 1.3 * newton.iterations + 3)
+            worse = used > 1.3 * newton.iterations + 3 and (pays or not newton.whole)
+            newton = evolve(newton, refresh=newton.refresh or worse)
     # step 2: line search
     elastic = newton.threshold > 0
     length, bend = line_search(

@@ -386,8 +386,9 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         If the frame of a shared system has another size than the client's index sets give, or the
         elastic net begins elsewhere than at zeros.
     """
-    if message.w is None:  # for a frame in the interior point phase
-        before, w, implied = before.before, before.w, before.implied
+    inner = None
+    if message.w is None:  # for a frame in the interior point phase, from its duals where it began
+        before, w, implied, inner = before.before, before.w, before.implied, before.inner
     else:
         w = implied = message.w
     samples, features = block.shape
@@ -445,6 +446,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         preconditioner=np.zeros((outputs, 0, features)),
         shared=message.shared,
         threshold=threshold,
+        inner=inner,
     )
     squares = None
     if message.frame:

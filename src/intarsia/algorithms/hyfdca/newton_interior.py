@@ -13,7 +13,9 @@ The server sees scalars only. A round is one step of Mehrotra's method:
 
 1. first direction, to μ = 0: solve (λI + 1/N Xᵀ h X) d = λ(w(α) - w) + 1/N Xᵀ a, with the aim
    a = s h (r - κβ + b/p - c/m), exactly in the frame of `newton` or by conjugate gradients. They
-   end where the gap that is left for their residual ρ, ‖ρ‖²/(2λ), is less than the barrier leaves
+   end where the gap that is left for their residual ρ, ‖ρ‖²/(2λ), is less than the barrier leaves.
+   Wide sparse tables, whose rows in a frame are dense, begin with these, preconditioned by
+   diagonals, and go to a frame after a round with many iterations
 2. how far it is from the boundary, and Σ (pu + mv) on the way: the new barrier
 3. second direction, with the barrier and what the products of the first steps add in the targets
 4. how far that is from the boundary; new scores and duals at the one client that reads a sample's
@@ -70,6 +72,7 @@ _MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
 _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
 _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
+_MANY = 16  # iterations of a round beyond which exact solves take far fewer exchanges
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 # steps that clients tell to be too far or not, few so that they tell little: fine towards 1
 _STEPS = np.concatenate(
@@ -98,6 +101,9 @@ class InteriorPoint:
     curved: float = np.inf  # samples with curvature where the phase began; inf: not known
     steps: int = 0
     still: int = 0  # short steps, one after another
+    diagonal: bool = False  # whether diagonals of Gram matrices do
+    waits: bool = False  # whether rows go in a frame once there are many iterations
+    features: int = 0
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
@@ -141,6 +147,7 @@ class CountInside:
     keep: Array | None = None  # as in StepInside
     framed: bool = False
     gram: bool = False
+    whole: bool = True  # whether Gram matrices have more than diagonals
 
 
 @fl.describe(
@@ -340,7 +347,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
     if message.framed:
         rows, counts = project_new(point, block, selected)
     if message.gram:
-        cells = {"height": point.before.gram_height, "samples": point.samples}
+        height = point.before.gram_height if message.whole else 1
+        cells = {"height": height, "samples": point.samples}
         gram = cell_grams(block.x, selected, point.curvature, point.feature_cells, **cells)
     return point, CountedInside(pull, change, gram, rows, counts)
 
@@ -374,7 +382,8 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
 
     `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
     """
-    framed = newton.framed or (frame and fits_frame(newton.samples, newton.features))
+    fits = frame and fits_frame(newton.samples, newton.features)
+    framed = newton.framed or (fits and not newton.diagonal)
     if framed:
         _draw_frame(newton, clients)
     zeros = np.zeros_like(newton.primal)
@@ -389,6 +398,9 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         primal=newton.primal,
         dual=newton.dual,
         curved=newton.curved,
+        diagonal=newton.diagonal,
+        waits=fits and not framed,
+        features=newton.features,
         alpha=newton.alpha,
         dual_weights=newton.dual_weights,
     )
@@ -408,15 +420,15 @@ def fits_frame(samples: int, features: int) -> bool:
     return features <= MOST_FEATURES and features * samples <= _MOST_VALUES
 
 
-def _draw_frame(newton: Any, clients: fl.Clients) -> None:
+def _draw_frame(state: Any, clients: fl.Clients) -> None:
     """Let the clients go to a frame that the owners of each feature know, at the present point."""
-    size = math.ceil(_FRAME * newton.features)
-    start = Start(alpha=newton.alpha, w=None, warm=True, frame=size)
+    size = math.ceil(_FRAME * state.features)
+    start = Start(alpha=state.alpha, w=None, warm=True, frame=size)
     drawn = clients.sum(enter, start)
     own = OwnFrame(drawn.frame, drawn.squares)
     clients.ask(keep_frame, own)
     scores = clients.sum(own_scores, Refresh(z=None))
-    clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=scores.z)))
+    clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=scores.z)))
 
 
 def step(
@@ -424,7 +436,7 @@ def step(
 ) -> tuple[InteriorPoint, fl.RoundMetrics]:
     """Take one step; return the state and the certificate at the new point."""
     # step 1: first direction
-    found = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
+    found, used = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
     # step 2: the barrier that it can get to
     reached, products = _reach(clients, state.labelled, found, second=False)
     after = products[:, 0] + reached * (products[:, 1] + reached * products[:, 2])
@@ -440,22 +452,30 @@ def step(
     measured = clients.sum(measure_inside, measure)
     state = fl.evolve(state, gram=None)
     enough = _SECOND * state.products * np.maximum(share, _LEAST_RESIDUAL)
-    found = _solve(state, clients, measured.gradient, enough, multiply_second)
+    found, more = _solve(state, clients, measured.gradient, enough, multiply_second)
     length, _ = _reach(clients, state.labelled, found, second=True)
     # steps 4 and 5
     state = _at(state, clients, length, np.zeros_like(length))
     still = state.still + 1 if length.max() < _STEPS[1] else 0
     state = fl.evolve(state, steps=state.steps + 1, still=still)
+    if state.waits and used + more > _MANY:
+        # it goes on at this point
+        _draw_frame(state, clients)
+        state = fl.evolve(state, waits=False, framed=True)
+        state = _at(state, clients, np.zeros_like(length), np.zeros_like(length))
     return state, info(state)
 
 
 def _solve(
     state: InteriorPoint, clients: fl.Clients, gradient: Any, enough: Array, by: fl.ClientFunction
-) -> Any:
-    """Find a direction; return its scores, sealed. `enough` is the gap that may be left."""
+) -> tuple[Any, int]:
+    """Find a direction; return its scores, sealed, and iterations.
+
+    `enough` is the gap that may be left.
+    """
     if state.framed:
-        return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by).z
-    products, _ = multiply_conjugate(
+        return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by).z, 0
+    products, used = multiply_conjugate(
         clients,
         state.gram,
         samples=state.samples,
@@ -465,7 +485,7 @@ def _solve(
         most=state.most,
         by=by,
     )
-    return products.z
+    return products.z, used
 
 
 def _reach(
@@ -500,6 +520,7 @@ def _at(
         keep=keep,
         framed=state.framed,
         gram=not state.framed,
+        whole=not state.diagonal,
     )
     counted = clients.sum(count_inside, count)
     dual_weights = state.dual_weights + counted.w

@@ -202,6 +202,8 @@ class Server:
     dealer: newton_shares.Dealer | None = None
     readers: bool = False  # whether one client alone reads each score: False in an earlier version
     weighted: bool = False  # whether rows have weights
+    at_zeros: float = np.inf  # P at zero weights where Newton's method began there; inf: elsewhere
+    grams: float = 0.0  # iterations of conjugate gradients that send as much as Gram matrices
     choice: str = ""  # which method the network chose and why, in a sentence; "": it chose none
 
     retired: ClassVar[frozenset[str]] = frozenset({"shared_labels"})
@@ -266,7 +268,17 @@ def init_server(options: HyFDCA, schema: Schema) -> Server:
         ),
         readers=True,
         weighted=schema.labels.weighted,
+        grams=_cost_of_grams(schema),
     )
+
+
+def _cost_of_grams(schema: Schema) -> float:
+    """Return how many iterations of conjugate gradients send as much as Gram matrices do."""
+    rows, columns = (
+        sum(len(index.own(name)) for name in schema.clients)
+        for index in (schema.samples, schema.features)
+    )
+    return newton_client.height(schema.features.cells) * columns / (rows + columns)
 
 
 def _shares(options: HyFDCA, schema: Schema) -> bool:
