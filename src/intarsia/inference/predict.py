@@ -29,9 +29,10 @@ from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.text_tables import without_formula
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
-from intarsia.data.source import Source
+from intarsia.data.source import Format, Source
 from intarsia.data.table import RARE, Table
 from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.experiment.feature_dictionary import Dictionary
 from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
 from intarsia.maths.figures import CROSS_ENTROPY
@@ -154,32 +155,121 @@ def predict(
         return predict(*(later[client], table, id, client, missing), **how)
     if client is not None:
         _check_client(folder, found_model, client, later)
+    header = _read_header(folder, table, client, decimal)
+    names = [*header.column_of]
+    of_all = isinstance(found_model, LinearClassifier | LinearRegressor)
+    alike = header.trained or header.alike
+    model, owner, taken = _estimator(found_model, table, names, client, later, alike)
+    if of_all:
+        owner = header.reader or header.guessed  # whose table it is like
+        if header.guessed is not None:
+            taken = (_note_guessed(header.guessed, "its file's name"),)
+    settings = new_table.table_settings(folder, owner)
+    settings = new_table.written_with(new_table.read_as_utf8(table, settings, header.kind), decimal)
+    known, levels, left = _known_columns(folder, table, header, model, id)
+    rest = [name for name in names if name not in known]
+    id = new_table.id_of(table, header.kind, id, rest, settings.ids)
+    label = _label_of(header.kind, names, known, id, settings)
+    source = Source(
+        name="table",
+        path=str(table),
+        format=header.kind,
+        separator=header.separator,
+        id=id,
+        label=label,
+        label_map={} if label is None else settings.label_map,
+        features=tuple(header.column_of.get(name, name) for name in known),
+        exclude=tuple(
+            name for name in new_table.columns_of_labels(header.kind) if name not in known
+        ),
+        categorical=tuple(header.column_of.get(name, name) for name in levels),
+        missing=(*settings.missing, *missing),
+        **settings.reading,
+    )
+    with _advice_to_name_a_client(folder, None if header.guessed == owner else owner):
+        found = new_table.read_table(source)
+        found = new_table.translated(found, header.dictionary, header.units)
+    block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
+    if header.kind == "libsvm":
+        block = _with_zeros(block, [str(name) for name in model.feature_names_in_], _centres(model))
+        known = [*known, *block.features[len(known) :]]
+    ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
+    aside = [name for name in names if name in left]
+    kept = [name for name in names if name not in left]
+    notes = (
+        *taken,
+        *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
+        *new_table.trained_on(table, header.trained),
+        *_notes(_means_of(model), model.levels_, kept, known, levels, block, id, settings),
+        *((f"Left aside, as in training: {_list_names(aside)}.",) if aside else ()),
+        *_counted_as_rest(found, levels),
+        *_far_from_training(model, block),
+    )
+    advice = ""
+    if owner is None and new_table.labels_mapped(folder):
+        advice = "; name the client whose label_map says what they mean (--client)"
+    truth = None if label is None else found.labels
+    if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
+        values = model.predict(block)
+        made = Predictions(ids, values, None, None, notes)
+        if isinstance(model, LinearRegressor):
+            values = model.linear_predictor(block)
+        return _scored(made, truth, settings, model, block, np.atleast_2d(values))
+    scores = np.atleast_2d(model.decision_function(block).T)
+    made = from_scores(model, scores, ids, notes)
+    return _scored(made, truth, settings, model, block, scores, advice)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What is known of a table by its header, and as whose table it is read."""
+
+    trained: ClientId | None  # with whose table, this very file, the run was trained
+    alike: ClientId | None  # whose file has its name, where none is named
+    reader: ClientId | None  # as whose it is read: who is named, or `trained`
+    guessed: ClientId | None  # as whose it is read for its name alone, where that matters
+    kind: Format
+    separator: str | None
+    column_of: Mapping[str, str]  # by the feature that it is
+    dictionary: Dictionary
+    units: Mapping[str, str]
+
+
+def _read_header(
+    folder: Path, table: Path, client: ClientId | None, decimal: str | None
+) -> _Header:
+    """Return what a table's header says; a party's columns may have other names than features."""
     trained = new_table.owner_of(folder, table)
     alike = new_table.like_of(folder, table) if client is None and trained is None else None
-    reader = trained if client is None else client  # as whose table it is read
+    reader = trained if client is None else client
     differ = new_table.reading_differs(folder, ("encoding", *new_table.WRITTEN_BY))
     guessed = alike if reader is None and differ else None
-    header = new_table.table_settings(folder, reader or guessed)
-    kind = new_table.check_table(table, header)
-    header = new_table.written_with(new_table.read_as_utf8(table, header, kind), decimal)
+    settings = new_table.table_settings(folder, reader or guessed)
+    kind = new_table.check_table(table, settings)
+    settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
     with _advice_to_name_a_client(folder, reader):
-        columns = new_table.column_names(table, header, kind)
-    # a party's columns may have other names than the features that they are
+        columns = new_table.column_names(table, settings, kind)
     dictionary, units = new_table.dictionary_of(folder, reader or guessed)
     column_of = {dictionary.column("", name, {}).feature: name for name in columns}
-    names = [*column_of]
-    model, owner, taken = _estimator(found_model, table, names, client, later, trained or alike)
-    if isinstance(found_model, LinearClassifier | LinearRegressor):
-        owner = reader or guessed  # whose table it is like
-        if guessed is not None:
-            taken = (_note_guessed(guessed, "its file's name"),)
-    settings = new_table.table_settings(folder, owner)
-    settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
+    separator = new_table.separator_of(table, settings, kind)
+    return _Header(trained, alike, reader, guessed, kind, separator, column_of, dictionary, units)
+
+
+def _known_columns(
+    folder: Path,
+    table: Path,
+    header: _Header,
+    model: LinearModel | ClientNetwork,
+    id: str | None,
+) -> tuple[list[str], dict[str, tuple[str, ...]], set[str]]:
+    """Return a table's columns that a model knows, with levels, and those left out in training."""
+    names = [*header.column_of]
     features = [str(name) for name in model.feature_names_in_]
     known, levels = known_columns_of(features, names, model.levels_)
     # what that client left out in training, however it is called, is no feature
-    left = {*new_table.table_settings(folder, reader or guessed).exclude} - {*known}
-    if kind in NAMED:
+    settings = new_table.table_settings(folder, header.reader or header.guessed)
+    left = {*settings.exclude} - {*known}
+    if header.kind in NAMED:
         own_names = [name for name in names if name != id and name not in left]
         try:
             check_names(str(table), own_names, features, model.levels_)
@@ -190,60 +280,9 @@ def predict(
             f"{table} has the columns {listed(names)} but the model knows "
             f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
-    if id is not None and id not in names and kind in NAMED:
+    if id is not None and id not in names and header.kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
-    id = new_table.id_of(
-        table, kind, id, [name for name in names if name not in known], settings.ids
-    )
-    label = _label_of(kind, names, known, id, settings)
-    source = Source(
-        name="table",
-        path=str(table),
-        format=kind,
-        separator=new_table.separator_of(table, header, kind),
-        id=id,
-        label=label,
-        label_map={} if label is None else settings.label_map,
-        features=tuple(column_of.get(name, name) for name in known),
-        exclude=tuple(name for name in new_table.columns_of_labels(kind) if name not in known),
-        categorical=tuple(column_of.get(name, name) for name in levels),
-        missing=(*settings.missing, *missing),
-        **settings.reading,
-    )
-    with _advice_to_name_a_client(folder, None if guessed == owner else owner):
-        found = new_table.translated(new_table.read_table(source), dictionary, units)
-    truth = None if label is None else found.labels
-    advice = ""
-    if owner is None and new_table.labels_mapped(folder):
-        advice = "; name the client whose label_map says what they mean (--client)"
-    block = encode_known(replace(found, labels=None), levels, f"{table}: column ")
-    if kind == "libsvm":
-        block = _with_zeros(block, features, _centres(model))
-    ids = found.samples.tolist() if id is not None else range(1, len(found.samples) + 1)
-    own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
-    means = dict(zip(features, own.tolist(), strict=True))
-    known = [*known, *block.features[len(known) :]] if kind == "libsvm" else known
-    rest = [name for name in names if name not in left]
-    notes = _notes(means, model.levels_, rest, known, levels, block, id, settings)
-    if aside := [name for name in names if name in left]:
-        notes = (*notes, f"Left aside, as in training: {_list_names(aside)}.")
-    notes = (
-        *taken,
-        *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
-        *new_table.trained_on(table, trained),
-        *notes,
-        *_counted_as_rest(found, levels),
-        *_far_from_training(model, block),
-    )
-    if len(getattr(model, "classes_", ())) == 0:  # numbers to predict
-        values = model.predict(block)
-        made = Predictions(ids, values, None, None, notes)
-        if isinstance(model, LinearRegressor):
-            values = model.linear_predictor(block)
-        return _scored(made, truth, settings, model, block, np.atleast_2d(values))
-    scores = np.atleast_2d(model.decision_function(block).T)
-    made = from_scores(model, scores, ids, notes)
-    return _scored(made, truth, settings, model, block, scores, advice)
+    return known, levels, left
 
 
 def _check_client(
@@ -486,6 +525,12 @@ def _columns_of(features: Sequence[str], recorded: Levels, names: Sequence[str] 
     column = {f"{name}={level}": name for one in coded for name in one for level in one[name]}
     column.update({name: name for name in known if name not in levels})
     return list(dict.fromkeys(column.get(name, name) for name in features))
+
+
+def _means_of(model: LinearModel | ClientNetwork) -> dict[str, float]:
+    """Return the features' means over the training samples."""
+    own = model.means_ if isinstance(model, LinearClassifier | LinearRegressor) else model.means
+    return dict(zip((str(one) for one in model.feature_names_in_), own.tolist(), strict=True))
 
 
 def _notes(
