@@ -394,6 +394,12 @@ MUTATIONS = [
             POLICY,
         ),
         (
+            "grades of as many rows that count as the owner asks for",
+            "check_graded(self._settings.policy, part, rows)",
+            "pass",
+            POLICY,
+        ),
+        (
             "a forbidden algorithm by its name",
             'check_algorithm(settings.policy, str(dict(tree.get("algorithm") or {}).get("name")))',
             "pass",
@@ -1309,7 +1315,7 @@ MUTATIONS = [
             'together="present",',
             ROWS_BY_GRADES,
         ),
-        ("few rows at the client", "if not _enough(held, least):", "if False:", GRADES),
+        ("few rows at the client", "if not _enough(held):", "if False:", GRADES),
         (
             "few rows at the server",
             "if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",
