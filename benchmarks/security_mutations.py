@@ -957,6 +957,10 @@ MUTATIONS = [
         ("kits: certificates so far", "began <= self._known", "began < self._known", REVOKED),
     ),
     *_of(
+        "deployment/operations/metrics.py",
+        ("metrics: who asks stays", "self._answered.append(request)", "pass", METRICS),
+    ),
+    *_of(
         "cli/federation.py",
         ("kits: where metrics are", '= "127.0.0.1",', '= "0.0.0.0",', METRICS),
     ),
