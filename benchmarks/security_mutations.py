@@ -154,6 +154,11 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "algorithms/hyfdca/algorithm.py",
+        ("objectives of HyFDCA", "each_round=_OBJECTIVES.get(name, 0),", "", OBJECTIVES),
+        ("ascents of HyFDCA", 'each_round_times=_TIMES.get(name, ""),', "", OBJECTIVES),
+    ),
+    *_of(
         "algorithms/hyfdca/dual_ascent.py",
         ("lengths of others' rows told", "untold = shared and not wide", "untold = False", SYSTEM),
         (

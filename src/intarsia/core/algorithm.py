@@ -687,9 +687,10 @@ class Sends:
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models
     most: int = 0
-    # whether it tells the objective on training rows, which a run asks for after a round and at its
-    # end: it has no more different replies of one client than that
-    each_round: bool = False
+    # how many times in a round it tells the objective on training rows, at most, 0: any number. A
+    # run has no more different replies of one client than that, and two at its end
+    each_round: int = 0
+    each_round_times: str = ""  # the hyperparameter that this number is for each of
     # of how many models at most a run has such replies, those of all functions of the part together
     # that say so: of a state, and of totals that the message holds; 0: any number
     models: int = 0

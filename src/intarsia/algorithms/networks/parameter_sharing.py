@@ -474,7 +474,7 @@ def network_algorithm(
     if training is not None:
         sends = (*fl.sums(send_start), *fl.sums(training, pooled=shares), *sends)
     sends = (*sends, *fl.asks(*(one for one in (alone, personalise) if one is not None)))
-    loss = fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=True)
+    loss = fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=1)
     in_a_round: dict[str, Any] = {"training": training, "alone": alone}
     last: dict[str, Any] = {"personalise": personalise}
     return fl.Algorithm(
