@@ -30,6 +30,7 @@ from intarsia.errors import AlgorithmError, FederationError, KeyMaterialError, n
 T = TypeVar("T")
 Part = Literal["train", "validation", "test"]  # of a client's rows
 _WORDS: Final = "__contents__"  # of a reply's class: what its fields hold
+_MODELS: Final = "__models__"  # of a class of messages: which fields hold one
 
 
 class Layout(Enum):
@@ -554,6 +555,22 @@ def contents(reply: type) -> Mapping[str, str]:
     """Return in words what the fields of a reply hold; {} where it was not described."""
     words: Mapping[str, str] = getattr(reply, _WORDS, {})
     return words
+
+
+def holds_model(*fields: str) -> Callable[[type[T]], type[T]]:
+    """Say of which fields of a message that they hold a model, sealed or in the clear."""
+
+    def marked(kind: type[T]) -> type[T]:
+        setattr(kind, _MODELS, fields)
+        return kind
+
+    return marked
+
+
+def models_in(message: type) -> tuple[str, ...]:
+    """Return which fields of a message hold a model."""
+    fields: tuple[str, ...] = getattr(message, _MODELS, ())
+    return fields
 
 
 @dataclass(frozen=True)

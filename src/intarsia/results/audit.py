@@ -49,6 +49,7 @@ _PROTECTION = {
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _OWN_ENTRIES = "none: the total is for the owners of its entries"
+MODEL = "the model's parameters, readable by the server"
 MASKS = "random masks that only keys of clients take off"
 _TRUST = {
     "pairs": "; masks of pairs of clients cancel only in the sum",
@@ -140,6 +141,8 @@ def sentences(audit: Audit) -> tuple[str, ...]:
     alone = [one for one in sent if one.readable]
     revealed = [one for one in server if one.how == "revealed"]
     opened = [one for one in clients if one.how != "message"]
+    told = [one for one in clients if one.how == "message" and one.contents]
+    among = f", among them {_listed(told)}" if told else ""
     messages = {one.what.split(".")[0] for one in clients if one.how == "message"}
     kinds = {one.contents or one.what for one in sent}
     of_rows = {one.what for one in sent if one.values in {_OF[layout] for layout in BY_ROW}}
@@ -159,7 +162,7 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
         "sent anything to another.",
         f"The server wrote {several(len(messages), 'kind')} of messages without totals, which hold "
-        "what it asks for and numbers that it may read; "
+        f"what it asks for and numbers that it may read{among}; "
         f"each client sent it {often}, with one or a few kinds of values in each.",
         f"Of single clients the server could read: {_listed(alone)}.",
         f"Of totals over clients the server read: {_listed(revealed)}.",
@@ -405,7 +408,8 @@ def _exchange(
         what, protection = f"{one['message']}.{name}", "none: the server wrote it"
         of = ("client", "message", function, what)
         got = rest.get(name, clients)
-        yield AuditLine(*of, "what the server sends", True, protection, times, got)
+        said = MODEL if name in one.get("models", ()) else ""
+        yield AuditLine(*of, "what the server sends", True, protection, times, got, said)
     for name, origin in one["opened"].items():
         of = ("client", "total", function, f"{one['message']}.{name}")
         values, got = (

@@ -71,6 +71,7 @@ class Client:
     own: Arrays = field(default_factory=dict[str, Array])  # a network beside, to choose from
 
 
+@fl.holds_model("shared")
 @fl.describe("network parameters or their changes")
 class Start:
     """What training starts from, told to one client; the others get none of it."""
@@ -78,6 +79,7 @@ class Start:
     shared: Array | None = None  # (parameters that are shared,)
 
 
+@fl.holds_model("shared")
 @dataclass(frozen=True)
 class Shared:
     """What all share in a round."""
