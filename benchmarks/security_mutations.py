@@ -154,6 +154,11 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "algorithms/hyfdca/algorithm.py",
+        ("objectives of HyFDCA", "each_round=_OBJECTIVES.get(name, 0),", "", OBJECTIVES),
+        ("ascents of HyFDCA", 'each_round_times=_TIMES.get(name, ""),', "", OBJECTIVES),
+    ),
+    *_of(
         "algorithms/hyfdca/dual_ascent.py",
         ("lengths of others' rows told", "untold = shared and not wide", "untold = False", SYSTEM),
         (
@@ -391,6 +396,12 @@ MUTATIONS = [
             "grades of as many rows as the owner asks for",
             "replace(block, y=None) if LEAST_ROWS <= labelled < least else block",
             "block",
+            POLICY,
+        ),
+        (
+            "grades of as many rows that count as the owner asks for",
+            "check_graded(self._settings.policy, part, rows)",
+            "pass",
             POLICY,
         ),
         (
@@ -951,6 +962,10 @@ MUTATIONS = [
         ("kits: certificates so far", "began <= self._known", "began < self._known", REVOKED),
     ),
     *_of(
+        "deployment/operations/metrics.py",
+        ("metrics: who asks stays", "self._answered.append(request)", "pass", METRICS),
+    ),
+    *_of(
         "cli/federation.py",
         ("kits: where metrics are", '= "127.0.0.1",', '= "0.0.0.0",', METRICS),
     ),
@@ -1309,7 +1324,7 @@ MUTATIONS = [
             'together="present",',
             ROWS_BY_GRADES,
         ),
-        ("few rows at the client", "if not _enough(held, least):", "if False:", GRADES),
+        ("few rows at the client", "if not _enough(held):", "if False:", GRADES),
         (
             "few rows at the server",
             "if _enough(wanted[schema.samples.own(name)] & schema.labelled_at(name))",

@@ -158,6 +158,62 @@ def test_models_are_not_graded_on_fewer_rows_of_a_site_than_its_policy_asks_for(
     assert "telecom" in metrics.clients
 
 
+def test_grades_of_training_rows_are_of_as_many_as_the_policy_asks_for(tmp_path):
+    """There is no test part: ten of the bank's rows have a label there, all have one elsewhere."""
+    found = with_policy(tmp_path, "least_rows = 50")
+    path = tmp_path / "bank.csv"
+    first, *lines = path.read_text().splitlines()
+    fewer = [one if 25 <= n < 35 else one.rpartition(",")[0] + "," for n, one in enumerate(lines)]
+    path.write_text("\n".join([first, *fewer]) + "\n")
+    (tmp_path / "telecom.csv").write_text(
+        (tmp_path / "telecom.csv").read_text()
+        + "".join(f"{n},0.0,0.0,{lines[n].rpartition(',')[2]}\n" for n in range(20))
+    )
+    found["bank"] = site_in(tmp_path / "bank")
+    tree = experiment.to_dict(job(tmp_path, rounds=1))
+    description = experiment.from_dict({**tree, "split": {"test": 0.0}}, tmp_path)
+    with pytest.raises(
+        PolicyError, match=r"would be graded on, of the train part \(\[policy\] least"
+    ):
+        run_over(tmp_path, found, description)
+    assert "10 rows, and 50 are the least" in (tmp_path / "bank" / "errors.log").read_text()
+    path = tmp_path / "bank" / "site.toml"
+    path.write_text(path.read_text().replace("least_rows = 50", "least_rows = 10"))
+    again = {name: site_in(tmp_path / name) for name in NAMES}
+    result = run_over(tmp_path, again, description, out="again")
+    assert result.metrics.clients["bank"].samples == 10
+
+
+def test_rows_that_no_grade_counts_are_none_of_those_that_the_policy_asks_for(tmp_path):
+    """It has 19 labelled rows for the test, of which sums of clients would tell one."""
+    found = with_policy(tmp_path, "least_rows = 19")
+    tree = experiment.to_dict(job(tmp_path, rounds=1))
+    description = experiment.from_dict({**tree, "split": {"test": 0.4}}, tmp_path)
+    with pytest.raises(
+        PolicyError, match=r"would be graded on, of the test part \(\[policy\] least"
+    ):
+        run_over(tmp_path, found, description, line=one_label_less_at_the_telecom)
+
+
+def one_label_less_at_the_telecom(client, number, data, deliver):
+    """Tell the bank that the telecom has the labels of its test rows, but for one."""
+    call = codec.decode(data, Call)
+    if call.function != SETTLE or client != "bank":
+        return deliver(data)
+    told = codec.decode(call.body, Settled, Schema, Holding, Labels)
+    test = told.schemas["test"]
+    own = test.holdings["bank"]
+    labelled = own.labelled.copy()
+    labelled[np.flatnonzero(labelled)[0]] = False
+    others = {
+        name: dataclasses.replace(own, labelled=labelled & (name == "telecom"))
+        for name in test.holdings
+    }
+    schema = Schema({**others, "bank": own}, test.labels)
+    told = dataclasses.replace(told, schemas={**told.schemas, "test": schema})
+    return deliver(codec.encode(dataclasses.replace(call, body=codec.encode(told))))
+
+
 def one_row_of_the_bank(client, number, data, deliver):
     call = codec.decode(data, Call)
     if call.function != SETTLE or client != "bank":

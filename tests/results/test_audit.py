@@ -21,6 +21,8 @@ from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.results import audit
+from intarsia.testing import rules
+from intarsia.testing.toy_federations import CLASSES, ToyFederation, rows_apart
 from intarsia.training.registry import algorithm_named
 from intarsia.training.run import resume, run
 from plain_words import check_kinds, check_plain, listed
@@ -573,3 +575,19 @@ def test_a_total_that_some_clients_get_and_others_do_not_is_counted_for_those_wh
     assert who["Message.w", "total"] == (2, {"b": 2, "c": 1})
     assert who["Message.w", "message"] == (2, {"a": 2, "c": 1})
     assert who["Message.rate", "message"] == (2, dict.fromkeys("abc", 2))
+
+
+def test_a_model_that_the_server_writes_in_the_clear_is_told_in_words():
+    pytest.importorskip("torch")
+    small = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
+    blocks = rows_apart("classes")
+    for name, more, read in (("fesem", {"clusters": 2}, True), ("fedavg", {}, False)):
+        if not read:
+            small, blocks = {}, dict(list(blocks.items())[:2])
+        algorithm = algorithm_named(name)
+        options = algorithm.hyperparameters(**small, **more)
+        trial = rules.Trial(algorithm, options, ToyFederation("", blocks, CLASSES, 4, ()))
+        found = audit._audit("masked", trial.plain.engine.books.crossings.summary())
+        assert (f"among them {audit.MODEL} (" in audit.sentences(found)[2]) == read
+        told = {one.what for one in found.lines if one.contents == audit.MODEL}
+        assert told == ({"Begin.own", "Closing.model"} if read else set())

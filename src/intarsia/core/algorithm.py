@@ -30,6 +30,7 @@ from intarsia.errors import AlgorithmError, FederationError, KeyMaterialError, n
 T = TypeVar("T")
 Part = Literal["train", "validation", "test"]  # of a client's rows
 _WORDS: Final = "__contents__"  # of a reply's class: what its fields hold
+_MODELS: Final = "__models__"  # of a class of messages: which fields hold one
 
 
 class Layout(Enum):
@@ -556,6 +557,22 @@ def contents(reply: type) -> Mapping[str, str]:
     return words
 
 
+def holds_model(*fields: str) -> Callable[[type[T]], type[T]]:
+    """Say of which fields of a message that they hold a model, sealed or in the clear."""
+
+    def marked(kind: type[T]) -> type[T]:
+        setattr(kind, _MODELS, fields)
+        return kind
+
+    return marked
+
+
+def models_in(message: type) -> tuple[str, ...]:
+    """Return which fields of a message hold a model."""
+    fields: tuple[str, ...] = getattr(message, _MODELS, ())
+    return fields
+
+
 @dataclass(frozen=True)
 class Ready:
     """What a client answers that has nothing to send: it has what it needs, or is done."""
@@ -687,9 +704,10 @@ class Sends:
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models
     most: int = 0
-    # whether it tells the objective on training rows, which a run asks for after a round and at its
-    # end: it has no more different replies of one client than that
-    each_round: bool = False
+    # how many times in a round it tells the objective on training rows, at most, 0: any number. A
+    # run has no more different replies of one client than that, and two at its end
+    each_round: int = 0
+    each_round_times: str = ""  # the hyperparameter that this number is for each of
     # of how many models at most a run has such replies, those of all functions of the part together
     # that say so: of a state, and of totals that the message holds; 0: any number
     models: int = 0

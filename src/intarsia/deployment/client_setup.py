@@ -31,6 +31,7 @@ from intarsia.deployment.policy import (
     RoundCount,
     check_algorithm,
     check_clients,
+    check_graded,
     check_job,
     check_rows,
     check_table,
@@ -55,7 +56,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
-from intarsia.protocols import preprocessing
+from intarsia.protocols import evaluation, preprocessing
 from intarsia.protocols.evaluation import LEAST_ROWS
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
@@ -63,6 +64,7 @@ from intarsia.training.setup import (
     TRANSFORMS,
     declare_exchanges,
     first_key,
+    graded_parts,
     settle_block,
     transform_block,
 )
@@ -370,6 +372,7 @@ class Work:
                 "algorithm as it is at the server."
             )
         _check_own(self._blocks, settled, name)
+        self._check_graded()
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
@@ -411,6 +414,15 @@ class Work:
                     f"The job was let in with the clients {', '.join(self._asked)[:200]}, and is "
                     f"set up with {', '.join(sorted(found))[:200]}; begin a new run."
                 )
+
+    def _check_graded(self) -> None:
+        """Refuse to be graded on fewer rows than the owner asks for, by the schemas alone."""
+        model = self._algorithm.model
+        server = evaluation.server_blocks(model, self._options, self.schemas["train"])
+        for part in graded_parts(self.schemas):
+            schema = self.schemas[part]
+            rows = evaluation.rows_graded_at(schema, self._settings.name, server)
+            check_graded(self._settings.policy, part, rows)
 
     def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:
         if not isinstance(state, Greeted):

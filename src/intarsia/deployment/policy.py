@@ -221,6 +221,20 @@ def check_rows(policy: Policy, rows: int) -> None:
         raise error
 
 
+def check_graded(policy: Policy, part: str, rows: int) -> None:
+    """Refuse grades of too few rows of a part; 0: the site is not graded."""
+    if 0 < rows < policy.least_rows:
+        error = _forbidden(
+            "least_rows",
+            f"asks for more labelled rows than the site would be graded on, of the {part} part",
+        )
+        error.add_note(
+            f"{rows} rows, and {policy.least_rows} are the least. Training rows are graded where "
+            "split.test holds none out, and none that grades of clients less each other would tell"
+        )
+        raise error
+
+
 def check_jobs(policy: Policy, begun: int) -> None:
     """Refuse one more job where so many have begun today."""
     if policy.jobs_a_day and begun >= policy.jobs_a_day:

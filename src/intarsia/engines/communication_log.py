@@ -21,6 +21,7 @@ from intarsia.core.algorithm import (
     Layout,
     Messages,
     evolve,
+    models_in,
     not_declared,
 )
 from intarsia.core.block import Array, ClientId
@@ -88,6 +89,12 @@ class Split:
         self.names = tuple([(name, one.name) for name, one in sealed.items()])
         # bytes of the message with nothing in the place of what is sealed
         self.size = codec.size(message, SealedField)
+
+    def reads(self, name: str) -> bool:
+        """Return whether the server reads a field, which holds something."""
+        value = self.plain.get(name)
+        every = value.values() if isinstance(value, Mapping) else (value,)
+        return any(one is not None and not isinstance(one, SealedField) for one in every)
 
 
 class CommunicationLog:
@@ -359,6 +366,7 @@ class Exchange:
         self._books.crossings.exchange(
             *(self._kind, self._fn.name, message, opened, reply),
             *(self.messages, self._unsent or (), partly),
+            {name for name in models_in(message) if any(one.reads(name) for one in apart)},
         )
         return self
 

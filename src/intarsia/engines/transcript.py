@@ -45,18 +45,20 @@ class Crossings:
         clients: Collection[ClientId],
         unsent: Collection[str] = (),
         partly: Mapping[str, Collection[ClientId]] = MappingProxyType({}),
+        models: Collection[str] = (),
     ) -> None:
         """Count an exchange with some clients.
 
         `opened` names the fields that they open, `partly` who does where it is not all of them,
         `unsent` the fields of the reply that none of them had anything for; a field that some sent
-        is counted for all.
+        is counted for all. `models` are the fields of the message with a model in the clear.
         """
-        mark = kind, function, opened, frozenset(unsent), frozenset(partly)
+        mark = kind, function, opened, frozenset(unsent), frozenset(partly), frozenset(models)
         found = self._found.get(mark)
         if found is None:
             key = f"{kind} {function} {opened}" + (f" without {sorted(unsent)}" if unsent else "")
             key += f" partly {sorted(partly)}" if partly else ""
+            key += f" with the models {sorted(models)}" if models else ""
             found = self._found[mark] = self.exchanges.setdefault(key, {})
         if not found:
             fields = {
@@ -82,6 +84,8 @@ class Crossings:
                 "with_all": 0,  # exchanges with every client
                 "with": {},  # the others, by client
             }
+            if models:
+                found["models"] = sorted(models)
             if partly:
                 found["partly"] = {name: {} for name in partly}  # who opened it, how often
         found["exchanges"] += 1

@@ -224,26 +224,19 @@ def sends(
     part: Part,
     additive: bool,
     shape: float = 0.0,
-    least: int = LEAST_ROWS,
     server: Sequence[str] | None = None,
     trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
-    """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`.
-
-    A client answers for `least` rows or more: its owner may ask for more than others do.
-    """
+    """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`."""
     wanted = rows_to_grade(schema, server)
     if not additive:
-        own = _grading(
-            *(_own_scores(predict), loss, schema, wanted, part, "_own"),
-            least=least,
-            trained=trained,
-        )
+        given = _own_scores(predict), loss, schema, wanted, part, "_own"
+        own = _grading(*given, trained=trained)
         # the server's network is graded in its stead
         served = server is not None and graded_clients(schema, _whole_to_grade(schema, server))
         return _grades_sent(own, schema, wanted, in_training=not served)
     score = fl.sums(_partial_scores(predict, schema, part))
-    grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape, least=least)
+    grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape)
     sent = _grades_sent(grades, schema, wanted)
     return *fl.each(score, parties=lambda *_: _holding(schema)), *sent
 
@@ -539,9 +532,9 @@ def _of_rows(
     return Graded(z[:, held], truth, share[held], labels, loss, max(1, least), alone, trained)
 
 
-def _enough(graded: NDArray[np.bool_], least: int = LEAST_ROWS) -> bool:
+def _enough(graded: NDArray[np.bool_]) -> bool:
     """Return whether so many rows of a client are graded that it answers, (samples,)."""
-    return int(np.count_nonzero(graded)) >= max(1, least)
+    return int(np.count_nonzero(graded)) >= LEAST_ROWS
 
 
 def too_few(schema: Schema, wanted: Mask) -> tuple[ClientId, ...]:
@@ -569,6 +562,19 @@ def times_graded(schema: Schema, server: Sequence[str] | None) -> int:
     return _models_graded(schema, whole if whole.any() else rows_to_grade(schema, server))
 
 
+def rows_graded_at(schema: Schema, client: ClientId, server: Sequence[str] | None) -> int:
+    """Return of how many rows a client sends grades: the fewest of those that it sends; 0: none.
+
+    `server` are the feature blocks of the server's network, None where there is none.
+    """
+    wanted = [rows_to_grade(schema, server)]
+    if server is not None:
+        wanted.append(_whole_to_grade(schema, server))
+    own, labelled = schema.samples.own(client), schema.labelled_at(client)
+    rows = [int(np.count_nonzero(one[own] & labelled)) for one in wanted]
+    return min((number for number in rows if number >= LEAST_ROWS), default=0)
+
+
 def _whole_to_grade(schema: Schema, server: Sequence[str]) -> Mask:
     """Return which samples a server's network is graded on, (samples,)."""
     return rows_to_grade(schema, server) & whole_samples(schema, server)
@@ -580,7 +586,7 @@ def _own_places(block: Block) -> NDArray[np.intp]:
     return block.places
 
 
-def _label_share(schema: Schema, block: Block, wanted: Mask, least: int) -> Array:
+def _label_share(schema: Schema, block: Block, wanted: Mask) -> Array:
     """Return how often each label of a client counts, (samples,).
 
     It is 1 / holders of the label; 0 without a label, and of samples that are not graded.
@@ -588,16 +594,16 @@ def _label_share(schema: Schema, block: Block, wanted: Mask, least: int) -> Arra
     Raises
     ------
     TableError
-        If fewer than `least` count.
+        If fewer than `LEAST_ROWS` count.
     """
     places = _own_places(block)
     count = len(places)
     labelled = np.zeros(count, bool) if block.y is None else ~np.isnan(block.y)
     held = labelled & wanted[places]
-    if not _enough(held, least):
+    if not _enough(held):
         raise TableError(
             f"Grades over {int(held.sum())} of {count} rows were asked for, and of fewer than "
-            f"{max(1, least)} they would tell the labels; ask clients with more labelled rows."
+            f"{LEAST_ROWS} they would tell the labels; ask clients with more labelled rows."
         )
     return np.where(held, 1 / np.maximum(schema.label_holders[places], 1), 0.0)
 
@@ -630,7 +636,6 @@ def _grading(
     suffix: str,
     *,
     shape: float = 0.0,
-    least: int = LEAST_ROWS,
     trained: Trained | None = None,
 ) -> _Functions:
     """Return the client functions of `_graded`."""
@@ -638,10 +643,10 @@ def _grading(
     alone = len(graded_clients(schema, wanted)) == 1
 
     def graded(state: Any, block: Block, z: Any) -> Graded:
-        share = _label_share(schema, block, wanted, least)
+        share = _label_share(schema, block, wanted)
         known = None if trained is None else trained(state)
         taken = block, scores(state, block, z), share
-        return _of_rows(*taken, loss, schema.labels, least, alone, known)
+        return _of_rows(*taken, loss, schema.labels, LEAST_ROWS, alone, known)
 
     def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
         return state, _sums(graded(state, block, message.z), counts=False, shape=shape)
@@ -790,13 +795,12 @@ def server_sends(
     loss: int,
     *,
     part: Part,
-    least: int = LEAST_ROWS,
     trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
-    """Return what crosses in `evaluate_server`; a client answers for `least` rows or more."""
+    """Return what crosses in `evaluate_server`."""
     scores, wanted = _server_scores(server), _whole_to_grade(schema, blocks)
     given = scores, loss, schema, wanted, part, "_server"
-    grades = _grading(*given, least=least, trained=trained)
+    grades = _grading(*given, trained=trained)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
     return (
         *_grades_sent(grades, schema, wanted),

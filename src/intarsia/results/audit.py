@@ -49,6 +49,7 @@ _PROTECTION = {
     "ckks": "CKKS; under 4,096 values, or of one client alone, additive masks",
 }
 _OWN_ENTRIES = "none: the total is for the owners of its entries"
+MODEL = "the model's parameters, readable by the server"
 MASKS = "random masks that only keys of clients take off"
 _TRUST = {
     "pairs": "; masks of pairs of clients cancel only in the sum",
@@ -140,6 +141,8 @@ def sentences(audit: Audit) -> tuple[str, ...]:
     alone = [one for one in sent if one.readable]
     revealed = [one for one in server if one.how == "revealed"]
     opened = [one for one in clients if one.how != "message"]
+    told = [one for one in clients if one.how == "message" and one.contents]
+    among = f", among them {_listed(told)}" if told else ""
     messages = {one.what.split(".")[0] for one in clients if one.how == "message"}
     kinds = {one.contents or one.what for one in sent}
     of_rows = {one.what for one in sent if one.values in {_OF[layout] for layout in BY_ROW}}
@@ -160,8 +163,8 @@ def sentences(audit: Audit) -> tuple[str, ...]:
         f"{'' if audit.described else older}.",
         f"{several(len(kinds), 'kind')} of values left the clients, all to the server; no client "
         "sent anything to another.",
-        f"The server sent {several(len(messages), 'kind')} of messages of its own, with what it "
-        "asked for and numbers that it could read; "
+        f"The server sent {several(len(messages), 'kind')} of messages without sums, with what it "
+        f"asked for and numbers that it could read{among}; "
         f"each client sent it {often}, with one or a few kinds of values in each.",
         f"From single clients the server could read: {_listed(alone)}.",
         f"Of sums over clients the server read: {_listed(revealed)}.",
@@ -406,7 +409,8 @@ def _exchange(
         what, protection = f"{one['message']}.{name}", "none: the server wrote it"
         of = ("client", "message", function, what)
         got = rest.get(name, clients)
-        yield AuditLine(*of, "what the server sends", True, protection, times, got)
+        said = MODEL if name in one.get("models", ()) else ""
+        yield AuditLine(*of, "what the server sends", True, protection, times, got, said)
     for name, origin in one["opened"].items():
         of = ("client", "total", function, f"{one['message']}.{name}")
         values, got = (

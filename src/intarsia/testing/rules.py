@@ -356,6 +356,7 @@ class Trial:
             *(self.algorithm, self.options, federation.blocks, federation.labels),
             sealing=lambda: modes.sealing(privacy, names, keys),
             complete=not federation.away,
+            rounds=federation.rounds,
         )
         engine, number = made.engine, 0
         try:

@@ -6,7 +6,7 @@ The clients do the steps, each with its own rows: in this process, or at sites o
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -257,20 +257,26 @@ def first_key(seed: int) -> RandomKey:
     return RandomKey((seed, 0, "server", "init"))
 
 
+def graded_parts(schemas: Collection[str]) -> list[Part]:
+    """Return the parts that models are graded on.
+
+    That is the test part, and the training rows only where there is none; with early stopping the
+    rows held out for it, too.
+    """
+    parts: list[Part] = ["test" if "test" in schemas else "train"]
+    if "validation" in schemas:
+        parts.append("validation")
+    return parts
+
+
 def declare_exchanges(
     algorithm: Algorithm | Baseline,
     options: Any,
     schemas: Mapping[str, Schema],
-    least_rows: int = evaluation.LEAST_ROWS,
     *,
     standardise: bool = True,
 ) -> tuple[Sends, ...]:
-    """Return all that may cross in a run: of the algorithm, and of the steps that runs share.
-
-    Models are graded on the test part, and on training rows only where there is none; with early
-    stopping on the rows held out for it, too. A client with fewer than `least_rows` of them with a
-    label sends no grades.
-    """
+    """Return all that may cross in a run: of the algorithm, and of the steps that runs share."""
     model, loss = algorithm.model, evaluation.grading_loss(options.loss)
     blocks = evaluation.server_blocks(algorithm.model, options, schemas["train"])
     found = [
@@ -278,9 +284,8 @@ def declare_exchanges(
         *preprocessing.sends(schemas, standardise=standardise),
     ]
     found += differential_privacy.SENDS
-    parts: list[Part] = ["test" if "test" in schemas else "train"]
-    for part in [*parts, *(["validation"] if "validation" in schemas else [])]:
-        how: Any = {"part": part, "least": least_rows, "trained": model.trained_classes}
+    for part in graded_parts(schemas):
+        how: Any = {"part": part, "trained": model.trained_classes}
         grades = evaluation.sends(
             *(model.predict, loss, schemas[part]),
             additive=model.additive,

@@ -11,6 +11,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -155,6 +156,39 @@ def test_who_opens_connections_takes_few_threads_and_keeps_nobody_out(kit):
             assert threading.active_count() - before <= metrics._AT_ONCE + 1
         with pytest.raises(urllib.error.URLError):
             read(port)  # it has ended in spite of them
+
+
+def test_an_answer_is_not_cut_off_for_connections_that_ask_for_nothing(kit, monkeypatch):
+    standing, asked_for, go_on = (
+        metrics.Standing(kit, asked(dict)),
+        threading.Event(),
+        threading.Event(),
+    )
+    collect = metrics.Standing.collect
+
+    def slow(self):
+        asked_for.set()
+        assert go_on.wait(60)
+        return collect(self)
+
+    monkeypatch.setattr(metrics.Standing, "collect", slow)
+    go_on.set()  # a registry asks once as it takes it
+    with (
+        contextlib.ExitStack() as opened,
+        metrics.served(standing, "127.0.0.1", port := free_port()),
+        ThreadPoolExecutor() as threads,
+    ):
+        go_on.clear()
+        asked_for.clear()
+        answer = threads.submit(read, port)
+        assert asked_for.wait(60)
+        for _ in range(3 * metrics._AT_ONCE):
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+        one.sendall(b"GET /nothing HTTP/1.1\r\n\r\n")  # it is taken in after all others
+        one.settimeout(60)
+        assert one.recv(1)
+        go_on.set()
+        assert answer.result()[("intarsia_runs", ("state", "running"))] == 1
 
 
 def test_sites_are_not_known_where_the_server_cannot_be_asked(kit):

@@ -566,7 +566,7 @@ FEMAM = fl.Algorithm(
                     repeats=True,
                 ),
                 *fl.sums(at_client.open_level, reveals=("at",)),
-                *fl.each(fl.sums(at_client.part_of_loss, reveals=("at",)), each_round=True),
+                *fl.each(fl.sums(at_client.part_of_loss, reveals=("at",)), each_round=1),
                 *fl.each(
                     fl.sums(at_client.compare_models, reveals=("at",)),
                     needed=lambda options: "auto" in options.levels and not options.adaptive,

@@ -120,7 +120,7 @@ _EVERY = opening_models(
             needed=lambda options: options.schedule != "constant",
         ),
         *fl.sums(femam_client.open_level, opens=()),  # without rows for validation nobody reads it
-        *fl.each(fl.sums(femam_client.part_of_loss, reveals=("at",)), each_round=True),
+        *fl.each(fl.sums(femam_client.part_of_loss, reveals=("at",)), each_round=1),
     )
 )
 

@@ -13,6 +13,7 @@ from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 
 
+@fl.holds_model("own")
 @dataclass(frozen=True)
 class Begin:
     """Begins a level."""
@@ -22,6 +23,7 @@ class Begin:
     own: Array | None = None  # (parameters,) what a personal model starts from
 
 
+@fl.holds_model("model")
 @dataclass(frozen=True)
 class Latest:
     """The model of the latest level that a client has; None: the one that it starts from."""
@@ -62,6 +64,7 @@ class Trained(Latest):
     level: int = 0
 
 
+@fl.holds_model("model")
 @dataclass(frozen=True)
 class Candidate:
     """One of the latest level's models, for a client to try."""
@@ -186,6 +189,7 @@ class Weighed(Prior):
     weight: float
 
 
+@fl.holds_model("model")
 @dataclass(frozen=True)
 class Closing:
     """Closes the latest level, with the model that a client has there; None: the one it has."""

@@ -286,7 +286,7 @@ FLIC_LINEAR = fl.Algorithm(
             (
                 *fl.sums(part_of_moment),
                 *fl.sums(decompose, descend, pooled=lambda options: True),
-                *fl.each(fl.sums(part_of_errors, reveals=("at",)), each_round=True),
+                *fl.each(fl.sums(part_of_errors, reveals=("at",)), each_round=1),
             ),
         )
     ),

@@ -38,6 +38,7 @@ from intarsia.algorithms.hyfdca import (
     minibatch_ascent,
     newton,
     newton_client,
+    newton_direction,
     newton_interior,
     newton_shares,
     partial_participation,
@@ -580,11 +581,31 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
 )
 
 
+# How often a round has sums over training rows at most: of losses, of terms of the dual, and of
+# slopes along a line. A phase may begin and certify in it, and its steps may be short.
+_OBJECTIVES: Mapping[str, int] = {
+    **dict.fromkeys(("evaluate", "keep_trial", "local_dual_ascent", "objectives", "settle"), 2),
+    **dict.fromkeys(("reach_boundary", "slope_of_steps"), 2),
+    **dict.fromkeys(("centre_duals", "step_inside"), 3),
+    **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply"), 4),
+    **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),
+    **dict.fromkeys(("grade_model", "move_duals", "score_chunk"), 6),
+    "ascend_locally": 1,  # of each ascent
+    "slope_along": 1 + newton_direction.SEARCHES,
+}
+_TIMES: Mapping[str, str] = {"ascend_locally": "ascents"}
+
+
 def _with_parties(one: fl.Sends) -> fl.Sends:
     name = one.function.name
-    together: Any = "some" if name in _OF_SOME else one.together
-    parties, repeats = _PARTIES.get(name), name in _REPEATED
-    return replace(one, parties=parties, together=together, repeats=repeats)
+    return replace(
+        one,
+        parties=_PARTIES.get(name),
+        together="some" if name in _OF_SOME else one.together,
+        repeats=name in _REPEATED,
+        each_round=_OBJECTIVES.get(name, 0),
+        each_round_times=_TIMES.get(name, ""),
+    )
 
 
 HYFDCA = fl.Algorithm(

@@ -37,7 +37,7 @@ _STEPS = np.array(
     [0.0, 1 / 256, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 0.5, 0.75, 1.0, 1.25, 2.0, 4.0]
 )
 _FINE = np.concatenate([[0.0], np.geomspace(1 / 256, 1, 12)])
-_SEARCHES = 8  # finer searches with the log link, at most: each finds a step 256 times as short
+SEARCHES = 8  # finer searches with the log link, at most: each finds a step 256 times as short
 _FAR = 30.0  # how many times its slope at 0 a client's slope may fall below 0
 
 
@@ -262,7 +262,7 @@ def line_search(
     steps = first = np.tile(_STEPS, (len(line), 1))
     slopes = slope(products.z, steps)
     length, coarse = _root(steps, slopes)
-    for _ in range(_SEARCHES if steep else 1):
+    for _ in range(SEARCHES if steep else 1):
         if not coarse.any():
             break
         steps = np.where(coarse[:, None], coarse[:, None] * _FINE, steps)
@@ -344,7 +344,7 @@ def _looked(point: Point, steps: Array, before: int, most: int) -> int:
 
     Slopes at many steps tell where each sample, or each weight, bends the objective.
     """
-    finer = _SEARCHES if point.loss in losses.LOG_LINK else 1
+    finer = SEARCHES if point.loss in losses.LOG_LINK else 1
     if steps.shape[1] > len(_STEPS) or before >= most + finer:
         raise RefusedError(
             f"{steps.shape[1]} steps were told to be tried along a direction after {before} times, "

@@ -366,7 +366,7 @@ HYFEM = fl.Algorithm(
                     needed=lambda options: bool(_read_of_clients(options)),
                 ),
                 *fl.asks(at_client.train_alone),
-                *fl.each(fl.sums(at_client.part_of_loss, reveals=("at",)), each_round=True),
+                *fl.each(fl.sums(at_client.part_of_loss, reveals=("at",)), each_round=1),
             ),
         ),
         groups=_blocks_of_several,

@@ -76,6 +76,7 @@ class Seen:
     by_block: fl.PerBlock | None
 
 
+@fl.holds_model("extractors", "columns", "rest")
 @dataclass(frozen=True)
 class Told:
     """The server's network, and what a client needs to weigh how it changes it.

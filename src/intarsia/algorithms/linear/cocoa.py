@@ -263,7 +263,7 @@ COCOA = fl.Algorithm(
                     model=("w",),
                     trains=True,
                 ),
-                *fl.each(fl.sums(objectives, reveals=("at",)), renews=True, each_round=True),
+                *fl.each(fl.sums(objectives, reveals=("at",)), renews=True, each_round=1),
             ),
         ),
         dp_unit="sample",

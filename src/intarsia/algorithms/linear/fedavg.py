@@ -320,7 +320,7 @@ def _disclosure(descent: fl.ClientFunction) -> fl.Disclosure:
                 *start,
                 *fl.each(moved, present="present", number="number"),
                 *fl.each(fl.sums(part_of_scores), renews=True),
-                *fl.each(fl.sums(part_of_objective, reveals=("at",)), each_round=True),
+                *fl.each(fl.sums(part_of_objective, reveals=("at",)), each_round=1),
             ),
         ),
         rows=lambda options: options.local_steps * options.batch,

@@ -71,6 +71,7 @@ class Client:
     own: Arrays = field(default_factory=dict[str, Array])  # a network beside, to choose from
 
 
+@fl.holds_model("shared")
 @fl.describe("network parameters or their changes")
 class Start:
     """What training starts from, told to one client; the others get none of it."""
@@ -78,6 +79,7 @@ class Start:
     shared: Array | None = None  # (parameters that are shared,)
 
 
+@fl.holds_model("shared")
 @dataclass(frozen=True)
 class Shared:
     """What all share in a round."""
@@ -474,7 +476,7 @@ def network_algorithm(
     if training is not None:
         sends = (*fl.sums(send_start), *fl.sums(training, pooled=shares), *sends)
     sends = (*sends, *fl.asks(*(one for one in (alone, personalise) if one is not None)))
-    loss = fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=True)
+    loss = fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=1)
     in_a_round: dict[str, Any] = {"training": training, "alone": alone}
     last: dict[str, Any] = {"personalise": personalise}
     return fl.Algorithm(

@@ -348,7 +348,7 @@ OWN_NETWORKS = fl.Algorithm(
                     fl.asks(local_training), needed=lambda options: not sharing.shares(options)
                 ),
                 *fl.asks(personalise),
-                *fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=True),
+                *fl.each(fl.sums(part_of_loss, reveals=("at",)), each_round=1),
             )
         ),
         allowed=sharing.allowed,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _RUN: Final = ("run",)
 _AT_ONCE: Final = 8  # connections
+_LONGEST: Final = 5.0  # seconds that an answer takes, where others wait
 
 
 class Standing:
@@ -149,6 +150,12 @@ def served(standing: Standing, address: str, port: int) -> Iterator[None]:
 class _Handler(WSGIRequestHandler):
     timeout = 10.0  # seconds without a byte
 
+    def get_environ(self) -> Any:
+        """Return what was asked for: from now on this connection is being answered."""
+        server: Any = self.server
+        server.begin_answer(self.connection)
+        return super().get_environ()
+
     def log_message(self, *given: Any) -> None:
         """Say nothing: standard error is the federation's."""
 
@@ -156,8 +163,8 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     """Answers few at a time: who opens connections takes nothing from the federation's process.
 
-    Nor from who asks: where there are too many, the one ends that has been open for longest. An
-    answer takes less than a second.
+    Nor from who asks: where there are too many, the one ends that has been open for longest without
+    asking. Where all have asked, one ends by itself within seconds, or the oldest is ended.
     """
 
     daemon_threads = True
@@ -166,23 +173,48 @@ class _Server(ThreadingMixIn, WSGIServer):
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, self._free = found[0][0], threading.Semaphore(_AT_ONCE)
         self._open: list[Any] = []  # the oldest first
+        self._answered: list[Any] = []  # those of which the request has come
+        self._lock = threading.Lock()
         super().__init__(found[0][4][:2], _Handler)  # type: ignore[arg-type]  # a host and a port
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, in the place of the oldest one where there are too many."""
+        """Answer in a thread, in the place of an idle one where there are too many."""
         if not self._free.acquire(blocking=False):
-            with contextlib.suppress(IndexError, OSError):  # it has ended just now
-                self._open[0].shutdown(socket.SHUT_RDWR)
-            self._free.acquire()
-        self._open.append(request)
+            self._wait()
+        with self._lock:
+            self._open.append(request)
         super().process_request(request, client_address)
+
+    def _wait(self) -> None:
+        """Wait until there is room."""
+        while not self._end_oldest(idle=True):
+            if self._free.acquire(timeout=_LONGEST):
+                return
+            self._end_oldest(idle=False)
+        self._free.acquire()
+
+    def _end_oldest(self, *, idle: bool) -> bool:
+        """End the oldest one that has not asked, or that has; return whether there is one."""
+        with self._lock:
+            some = [one for one in self._open if (one in self._answered) != idle]
+            with contextlib.suppress(OSError):  # it has ended just now
+                for one in some[:1]:
+                    one.shutdown(socket.SHUT_RDWR)
+        return bool(some)
+
+    def begin_answer(self, request: Any) -> None:
+        """Keep a connection from giving way to others: its request has come."""
+        with self._lock:
+            self._answered.append(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and let another one in."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._open.remove(request)
+            with self._lock:
+                self._open.remove(request)
+                self._answered = [one for one in self._answered if one is not request]
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -233,6 +233,7 @@ class Declared:
         self.geometry = geometry
         self._client, self._clients = client, frozenset(clients)
         self.complete, self._least, self._rounds = complete, least_clients, rounds
+        self._options = options
         self._allowed = {
             place: frozenset(_digest(one) for one in values) for place, values in allowed.items()
         }
@@ -373,7 +374,12 @@ class Declared:
         """
         most = one.most
         if one.each_round and self._rounds:
-            most = self._rounds + _AT_THE_END
+            each = one.each_round
+            if one.each_round_times:
+                each *= int(getattr(self._options, one.each_round_times))
+            # where steps are within a round, one that begins again takes others
+            again = 2 if each > 1 and not self.complete else 1
+            most = again * each * self._rounds + _AT_THE_END
         if not most:
             return sums
         part, counted = one.function.part, [(one.function.name, most, reply)]
