@@ -25,8 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from intarsia.algorithms.femam.algorithm import FEMAM
 from intarsia.algorithms.femam.hyperparameters import FeMAM
-from intarsia.core.algorithm import evolve
 from intarsia.core.block import Block, Labels
+from intarsia.core.client_functions import evolve
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 

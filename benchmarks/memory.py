@@ -39,8 +39,8 @@ from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 

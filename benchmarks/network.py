@@ -11,7 +11,7 @@ from solvers import Mark, federated, optimum, sealing
 from tables import number, show, write
 
 from intarsia.algorithms.hyfdca.state import HyFDCA, choose_by_network, init_server
-from intarsia.core.algorithm import RandomKey
+from intarsia.core.client_functions import RandomKey
 from intarsia.privacy.settings import Privacy
 
 __all__ = ["measure_all", "measure_methods"]

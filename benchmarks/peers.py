@@ -86,8 +86,8 @@ def intarsia(engine: str, rounds: int, batch: int, tick: Callable[[], None]) -> 
     import torch
 
     from intarsia import __version__
-    from intarsia.core.algorithm import vectorised_function
     from intarsia.core.block import Block, Labels
+    from intarsia.core.client_functions import vectorised_function
     from intarsia.core.schema import Schema
     from intarsia.engines.simulation import Simulation
     from intarsia.maths.training import vectorised

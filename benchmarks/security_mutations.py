@@ -851,7 +851,7 @@ MUTATIONS = [
         ("passwords behind ?", "if _SECRET.search(key))", 'if key == "password")', QUERIES),
     ),
     *_of(
-        "core/atomic_files.py",
+        "core/files/atomic_files.py",
         ("mode of a new file", "0o600 if private else 0o666", "0o666", FILES),
         ("what another left", "temporary.unlink(missing_ok=True)  # what", "pass  # what", FILES),
     ),
@@ -997,7 +997,7 @@ MUTATIONS = [
         ("direction of writing", '("Cc", "Cf",', '("Cc",', CODES),
     ),
     *_of(
-        "core/npz.py",
+        "core/files/npz.py",
         ("packed arrays", "if unpacked > unpacked_limit(size, packed=packed):", "if False:", BOMBS),
         (
             "bytes of shapes",
@@ -1011,7 +1011,10 @@ MUTATIONS = [
         "data/reader.py",
         ("packed text", "content = file.read(most + 1)", "content = file.read()", BOMBS),
     ),
-    *_of("core/json_text.py", ("deep JSON", "except RecursionError:", "except KeyError:", BOMBS)),
+    *_of(
+        "core/files/json_text.py",
+        ("deep JSON", "except RecursionError:", "except KeyError:", BOMBS),
+    ),
     *_of(
         "engines/codec.py",
         ("dtypes", "if not _DTYPE.fullmatch(name):", "if False:", BOMBS),

@@ -25,7 +25,7 @@ from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.errors import IntarsiaError
 from intarsia.privacy.settings import Privacy
 

@@ -18,8 +18,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
-from intarsia.core.algorithm import RandomKey, RoundMetrics, SecretKey
+from intarsia.core.algorithm import RoundMetrics
 from intarsia.core.block import Array
+from intarsia.core.client_functions import RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.maths.jit import reassociated

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation

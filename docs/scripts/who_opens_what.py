@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.core.algorithm import Layout, Release, Sends
 from intarsia.core.block import Block, Labels
+from intarsia.core.client_functions import Layout
+from intarsia.core.disclosure import Release, Sends
 from intarsia.core.schema import Schema
 from intarsia.engines.sums.sealed import layouts
 from intarsia.maths.linear import losses

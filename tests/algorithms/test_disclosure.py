@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, rectangles, table
-from intarsia.core.algorithm import contents, describe
+from intarsia.core.disclosure import contents, describe
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import AlgorithmError

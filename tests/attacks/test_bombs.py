@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from intarsia.core import npz
-from intarsia.core.json_text import parse_json
+from intarsia.core.files import npz
+from intarsia.core.files.json_text import parse_json
 from intarsia.core.settings import read_toml
 from intarsia.data.reader import read
 from intarsia.data.source import Source

@@ -16,11 +16,11 @@ import pytest
 from scipy import stats
 
 from federations import BINARY, block, table
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca import newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_encrypted import Encrypt, encrypt_rows
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.maths import encrypted_products as ep
 from intarsia.maths.encrypted_products import KEPT, PRIMES, ROWS, SIZE

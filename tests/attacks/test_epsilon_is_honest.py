@@ -22,10 +22,10 @@ import pytest
 from scipy.stats import beta, binomtest
 
 from federations import BINARY, block, started, train
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
-from intarsia.core import algorithm as fl
 from intarsia.core.schema import Schema
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import SealedError

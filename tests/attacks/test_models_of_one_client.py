@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from intarsia.algorithms.femam.client import Client, send_model
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Ask, Share
-from intarsia.core.algorithm import RandomKey
+from intarsia.core.client_functions import RandomKey
 from intarsia.errors import RefusedError
 
 

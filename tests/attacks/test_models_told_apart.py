@@ -14,7 +14,7 @@ import pytest
 import sites
 from federations import BINARY, block, table
 from intarsia.algorithms.linear import fedavg
-from intarsia.core.algorithm import RandomKey
+from intarsia.core.client_functions import RandomKey
 from intarsia.engines import communication_log
 from intarsia.engines.remote import site
 from intarsia.engines.sums.secure import told_alike

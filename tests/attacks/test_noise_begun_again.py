@@ -23,7 +23,8 @@ from federations import BINARY, block, secret_of, started, table, train
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
-from intarsia.core.algorithm import NoiseKey, RandomKey, Release, evolve
+from intarsia.core.client_functions import NoiseKey, RandomKey, evolve
+from intarsia.core.disclosure import Release
 from intarsia.deployment.client_folder import FolderShelf, ledger_of
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS

@@ -21,7 +21,7 @@ from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
 from intarsia.algorithms.linear import cocoa
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
-from intarsia.core.algorithm import Release
+from intarsia.core.disclosure import Release
 from intarsia.engines.communication_log import addressed
 from intarsia.engines.remote.declared import Declared
 from intarsia.errors import ConvergenceError, RefusedError

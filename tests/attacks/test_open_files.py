@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from federations import table
-from intarsia.core import atomic_files
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files import atomic_files
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.data.source import Source
 from intarsia.deployment import client_folder, client_models, federation_file, server
 from intarsia.engines.remote.caller import RetryPolicy

@@ -16,12 +16,12 @@ import pytest
 
 from departures import Departing, unguarded
 from federations import block, table
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import OwnFrame, enter
 from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.engines import codec
 from intarsia.errors import RefusedError
 

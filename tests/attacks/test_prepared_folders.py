@@ -17,7 +17,7 @@ import pytest
 
 import intarsia
 from intarsia.cli.main import main
-from intarsia.core.json_text import check_kind
+from intarsia.core.files.json_text import check_kind
 from intarsia.engines import codec
 from intarsia.errors import CheckpointError
 from intarsia.models.serialization import _arrays, _read_arrays, read_model

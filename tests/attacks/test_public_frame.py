@@ -19,7 +19,7 @@ from federations import BINARY, block, secrets_of, table
 from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.newton_client import column_scale, enter
-from intarsia.core.algorithm import ClientFunction, RandomKey, SecretKey
+from intarsia.core.client_functions import ClientFunction, RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder
 from intarsia.engines import codec

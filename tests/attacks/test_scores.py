@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from departures import Departing, with_total
 from federations import BINARY, block, secrets_of, table
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core.algorithm import Layout
+from intarsia.core.client_functions import Layout
 from intarsia.core.schema import Schema, ScoreCell
 from intarsia.engines import codec
 from intarsia.engines.simulation import Simulation

@@ -16,7 +16,7 @@ import pytest
 from federations import BINARY, block, table
 from intarsia.algorithms.hyfdca import dual_ascent, newton_client, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Crossed

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from departures import Departing, unguarded
-from intarsia.core.algorithm import Release
+from intarsia.core.disclosure import Release
 from intarsia.engines import codec
 from intarsia.training.registry import ALGORITHMS, algorithm_named
 

@@ -14,7 +14,7 @@ import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import ExperimentError, KeyMaterialError, TamperedError
 from intarsia.privacy.keys import keyring
 from intarsia.privacy.keys.key_exchange import (

@@ -21,7 +21,7 @@ from intarsia import __version__
 from intarsia.cli import main as cli
 from intarsia.cli import tables
 from intarsia.cli.main import main
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import ConvergenceError
 from intarsia.results.checkpoint import Checkpoints
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from federations import BINARY, rectangles, table
+from intarsia import core as fl
 from intarsia.algorithms.flic.linear import FLIC_LINEAR
 from intarsia.algorithms.linear.cocoa import COCOA
-from intarsia.core import algorithm as fl
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import AlgorithmError, FederationError, SealedError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intarsia.core.algorithm import PerBlock, client_function
 from intarsia.core.block import INTERCEPT, Block, Labels
+from intarsia.core.client_functions import PerBlock, client_function
 from intarsia.core.feature_blocks import doubled, feature_blocks
 from intarsia.core.schema import Schema
 from intarsia.engines import codec

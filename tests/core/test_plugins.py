@@ -11,9 +11,9 @@ import pytest
 
 import intarsia
 import own_algorithm
+from intarsia import core as fl
 from intarsia.cli import doctor
 from intarsia.cli.main import main
-from intarsia.core import algorithm as fl
 from intarsia.core import plugins
 from intarsia.datasets.registry import dataset_names, load
 from intarsia.deployment.policy import Policy

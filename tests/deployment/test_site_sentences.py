@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import sites
-from intarsia.core.algorithm import contents
+from intarsia.core.disclosure import contents
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import site_log
 from intarsia.engines import codec

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from federations import BINARY, block, rectangles, table
-from intarsia.core.algorithm import (
+from intarsia.core.block import Array, Block
+from intarsia.core.client_functions import (
     ClientFunction,
     Counts,
     PerFeature,
@@ -19,7 +20,6 @@ from intarsia.core.algorithm import (
     client_function,
     vectorised_function,
 )
-from intarsia.core.block import Array, Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS

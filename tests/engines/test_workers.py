@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 
 from federations import BINARY, rectangles, table
+from intarsia import core as fl
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.cli.main import main
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import Release, SecretKey, client_function, vectorised_function
 from intarsia.core.block import Block
+from intarsia.core.client_functions import SecretKey, client_function, vectorised_function
+from intarsia.core.disclosure import Release
 from intarsia.core.schema import Schema
 from intarsia.engines import client_host, codec, forks, workers
 from intarsia.engines.client_states import States

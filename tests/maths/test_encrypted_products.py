@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from intarsia.core.algorithm import SecretKey
+from intarsia.core.client_functions import SecretKey
 from intarsia.maths import encrypted_products as ep
 from intarsia.maths.encrypted_products import PRIMES, ROWS, SIZE, Encrypted
 

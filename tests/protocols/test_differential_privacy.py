@@ -15,7 +15,8 @@ from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
-from intarsia.core.algorithm import NoiseKey, Release, SecretKey
+from intarsia.core.client_functions import NoiseKey, SecretKey
+from intarsia.core.disclosure import Release
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.release_ledger import ReleaseLedger

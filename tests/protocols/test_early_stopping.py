@@ -13,8 +13,9 @@ pytest.importorskip("torch")
 import four_sites
 import intarsia
 import sites
-from intarsia.core.algorithm import RandomKey, Ready
+from intarsia.core.algorithm import Ready
 from intarsia.core.block import Block
+from intarsia.core.client_functions import RandomKey
 from intarsia.data.table import split
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import RefusedError, UserError

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import chi2, kstest
 
 from federations import secret_of
-from intarsia.core.algorithm import NoiseKey, RandomKey, Release
+from intarsia.core.client_functions import NoiseKey, RandomKey
+from intarsia.core.disclosure import Release
 from intarsia.errors import SealedError
 from intarsia.protocols.differential_privacy import add_to_weights, draw_noise
 

@@ -13,7 +13,8 @@ import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
-from intarsia.core.algorithm import Layout, contents
+from intarsia.core.client_functions import Layout
+from intarsia.core.disclosure import contents
 from intarsia.engines.sums.sealed import layouts
 from intarsia.engines.transcript import Crossings, read_transcript
 from intarsia.errors import CheckpointError

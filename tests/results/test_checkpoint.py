@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import CheckpointError
 from intarsia.results.checkpoint import Checkpoints
 

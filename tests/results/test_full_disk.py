@@ -12,7 +12,7 @@ import pytest
 import four_sites
 from command_line import one_error, said
 from intarsia.cli import main as cli
-from intarsia.core import atomic_files as whole_files
+from intarsia.core.files import atomic_files as whole_files
 from intarsia.engines import record_file
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

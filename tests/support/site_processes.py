@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.client_setup import site_in
 
 PORT = "site.port"  # the file that says where a site answers

@@ -15,7 +15,7 @@ import pytest
 
 import intarsia
 import own_algorithm
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.errors import AlgorithmError, ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import load
 from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from intarsia.core.atomic_files import write_atomically
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import parse_json
 from intarsia.experiment.config import Experiment, to_dict
 from intarsia.results.comparison import FIGURES, figure_of
 from intarsia.results.result import Result

@@ -229,7 +229,7 @@ def predict(
     if out is None:
         put(text.getvalue(), line=False)
     else:
-        from intarsia.core.atomic_files import write_over
+        from intarsia.core.files.atomic_files import write_over
 
         write_over(out, text.getvalue().encode())
         say(f"{len(found.scores):,} predictions: {out}")
@@ -283,7 +283,7 @@ def coefficients(
     found = listed_of(folder, card)
     answer(*found.parts(), as_json=as_json)
     if out is not None:
-        from intarsia.core.atomic_files import write_over
+        from intarsia.core.files.atomic_files import write_over
 
         text = io.StringIO()
         found.write(text)

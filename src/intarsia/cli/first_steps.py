@@ -179,7 +179,7 @@ def _to_write(file: Path, *, overwrite: bool) -> Path:
 
 
 def _write(file: Path, content: bytes) -> None:
-    from intarsia.core.atomic_files import write_over
+    from intarsia.core.files.atomic_files import write_over
 
     write_over(file, content)
 

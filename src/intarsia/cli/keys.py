@@ -103,7 +103,7 @@ def card(
 
     The fingerprint goes to standard error: send the card, but say the fingerprint by telephone.
     """
-    from intarsia.core.atomic_files import write_atomically
+    from intarsia.core.files.atomic_files import write_atomically
     from intarsia.privacy.keys.keyring import KeyFolder
 
     own = KeyFolder(folder).identity()
@@ -133,7 +133,7 @@ def share(
     CARD... are the cards of all other clients. The client that comes first by name does this. Each
     client gets a file that only it can open.
     """
-    from intarsia.core.atomic_files import write_atomically
+    from intarsia.core.files.atomic_files import write_atomically
     from intarsia.privacy.keys.keyring import KeyFolder
     from intarsia.privacy.settings import Privacy
 

@@ -248,7 +248,7 @@ def dashboard(out: Output = None) -> None:
     """Print a dashboard of Grafana for what `server --metrics` serves: import it there."""
     from importlib.resources import files
 
-    from intarsia.core.atomic_files import write_over
+    from intarsia.core.files.atomic_files import write_over
 
     there = files("intarsia.deployment.operations") / "templates" / "grafana.json"
     if out is None:

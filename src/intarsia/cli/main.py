@@ -255,7 +255,7 @@ def schema(out: Output = None) -> None:
     if out is None:
         put(text, line=False)
     else:
-        from intarsia.core.atomic_files import write_over
+        from intarsia.core.files.atomic_files import write_over
 
         write_over(out, text.encode())
         say(f"schema: {out}; an editor reads it with #:schema {out.name} in the first line")

@@ -41,8 +41,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.core.block import ClientId
+from intarsia.core.files.npz import check_npz, unpacked_limit
 from intarsia.core.memory import kept
-from intarsia.core.npz import check_npz, unpacked_limit
 from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
 from intarsia.data.column_types import column_of

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from intarsia.core.algorithm import SecretKey
-from intarsia.core.atomic_files import write_atomically
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.client_functions import SecretKey
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.data.reader import located
 from intarsia.data.source import Source

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.schema import Schema
 from intarsia.errors import listed
 from intarsia.experiment import config as experiment

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
-from intarsia.core.json_text import parse_json
+from intarsia.core.client_functions import RandomKey
+from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode, stored_labels

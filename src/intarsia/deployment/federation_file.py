@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError, lacks

@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from intarsia.core.algorithm import Algorithm, Sends, contents
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.disclosure import Sends, contents
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.client_folder import PutBack
 from intarsia.deployment.policy import Policy, check_jobs, check_spent, today
 from intarsia.engines.remote.wire import shown

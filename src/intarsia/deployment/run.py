@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId, Labels
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, notes_on_levels
 from intarsia.data.labels import notes_on_codes, notes_on_labels

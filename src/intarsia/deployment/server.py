@@ -25,9 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import RetryPolicy, Transport

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia import core as fl
 from intarsia.core.block import Block, ClientId
+from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.errors import IntarsiaError

@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.core.algorithm import (
+from intarsia.core.block import Array, ClientId
+from intarsia.core.client_functions import (
     ClientFunction,
     Clients,
     Layout,
     Messages,
     evolve,
-    models_in,
     not_declared,
 )
-from intarsia.core.block import Array, ClientId
+from intarsia.core.disclosure import models_in
 from intarsia.core.schema import Index
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import Totals, from_record, to_record

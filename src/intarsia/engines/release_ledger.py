@@ -19,8 +19,8 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from intarsia.core.algorithm import NoiseKey, RandomKey, SecretKey
 from intarsia.core.block import ClientId
+from intarsia.core.client_functions import NoiseKey, RandomKey, SecretKey
 from intarsia.engines.record_file import append, framed, whole_records
 
 _NONCE = 16  # bytes by which the noise of two runs with the same secrets differs

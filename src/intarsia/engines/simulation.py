@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from intarsia.core import algorithm as fl
-from intarsia.core.algorithm import ClientFunction, Messages, NoiseKey, RandomKey, SecretKey
+from intarsia import core as fl
 from intarsia.core.block import Block, ClientId
+from intarsia.core.client_functions import ClientFunction, Messages, NoiseKey, RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from intarsia.core.algorithm import contents
 from intarsia.core.block import ClientId
+from intarsia.core.disclosure import contents
 from intarsia.engines import codec
 from intarsia.engines.record_file import append, framed, whole_records
 from intarsia.engines.sums.sealed import layouts

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, NoiseKey, RandomKey, SecretKey
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId
+from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.memory import give_back
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import ExperimentError
 from intarsia.experiment import feature_dictionary
 from intarsia.models.coefficients import NO_ERRORS, Scorecard, Summary, summarise

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Block, ClientId
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import ConvergenceError, ExperimentError, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.models.feature_mapping import RawColumns

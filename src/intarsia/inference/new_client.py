@@ -18,14 +18,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intarsia.core.algorithm import (
-    Algorithm,
-    FinalResult,
-    LocalBaseline,
-    RoundMetrics,
-    evolve,
-)
+from intarsia.core.algorithm import Algorithm, FinalResult, LocalBaseline, RoundMetrics
 from intarsia.core.block import Array, ClientId
+from intarsia.core.client_functions import evolve
 from intarsia.core.plugins import check_allowed
 from intarsia.core.settings import hyperparameters
 from intarsia.data import dataframe

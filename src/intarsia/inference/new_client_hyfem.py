@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import issparse
 
-from intarsia.core.algorithm import FinalResult, RandomKey, RoundMetrics
+from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.core.block import Block, ClientId, Labels, held_levels
+from intarsia.core.client_functions import RandomKey
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
 from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
 from intarsia.data.source import Format, Source

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array
-from intarsia.core.json_text import check_kind
+from intarsia.core.files.json_text import check_kind
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear.losses import LOSSES, SHAPES, shape_of
 

@@ -21,10 +21,10 @@ from numpy.lib.format import write_array
 from numpy.typing import NDArray
 from rich.text import Text
 
-from intarsia.core.atomic_files import write_atomically, write_durably
 from intarsia.core.block import ClientId, Labels
-from intarsia.core.json_text import check_kind, parse_json
-from intarsia.core.npz import check_npz
+from intarsia.core.files.atomic_files import write_atomically, write_durably
+from intarsia.core.files.json_text import check_kind, parse_json
+from intarsia.core.files.npz import check_npz
 from intarsia.core.plugins import check_allowed
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, as_html, as_text, new_table
 from intarsia.errors import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from intarsia.core.atomic_files import write_over
+from intarsia.core.files.atomic_files import write_over
 
 DPI: Final = 140
 INK: Final = "#222222"

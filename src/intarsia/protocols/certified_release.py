@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, targets
 from intarsia.errors import ConvergenceError, RefusedError
 from intarsia.maths.linear import losses

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import ndtri
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block
 from intarsia.errors import RefusedError, SealedError
 from intarsia.protocols.preprocessing import Preparation

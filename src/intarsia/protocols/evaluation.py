@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Schema

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Labels
 from intarsia.errors import TableError
 from intarsia.maths import figures

@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.memory import slices
 from intarsia.core.schema import Schema

@@ -51,7 +51,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import (
     INTERCEPT,
     Array,

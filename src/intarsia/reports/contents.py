@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import CheckpointError, UserError
 from intarsia.experiment.config import to_dict
 from intarsia.inference.coefficients import coefficients

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from intarsia.core.atomic_files import write_over
+from intarsia.core.files.atomic_files import write_over
 from intarsia.errors import printable
 from intarsia.reports import sentences as said
 from intarsia.reports.contents import Contents

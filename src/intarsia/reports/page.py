@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from intarsia import __version__
-from intarsia.core.atomic_files import write_over
+from intarsia.core.files.atomic_files import write_over
 from intarsia.core.text_tables import as_html, html_table
 from intarsia.errors import ExperimentError, printable
 from intarsia.reports import sentences as said

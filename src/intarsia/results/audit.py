@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from intarsia.core.algorithm import Sends
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.disclosure import Sends
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError, lacks
 from intarsia.results.checkpoint import Checkpoints
 
@@ -134,7 +134,7 @@ class Audit:
 def sentences(audit: Audit) -> tuple[str, ...]:
     """Return ten sentences about what left the clients of a run, for who answers for their data.
 
-    They are in the words that replies are described with (`core.algorithm.describe`).
+    They are in the words that replies are described with (`core.disclosure.describe`).
     """
     server, clients = [one for one in audit.lines if one.reader == "server"], audit.read_by_clients
     sent = [one for one in server if one.how != "revealed"]

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError
 

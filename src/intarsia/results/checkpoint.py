@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.core.atomic_files import UNFINISHED, sync, write, write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.files.atomic_files import UNFINISHED, sync, write, write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.engines import codec
 from intarsia.engines.record_file import append
 from intarsia.errors import CheckpointError, CodecError, UserError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError, ExperimentError, lacks
 from intarsia.results.result import load
 from intarsia.results.run_folder import described

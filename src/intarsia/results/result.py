@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import check_kind, parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import frozen
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.errors import CheckpointError, lacks

@@ -19,10 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.core.algorithm import SecretKey
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
-from intarsia.core.json_text import parse_json
+from intarsia.core.client_functions import SecretKey
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, lacks, listed

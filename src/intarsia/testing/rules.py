@@ -23,16 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.core.algorithm import (
-    Algorithm,
-    FinalResult,
-    RandomKey,
-    Release,
-    RoundMetrics,
-    Sends,
-    contents,
-)
+from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
 from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.client_functions import RandomKey
+from intarsia.core.disclosure import Release, Sends, contents
 from intarsia.core.schema import Schema
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec

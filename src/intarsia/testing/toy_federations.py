@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from intarsia.core.algorithm import Algorithm, Clients, FinalResult, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult
 from intarsia.core.block import Array, Block, ClientId, Labels, Values
+from intarsia.core.client_functions import Clients, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 

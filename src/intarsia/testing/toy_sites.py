@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from intarsia.core.algorithm import Algorithm, RandomKey, Sends
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId, Labels
+from intarsia.core.client_functions import RandomKey
+from intarsia.core.disclosure import Sends
 from intarsia.core.schema import Schema
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.remote.caller import Caller, RetryPolicy

@@ -10,17 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.algorithm import (
-    PUBLIC,
+from intarsia.core.block import Block, ClientId
+from intarsia.core.client_functions import (
     ClientFunction,
     Clients,
     Layout,
     Messages,
     NoiseKey,
-    Sends,
     no_such_view,
 )
-from intarsia.core.block import Block, ClientId
+from intarsia.core.disclosure import PUBLIC, Sends
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import Split, addressed

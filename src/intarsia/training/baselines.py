@@ -29,8 +29,8 @@ import numpy as np
 from annotated_types import Gt
 from scipy.sparse import csr_array
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weights, targets
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.memory import made_like, pieces

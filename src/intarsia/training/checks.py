@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from intarsia.core.algorithm import Algorithm, RandomKey
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.data.labels import check_classes
 from intarsia.errors import ExperimentError, listed

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.communication_log import RECORDS

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_info
 
 from intarsia import __version__
-from intarsia.core import algorithm as fl
-from intarsia.core.atomic_files import write_atomically
+from intarsia import core as fl
 from intarsia.core.block import ClientId, Labels
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.plugins import package_of
 from intarsia.data.labels import positive_class
 from intarsia.experiment.config import Experiment

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from intarsia.core.algorithm import Algorithm, Release
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
+from intarsia.core.disclosure import Release
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Experiment

@@ -22,8 +22,9 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.linear.cocoa import COCOA
 from intarsia.algorithms.linear.fedavg import FEDAVG
 from intarsia.core import plugins
-from intarsia.core.algorithm import Algorithm, Release
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Array
+from intarsia.core.disclosure import Release
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import layouts

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from intarsia.core.algorithm import Algorithm, FinalResult, Release, SecretKey
+from intarsia.core.algorithm import Algorithm, FinalResult
 from intarsia.core.block import ClientId, Labels
+from intarsia.core.client_functions import SecretKey
+from intarsia.core.disclosure import Release
 from intarsia.core.feature_blocks import doubled
 from intarsia.core.memory import give_back
 from intarsia.core.schema import Schema

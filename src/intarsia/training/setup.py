@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from intarsia.core.algorithm import Algorithm, Part, RandomKey, Release, SecretKey, Sends, each
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import INTERCEPT, Block, ClientId
+from intarsia.core.client_functions import Part, RandomKey, SecretKey
+from intarsia.core.disclosure import Release, Sends, each
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_states import States

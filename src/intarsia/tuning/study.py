@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.settings import toml_text
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, first_line
 from intarsia.experiment import config, federation, search

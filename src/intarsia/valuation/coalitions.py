@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import parse_json
+from intarsia.core.files.npz import check_npz
 from intarsia.core.memory import give_back
-from intarsia.core.npz import check_npz
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, UserError
 from intarsia.experiment.config import Experiment

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.engines import codec
 from intarsia.engines.forks import can_fork, cores, errands

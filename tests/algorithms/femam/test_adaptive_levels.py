@@ -25,8 +25,8 @@ from intarsia.algorithms.femam.state import Closing, Groupings  # noqa: E402
 from intarsia.algorithms.femam.validation import decided, stands_alone, worse_than  # noqa: E402
 from intarsia.algorithms.networks import client_network as networks  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
 from intarsia.errors import ExperimentError, RefusedError  # noqa: E402

@@ -18,8 +18,8 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.architecture import levels_of  # noqa: E402
 from intarsia.algorithms.networks.targets import odds  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.core.settings import hyperparameters  # noqa: E402
 from intarsia.engines import codec  # noqa: E402

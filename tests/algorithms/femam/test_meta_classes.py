@@ -15,8 +15,8 @@ from intarsia.algorithms.flic import objective as flic_objective  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.flic.initial_anchors import meta_of  # noqa: E402
 from intarsia.algorithms.networks import client_network  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.matching import distribution_distances  # noqa: E402

@@ -13,8 +13,9 @@ import intarsia  # noqa: E402  after the skip where torch is missing
 from intarsia.algorithms.flic import barycentre  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks.client_network import with_parts  # noqa: E402
-from intarsia.core.algorithm import RandomKey, Release, evolve  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey, evolve  # noqa: E402
+from intarsia.core.disclosure import Release  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.errors import ConvergenceError, ExperimentError, SealedError  # noqa: E402
 

@@ -23,8 +23,8 @@ from intarsia.algorithms.networks import (  # noqa: E402  after the skip
     targets,
 )
 from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
-from intarsia.core.algorithm import Release  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.disclosure import Release  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402

@@ -23,8 +23,8 @@ from intarsia.algorithms.flic import objective as flic_trainings  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.personalised.fedrep import HETFEDREP, LOCAL, HetFedRep, Local  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.data.table import split  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402

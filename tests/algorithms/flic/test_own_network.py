@@ -13,7 +13,7 @@ from intarsia.algorithms.flic import algorithm as flic  # noqa: E402  after the 
 from intarsia.algorithms.flic import own_network  # noqa: E402
 from intarsia.algorithms.flic.algorithm import FLIC, Flic  # noqa: E402
 from intarsia.algorithms.networks import parameter_sharing as sharing  # noqa: E402
-from intarsia.core.algorithm import Release  # noqa: E402
+from intarsia.core.disclosure import Release  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402
 from tests.algorithms.flic.test_flic import (  # noqa: E402
     DOUBLE,

@@ -22,8 +22,8 @@ from federations import (
 from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.algorithm import RandomKey, evolve
 from intarsia.core.block import Labels
+from intarsia.core.client_functions import RandomKey, evolve
 from intarsia.engines import codec
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.minibatch_sdca import coupled_steps

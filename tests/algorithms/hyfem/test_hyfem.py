@@ -14,8 +14,8 @@ from intarsia.algorithms.hyfem import client as hyfem_client  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
 from intarsia.algorithms.hyfem.algorithm import HYFEM  # noqa: E402
 from intarsia.algorithms.hyfem.hyperparameters import HyFEM  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402

@@ -22,7 +22,7 @@ from four_sites import VIEWS, whole  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
 from intarsia.algorithms.networks import user_modules  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
-from intarsia.core.algorithm import RandomKey  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
 from intarsia.training import run as running  # noqa: E402

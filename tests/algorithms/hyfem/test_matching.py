@@ -22,8 +22,8 @@ from intarsia.algorithms.hyfem.network import (  # noqa: E402
     parts_of,
     split_rest,
 )
-from intarsia.core.algorithm import RandomKey  # noqa: E402  after the skip
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402

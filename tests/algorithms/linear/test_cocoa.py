@@ -9,8 +9,8 @@ from federations import ON_SIGNS
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.errors import ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import row_norms

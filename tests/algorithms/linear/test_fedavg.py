@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 
 import federations
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Block, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca

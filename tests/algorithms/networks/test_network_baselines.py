@@ -32,8 +32,8 @@ from intarsia.algorithms.personalised.fedrep import (  # noqa: E402  # noqa: E40
 )
 from intarsia.algorithms.personalised.l2gd import L2GD, L2gd  # noqa: E402
 from intarsia.algorithms.personalised.pfedme import PFEDME, PFedMe  # noqa: E402
-from intarsia.core.algorithm import RandomKey, client_function  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.client_functions import RandomKey, client_function  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402

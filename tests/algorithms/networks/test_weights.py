@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 import intarsia  # noqa: E402  after the skip where torch is missing
 from federations import secrets_of  # noqa: E402
 from intarsia.algorithms.networks import client_network, parameter_sharing  # noqa: E402
-from intarsia.core.algorithm import Release  # noqa: E402
 from intarsia.core.block import Block, Labels  # noqa: E402
+from intarsia.core.disclosure import Release  # noqa: E402
 from intarsia.core.schema import Schema  # noqa: E402
 from intarsia.engines.simulation import Simulation  # noqa: E402
 from intarsia.errors import ExperimentError  # noqa: E402

@@ -16,7 +16,7 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 
 from command_line import one_error
 from intarsia.cli.main import main
-from intarsia.core.algorithm import RandomKey, SecretKey
+from intarsia.core.client_functions import RandomKey, SecretKey
 from intarsia.deployment.client_folder import ledger_of
 from intarsia.deployment.job_requests import Asked, Requests
 from intarsia.deployment.operations import archive

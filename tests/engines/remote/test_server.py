@@ -11,8 +11,10 @@ import pytest
 import federations
 import sites
 from federations import BINARY, rectangles, table
-from intarsia.core.algorithm import Disclosure, Ready, Sends, client_function
+from intarsia.core.algorithm import Ready
 from intarsia.core.block import Block
+from intarsia.core.client_functions import client_function
+from intarsia.core.disclosure import Disclosure, Sends
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS

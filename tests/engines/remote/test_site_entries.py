@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from intarsia.core.algorithm import Layout
+from intarsia.core.client_functions import Layout
 from intarsia.engines.remote import site_entries
 from intarsia.engines.sums.sealed import SealedField, SealedTotal
 from intarsia.privacy.secure_aggregation.ckks_ciphertexts import Ciphertexts

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federations import BINARY, block, rectangles, table
-from intarsia.core.algorithm import (
+from intarsia.core.block import Array
+from intarsia.core.client_functions import (
     Counts,
     PerFeature,
     PerSample,
@@ -19,7 +20,6 @@ from intarsia.core.algorithm import (
     client_function,
     one_sender,
 )
-from intarsia.core.block import Array
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS

@@ -18,7 +18,8 @@ import pytest
 import four_sites
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.cli.main import main
-from intarsia.core.algorithm import Algorithm, Release
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.disclosure import Release
 from intarsia.engines import codec
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import ExperimentError, WorkerError

@@ -53,6 +53,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.femam import class_priors, state
 from intarsia.algorithms.femam import client as at_client
 from intarsia.algorithms.femam.clustering import averages_of, clustered
@@ -62,7 +63,6 @@ from intarsia.algorithms.femam.validation import best_factor
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.algorithms.networks.targets import output_count
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError

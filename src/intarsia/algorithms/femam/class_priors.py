@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from scipy.special import chdtri
 
+from intarsia import core as fl
 from intarsia.algorithms.femam import state
 from intarsia.algorithms.femam.client import Client, combined, labelled
 from intarsia.algorithms.femam.validation import losses_with
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.errors import CheckpointError
 from intarsia.maths.shrinkage import CHANCE

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.femam import state, validation
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.networks import client_network as networks
@@ -32,7 +33,6 @@ from intarsia.algorithms.networks.training_rows import (
     is_labelled,
     labelled_rows,
 )
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import RefusedError

@@ -13,8 +13,8 @@ from intarsia.algorithms.femam.client import compare_groups, compare_models, sen
 from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, Server
 from intarsia.algorithms.networks.client_network import drawn, part_vector
-from intarsia.core.algorithm import Clients, RandomKey, evolve
 from intarsia.core.block import Array, ClientId
+from intarsia.core.client_functions import Clients, RandomKey, evolve
 from intarsia.errors import ConvergenceError
 from intarsia.maths.matching import kmeans
 

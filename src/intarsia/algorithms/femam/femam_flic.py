@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM, allowed, with_level
@@ -48,7 +49,6 @@ from intarsia.algorithms.networks.parameter_sharing import (
     take_start,
 )
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError

@@ -26,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from intarsia import core as fl
 from intarsia.algorithms.femam import algorithm as femam
 from intarsia.algorithms.femam import client as femam_client
 from intarsia.algorithms.femam.algorithm import FEMAM, allowed, opening_models
@@ -33,7 +34,6 @@ from intarsia.algorithms.femam.hyperparameters import FeMAM
 from intarsia.algorithms.femam.state import Server
 from intarsia.algorithms.networks.architecture import Architecture
 from intarsia.algorithms.networks.options import NetworkOptions
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, CountOrZero

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from intarsia import core as fl
 from intarsia.algorithms.femam.hyperparameters import FeMAM, LevelKind
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 
 

@@ -96,6 +96,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from intarsia import core as fl
 from intarsia.algorithms.flic import barycentre, initial_anchors, own_network
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.flic.objective import trainings_of
@@ -103,7 +104,6 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.client_network import check_clients
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.training_rows import held_out_rows
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError

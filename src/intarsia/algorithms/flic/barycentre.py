@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.client_network import part_vector
 from intarsia.algorithms.networks.parameter_sharing import Client, ClientTask, Server
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.errors import ConvergenceError
 

@@ -17,8 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks.targets import output_count
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError, nearest

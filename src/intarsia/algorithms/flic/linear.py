@@ -37,8 +37,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.networks.training_rows import dense, labelled_rows
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Positive, check_ranges

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.flic.objective import trainings_of
 from intarsia.algorithms.networks import client_network as networks
@@ -29,7 +30,6 @@ from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays
 from intarsia.algorithms.networks.parameter_sharing import Client, ClientTask, Server, Shared
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.errors import listed
 from intarsia.maths.shrinkage import pooled, summary, worth_of

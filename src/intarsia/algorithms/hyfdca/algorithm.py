@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca import (
     dual_ascent,
     dual_newton,
@@ -55,7 +56,6 @@ from intarsia.algorithms.hyfdca.state import (
     init_client,
     init_server,
 )
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.state import Client, InPhase, Server, choose_by_network
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.errors import ConvergenceError, RefusedError
 from intarsia.maths.linear import losses

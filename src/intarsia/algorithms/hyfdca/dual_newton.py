@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, row_weights, targets
 from intarsia.maths.linear import dual_newton_system as system
 from intarsia.maths.linear import losses

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, row_weights, targets
 from intarsia.errors import CheckpointError
 from intarsia.maths.linear import losses

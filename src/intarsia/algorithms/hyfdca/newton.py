@@ -105,8 +105,9 @@ from intarsia.algorithms.hyfdca.newton_shares import (
     share_by_dealer,
     solve_shared,
 )
-from intarsia.core.algorithm import Clients, RandomKey, RoundMetrics, evolve
+from intarsia.core.algorithm import RoundMetrics
 from intarsia.core.block import Array, ClientId
+from intarsia.core.client_functions import Clients, RandomKey, evolve
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.elastic_net import stiffness
 

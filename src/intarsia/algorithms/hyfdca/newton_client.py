@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
 from intarsia.errors import CheckpointError, RefusedError

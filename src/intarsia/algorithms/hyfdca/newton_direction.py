@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.newton_client import (
     BLOCK,
     Point,
@@ -23,7 +24,6 @@ from intarsia.algorithms.hyfdca.newton_client import (
     penalty_curvature,
 )
 from intarsia.algorithms.hyfdca.newton_shares import Sharing
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import losses

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.newton_client import Overlap, Partner, Point
 from intarsia.algorithms.hyfdca.newton_shares import (
     TURNS,
@@ -43,7 +44,6 @@ from intarsia.algorithms.hyfdca.newton_shares import (
     no_words,
     weighted_rows,
 )
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.errors import RangeError, RefusedError
 from intarsia.maths import encrypted_products

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.newton_client import (
     OwnFrame,
     Point,
@@ -58,7 +59,6 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
     products_of,
 )
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import interior_point as inside
 from intarsia.maths.linear import losses

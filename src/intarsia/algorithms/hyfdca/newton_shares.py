@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lapack
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfdca.newton_client import (
     Overlap,
     Partner,
@@ -57,7 +58,6 @@ from intarsia.algorithms.hyfdca.newton_client import (
     power_above,
     turn_basis,
 )
-from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import RefusedError

@@ -21,8 +21,9 @@ from intarsia.algorithms.hyfdca import (
 )
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
 from intarsia.algorithms.hyfdca.partial_participation import Partial
-from intarsia.core.algorithm import Release, evolve
 from intarsia.core.block import Array, Block, ClientId, places_of
+from intarsia.core.client_functions import evolve
+from intarsia.core.disclosure import Release
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import (
     Between,

@@ -41,6 +41,7 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfem import client as at_client
 from intarsia.algorithms.hyfem import network
 from intarsia.algorithms.hyfem.client import Whole
@@ -50,7 +51,6 @@ from intarsia.algorithms.hyfem.matching import joined
 from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks.client_network import check_clients
 from intarsia.algorithms.networks.parameter_sharing import mean_loss
-from intarsia.core import algorithm as fl
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfem import network as nets
 from intarsia.algorithms.hyfem.hyperparameters import (
     HyFEM,
@@ -27,7 +28,6 @@ from intarsia.algorithms.networks.client_network import train_learners
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining

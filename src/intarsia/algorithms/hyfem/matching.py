@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.hyfem.network import Composition, Parts, split_rest
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, ClientId
 from intarsia.maths.matching.matched_classifiers import Classifier, Matching, aggregate, same_order
 from intarsia.maths.matching.neuron_matching import match

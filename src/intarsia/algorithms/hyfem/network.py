@@ -28,8 +28,8 @@ from intarsia.algorithms.hyfem.extractors import Extractor, module_of
 from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.targets import odds
 from intarsia.algorithms.networks.training_rows import dense
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block, Labels
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.settings import frozen
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear

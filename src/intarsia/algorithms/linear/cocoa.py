@@ -25,9 +25,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.linear import sealed_weights
 from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Between, Positive, PositiveFraction, check_ranges

@@ -35,9 +35,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.linear import sealed_weights
 from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
-from intarsia.core import algorithm as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Learners, Schema
 from intarsia.core.settings import Between, Count, NotNegative, Positive, check_ranges

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.core import algorithm as fl
+from intarsia import core as fl
 from intarsia.core.block import Block
 
 

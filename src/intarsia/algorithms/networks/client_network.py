@@ -24,8 +24,8 @@ from intarsia.algorithms.networks import architecture, embeddings, targets
 from intarsia.algorithms.networks.architecture import Architecture, Arrays, Network
 from intarsia.algorithms.networks.options import NetworkOptions
 from intarsia.algorithms.networks.training_rows import columns
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.training import vectorised

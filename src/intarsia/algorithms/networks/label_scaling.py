@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.networks.training_rows import is_labelled
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 
 

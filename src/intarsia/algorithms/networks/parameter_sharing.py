@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
@@ -29,7 +30,6 @@ from intarsia.algorithms.networks.options import (
     relative_weights,
 )
 from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError

@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import RandomKey
 from intarsia.core.block import INTERCEPT, Array, Block
+from intarsia.core.client_functions import RandomKey
 from intarsia.core.feature_blocks import split_numbers
 from intarsia.errors import TableError
 

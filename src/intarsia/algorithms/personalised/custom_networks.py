@@ -27,6 +27,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import ClassVar, Literal
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import named_modules, targets, user_modules
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
@@ -43,7 +44,6 @@ from intarsia.algorithms.networks.parameter_sharing import Change, Client, Serve
 from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
 from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
 from intarsia.algorithms.networks.user_modules import Named
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Count, CountOrZero, NotNegative, Positive, check_ranges

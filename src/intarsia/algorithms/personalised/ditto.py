@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import training_of
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Loss, Server, Shared
 from intarsia.algorithms.networks.targets import smoothed
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Block
 from intarsia.core.settings import Count, NotNegative
 

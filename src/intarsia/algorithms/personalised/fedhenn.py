@@ -35,6 +35,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import features_of, training_of
@@ -43,7 +44,6 @@ from intarsia.algorithms.networks.label_scaling import on_scale
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.maths.training.local_training import Batch

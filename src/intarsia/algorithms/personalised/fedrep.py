@@ -45,6 +45,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Architecture, named_width
 from intarsia.algorithms.networks.client_network import training_of
@@ -52,7 +53,6 @@ from intarsia.algorithms.networks.embeddings import COMMON_WIDTH, layers
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.targets import smoothed
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array
 from intarsia.core.settings import Count, CountOrZero, FractionBelowOne, NotNegative
 from intarsia.errors import ExperimentError

@@ -28,13 +28,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import part_vector, training_of, with_parts
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.algorithms.networks.parameter_sharing import Client, Server, Shared
 from intarsia.algorithms.networks.targets import smoothed
-from intarsia.core import algorithm as fl
 from intarsia.core.block import Array, Block
 from intarsia.core.settings import Count, CountOrZero, Fraction, FractionBelowOne
 

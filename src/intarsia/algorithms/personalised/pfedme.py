@@ -23,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 
+from intarsia import core as fl
 from intarsia.algorithms.networks import parameter_sharing as sharing
 from intarsia.algorithms.networks.architecture import Arrays, named_width
 from intarsia.algorithms.networks.client_network import changed, part_vector, training_of
@@ -31,7 +32,6 @@ from intarsia.algorithms.networks.parameter_sharing import Change, Client, Serve
 from intarsia.algorithms.networks.targets import smoothed
 from intarsia.algorithms.networks.training_rows import is_labelled
 from intarsia.algorithms.personalised.ditto import conclude, part_of_own_loss
-from intarsia.core import algorithm as fl
 from intarsia.core.settings import Count, NotNegative, Positive
 
 

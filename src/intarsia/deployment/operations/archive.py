@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from intarsia.core.atomic_files import UNFINISHED, sync
+from intarsia.core.files.atomic_files import UNFINISHED, sync
 from intarsia.errors import ExperimentError, printable
 
 _EXECUTABLE: Final = 0o100

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from intarsia import __version__
-from intarsia.core.atomic_files import UNFINISHED
+from intarsia.core.files.atomic_files import UNFINISHED
 from intarsia.deployment.client_folder import note_put_back, read_settings
 from intarsia.deployment.federation_file import check_kit, is_of_server
 from intarsia.deployment.job_requests import Requests

@@ -16,8 +16,8 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest

@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Final
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.federation_file import sites_of
 from intarsia.deployment.server import list_statuses, request
 from intarsia.errors import BusyError, ExperimentError, UserError, nearest

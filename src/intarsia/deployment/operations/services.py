@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import jinja2
 
-from intarsia.core.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.federation_file import FederationFile
 
 System = Literal["systemd", "docker", "kubernetes"]

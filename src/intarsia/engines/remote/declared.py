@@ -37,16 +37,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from intarsia.core.algorithm import (
-    AS_IT_IS,
-    PUBLIC,
-    ClientFunction,
-    Layout,
-    Origin,
-    Sends,
-    contents,
-)
 from intarsia.core.block import ClientId
+from intarsia.core.client_functions import ClientFunction, Layout
+from intarsia.core.disclosure import AS_IT_IS, PUBLIC, Origin, Sends, contents
 from intarsia.engines import codec
 from intarsia.engines.remote.replies import is_optional
 from intarsia.engines.remote.wire import Call, function_name

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
+from intarsia.core.client_functions import ClientFunction, Layout
 from intarsia.engines.remote.wire import Answer, SealedReply
 from intarsia.engines.sums.plain import Geometry
 from intarsia.engines.sums.sealed import SealedRecord, counted_cells, layouts

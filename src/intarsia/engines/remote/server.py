@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from intarsia.core.algorithm import Algorithm, ClientFunction, Messages, RandomKey, evolve
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
+from intarsia.core.client_functions import ClientFunction, Messages, RandomKey, evolve
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import (

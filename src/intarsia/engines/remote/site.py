@@ -29,8 +29,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from intarsia.core.algorithm import Layout, RandomKey, SecretKey, Sends, evolve
 from intarsia.core.block import Block, ClientId
+from intarsia.core.client_functions import Layout, RandomKey, SecretKey, evolve
+from intarsia.core.disclosure import Sends
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from intarsia.core.algorithm import Layout, Sends, contents
+from intarsia.core.client_functions import Layout
+from intarsia.core.disclosure import Sends, contents
 from intarsia.engines import codec
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.declared import Declared

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from intarsia import __version__, errors
-from intarsia.core.algorithm import ClientFunction
+from intarsia.core.client_functions import ClientFunction
 from intarsia.engines import codec
 from intarsia.engines.sums.sealed import SealedRecord
 from intarsia.engines.sums.secure import CombinationRecord

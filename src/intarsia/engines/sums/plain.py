@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import ClientFunction, Layout
 from intarsia.core.block import ClientId
+from intarsia.core.client_functions import ClientFunction, Layout
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Index, Schema, compact
 from intarsia.engines import codec

@@ -14,7 +14,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from intarsia.core.algorithm import Layout
+from intarsia.core.client_functions import Layout
 from intarsia.errors import SealedError
 
 

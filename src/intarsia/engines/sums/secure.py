@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.algorithm import ClientFunction, Layout, evolve
 from intarsia.core.block import Array, ClientId
+from intarsia.core.client_functions import ClientFunction, Layout, evolve
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import (

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from nvflare.lighter.utils import Identity, generate_cert
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import ExperimentError
 from intarsia.privacy.keys.shared_key import fingerprint
 

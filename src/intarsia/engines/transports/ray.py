@@ -27,8 +27,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from scipy.sparse import csr_array, issparse
 
 from intarsia import __version__
-from intarsia.core.algorithm import Algorithm, SecretKey
+from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId, Copies
+from intarsia.core.client_functions import SecretKey
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host
 from intarsia.engines.client_states import States

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from intarsia.core.atomic_files import write_atomically
 from intarsia.core.block import ClientId
+from intarsia.core.files.atomic_files import write_atomically
 
 STATUS: Final = 75  # exit status of a site's process that a newer one has replaced
 _FILE: Final = "local/replaced.json"  # of a server's kit

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import KeyMaterialError, TamperedError
 from intarsia.privacy.keys import crypto
 from intarsia.privacy.keys.crypto import KEY_BYTES, agree

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from intarsia.core.atomic_files import write_atomically
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import KeyMaterialError, lacks
 from intarsia.privacy.keys import key_exchange
 from intarsia.privacy.keys.key_exchange import Card, Identity

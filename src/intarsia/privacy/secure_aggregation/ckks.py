@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import KeyMaterialError, RangeError, SealedError, TamperedError
 from intarsia.privacy.keys.crypto import Keystream, pseudorandom
 from intarsia.privacy.secure_aggregation import ckks_ciphertexts, protocol

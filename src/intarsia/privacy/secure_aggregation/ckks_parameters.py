@@ -22,7 +22,7 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 
-from intarsia.core.json_text import parse_json
+from intarsia.core.files.json_text import parse_json
 from intarsia.errors import ExperimentError, KeyMaterialError
 from intarsia.privacy.secure_aggregation.protocol import check_range
 
