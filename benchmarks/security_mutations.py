@@ -85,6 +85,7 @@ ENCODING = "tests/attacks/test_labels_by_encoding.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
+APPROVED = "tests/attacks/test_approved_jobs.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
@@ -1568,6 +1569,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "rounds that the server gives no number",
+            "call.round if self._anchor is None else max(call.round, 1)",
+            "call.round",
+            APPROVED,
+        ),
         (
             "what an owner lists of installed packages",
             "if one.function not in settings.modules:",

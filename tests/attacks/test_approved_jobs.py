@@ -13,13 +13,14 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.deployment.policy import RoundCount
 from intarsia.engines import codec
+from intarsia.engines.remote.caller import Caller
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.wire import Call
 from intarsia.errors import PolicyError, RefusedError
 
 
-def run(folder, names=four_sites.NAMES, policy="", line=None):
-    """Run HyFDCA over some of the sites, for four rounds."""
+def run(folder, names=four_sites.NAMES, policy="", line=None, jobs=(4,)):
+    """Run HyFDCA over some of the sites, for four rounds, or several jobs of so many rounds."""
     described = four_sites.write_tables("hyfdca", folder)
     described = {name: described[name] for name in names}
     for name, text in described.items():
@@ -27,12 +28,12 @@ def run(folder, names=four_sites.NAMES, policy="", line=None):
         toml = four_sites.site_toml(name, text, folder).replace("[policy]\n", f"[policy]\n{policy}")
         (folder / name / "site.toml").write_text(toml)
     found = {name: site_in(folder / name) for name in names}
-    given = (
-        four_sites.experiment_of("hyfdca", described, folder),
-        sites.Lines(found, line),
-        tuple(names),
-    )
-    return remote_running.run_over(*given, folder / "server", patience=sites.HASTY)
+    description = four_sites.experiment_of("hyfdca", described, folder)
+    for number, rounds in enumerate(jobs):
+        job, lines = replace(description, rounds=rounds), sites.Lines(found, line)
+        given = job, lines, tuple(names), folder / f"server{number}"
+        result = remote_running.run_over(*given, patience=sites.HASTY)
+    return result
 
 
 def test_a_job_of_four_clients_is_not_run_with_two(tmp_path):
@@ -74,6 +75,22 @@ def test_a_round_without_a_number_does_not_begin_after_the_set_up(tmp_path, monk
     with pytest.raises(RefusedError, match="At client"):
         run(tmp_path, policy="rounds_a_day = 2\n")
     assert "a round that has no number" in (tmp_path / "bank" / "errors.log").read_text()
+
+
+def test_rounds_without_a_number_count_where_their_anchor_is_that_of_the_set_up(
+    tmp_path, monkeypatch
+):
+    begin_round, anchor = Remote.begin_round, Caller.anchor
+
+    def begin_without_number(self, _, *given):
+        with monkeypatch.context() as patch:
+            patch.setattr(Caller, "anchor", lambda self: None)
+            begin_round(self, 0, *given)
+
+    monkeypatch.setattr(Remote, "begin_round", begin_without_number)
+    with pytest.raises(PolicyError, match="rounds_a_day"):
+        run(tmp_path, policy="rounds_a_day = 2\n", jobs=(1, 1, 1))
+    assert Caller.anchor is anchor
 
 
 def test_what_began_a_round_counts_as_one_more_when_it_is_called_again(tmp_path):

@@ -244,7 +244,7 @@ def test_ctrl_c_before_training_is_one_word(experiment, monkeypatch, capfd):
 
     monkeypatch.setattr("intarsia.experiment.config.load", stop)
     assert main(["run", str(experiment), "--quiet"]) == 130
-    assert said(capfd) == ("", "stopped\n")
+    assert said(capfd) == ("", "stopped; give the same command again\n")
 
 
 def test_a_diverged_run_exits_with_status_1(experiment, monkeypatch, capfd):

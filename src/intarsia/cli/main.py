@@ -102,6 +102,10 @@ _NO_MEMORY = (
 )
 
 
+# before training, or in a command that is short; what was kept until then is as it was
+_STOPPED = "stopped; give the same command again"
+
+
 class _StoppedError(Exception):
     """Ctrl-C or SIGTERM, with the sentence that says how to go on."""
 
@@ -138,7 +142,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _INTERRUPTED
     except (typer.Abort, KeyboardInterrupt):
         _end_undisturbed()
-        say("stopped")
+        say(_STOPPED)
         return _INTERRUPTED
     except _USAGE_ERROR as problem:
         say(f"error: {_line(_unknown_command(problem) or problem.format_message())}")
@@ -160,7 +164,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     if status == _INTERRUPTED:  # before training began: the library caught it
         _end_undisturbed()
-        say("stopped")
+        say(_STOPPED)
     return status if isinstance(status, int) else 0
 
 

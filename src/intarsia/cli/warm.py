@@ -34,12 +34,20 @@ def warm(told: Callable[[str], object]) -> int:
 
 
 def trees() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the experiments by name: each loss, in the clear and masked, dense and sparse."""
+    """Yield the experiments by name: each loss, in the clear and masked, dense and sparse.
+
+    Dual ascent and federated averaging have kernels of their own, which are one for all losses.
+    """
     for loss in (*_CLASSES, *_NUMBERS):
         for sparse in (False, True):
             for mode in ("plain", "masked"):
                 name = f"{loss}, {'sparse' if sparse else 'dense'}, {mode}"
                 yield name, _tree(loss, mode, sparse=sparse)
+    for method, own in (("ascent", {"method": "ascent"}), ("fedavg", {"name": "fedavg"})):
+        for sparse in (False, True):
+            tree = _tree("hinge", "plain", sparse=sparse)
+            tree["algorithm"] |= own
+            yield f"{method}, {'sparse' if sparse else 'dense'}, plain", tree
     yield "long sums, masked", _tree("logistic", "masked", sparse=False, rows=_MANY)
 
 

@@ -186,7 +186,11 @@ class Work:
                     "A call begins a round that has no number after training began; run the "
                     "algorithm as it is at the server."
                 )
-            self._rounds.begin(call, repeats=self.declared().sends(call).repeats)
+            # what an algorithm sets up belongs to the first round: a server that numbers all rounds
+            # so trains in them
+            number = call.round if self._anchor is None else max(call.round, 1)
+            repeats = self.declared().sends(call).repeats
+            self._rounds.begin(replace(call, round=number), repeats=repeats)
         if self._limit is not None:
             self._limit.set()
 
