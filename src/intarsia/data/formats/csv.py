@@ -24,7 +24,7 @@ _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
 _OTHERS = {  # how files of other kinds begin, and what to do with them
     b"%PDF": ("a PDF file", "save the table as CSV (UTF-8)"),
-    b"PAR1": ("a Parquet file", 'set format = "parquet", or let the name end in .parquet'),
+    b"PAR1": ("a Parquet file", 'rename it to .parquet, or state format = "parquet"'),
     b"ARROW1": ("an Arrow file", "save the table as Parquet or CSV"),
     b"SQLite": ("a database of SQLite", "set url and query instead of path"),
     b"BZh": ("a bzip2 archive", "unpack it, or compress the file with gzip"),
@@ -102,7 +102,7 @@ def _utf_8(content: bytes, source: Source) -> bytes:
     _check_kind(content, source)
     if content[:4] in _WORKBOOKS:
         raise source.error(
-            f"the file starts with {content[:4]!r}, as a workbook or a zip archive does",
+            "this is a workbook or a zip archive, and no text",
             "save the sheet as CSV (UTF-8), or unpack the archive",
         )
     if content[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
@@ -144,9 +144,8 @@ def _check_kind(content: bytes, source: Source) -> None:
     """Raise if a file is plainly of another kind than text with a separator."""
     for start, (what, advice) in _OTHERS.items():
         if content.startswith(start):
-            raise source.error(
-                f"the file starts with {start!r}, as {what} does", advice, "save it as CSV (UTF-8)"
-            )
+            own = "rename it to .parquet" if start == b"PAR1" else "save it as CSV (UTF-8)"
+            raise source.error(f"this is {what}, and no text", advice, own)
     found = _MARKUP.match(content.removeprefix(b"\xef\xbb\xbf"))
     if found:
         raise source.error(
