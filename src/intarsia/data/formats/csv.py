@@ -44,7 +44,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     content = _utf_8(content, source)
     header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
-    missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
+    # what a number or a text stands for, a column's role says
+    missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
 
     def read(as_text: set[str]) -> pa.Table:
         return arrow_csv.read_csv(
@@ -55,7 +56,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header if name.strip() in as_text},
                 null_values=sorted(missing),
-                strings_can_be_null=True,
+                strings_can_be_null=False,
                 decimal_point=source.decimal,
             ),
         )
