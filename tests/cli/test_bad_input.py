@@ -536,18 +536,17 @@ REFUSED: dict[str, Case] = {
         path="bank.xlsx",
     ),
     "a workbook under the name of a CSV file": Case(
-        f"{BANK_CSV}the file starts with b'PK\\x03\\x04', as a workbook or a zip archive does; "
+        f"{BANK_CSV}this is a workbook or a zip archive, and no text; "
         "save the sheet as CSV (UTF-8), or unpack the archive.",
         bank_file=lambda text: b"PK\x03\x04" + text.encode(),
     ),
     "a PDF file under the name of a CSV file": Case(
-        f"{BANK_CSV}the file starts with b'%PDF', as a PDF file does; save the table as CSV "
-        "(UTF-8).",
+        f"{BANK_CSV}this is a PDF file, and no text; save the table as CSV (UTF-8).",
         bank_file=lambda text: b"%PDF-1.7\n" + text.encode(),
     ),
     "a Parquet file under the name of a CSV file": Case(
-        f"{BANK_CSV}the file starts with b'PAR1', as a Parquet file does; set format = "
-        '"parquet", or let the name end in .parquet.',
+        f"{BANK_CSV}this is a Parquet file, and no text; rename it to .parquet, or state format = "
+        '"parquet".',
         bank_file=lambda text: b"PAR1" + text.encode(),
     ),
     "JSON under the name of a CSV file": Case(

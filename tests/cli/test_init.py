@@ -391,6 +391,27 @@ def test_a_number_below_zero_among_counts_is_proposed_as_a_mark_of_missing(
     assert "-1 in 'claims' of a (5 rows) may stand for a missing value" in said(capfd)[1]
 
 
+def test_a_number_that_means_no_label_is_proposed_by_label_map_and_told(
+    tmp_path, monkeypatch, capfd
+):
+    counts = np.repeat(range(6), (28, 20, 12, 8, 6, 1)).tolist()
+    own = bank(claims=[-1] * 5 + counts)
+    found = proposed(tmp_path, monkeypatch, own, shop(), arguments=["--label", "claims"])
+    assert client(found, 0)["label_map"] == {"-1": ""}
+    assert found["algorithm"]["loss"] == "poisson"  # of counts, as without these rows
+    assert "Labels that are written count as none: 5 of 'claims' at a." in said(capfd)[1]
+    settings = ["-c", "split.test=0"]
+    assert main(["run", "mine.toml", "--no-yardsticks", "-q", *settings]) == 0
+    notes = load(tmp_path / "runs" / "mine").notes
+    assert any("count as none: 5 of 'claims' at a." in one for one in notes)
+    # with the mark in missing alone it is a label as any other
+    file = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    lines = [line for line in file.splitlines() if not line.startswith("label_map")]
+    (tmp_path / "mine.toml").write_text("\n".join(lines), encoding="utf-8")
+    assert main(["inspect", "mine.toml"]) == 0
+    assert "count as none" not in said(capfd)[1]
+
+
 @pytest.mark.parametrize(
     ("first", "how"),
     [

@@ -29,7 +29,7 @@ from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats.libsvm import parse_libsvm
-from intarsia.data.labels import LabelSettings
+from intarsia.data.labels import LabelSettings, notes_on_marked
 from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
@@ -447,6 +447,41 @@ def test_sentinels_are_missing_in_every_format(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": [-999.0, 2.0]})
     assert_array_equal(table_from(frame, missing=missing).values, expected)
     assert_array_equal(table_from(frame.to_numpy(), missing=missing).values, expected)
+
+
+def test_numbers_that_stand_for_a_missing_value_do_so_in_features_alone(tmp_path: Path) -> None:
+    columns = {"id": [1, 9, 3], "days": [9, 5, 9], "a": [9, 2, 3]}
+    own: dict[str, Any] = {"id": "id", "label": "days", "missing": ("?", "9", "-999")}
+    frame = pd.DataFrame(columns)
+    frame.to_parquet(tmp_path / "t.parquet")
+    parquet = read(Source(name="a", path=str(tmp_path / "t.parquet"), **own))
+    for table in (
+        csv_table(tmp_path, frame.to_csv(index=False), **own),
+        table_from(frame, **own),
+        table_from(frame.astype(float), **own),
+        parquet,
+    ):
+        assert table.samples.tolist() == [1, 9, 3]
+        assert table.labels is not None
+        assert_array_equal(table.labels.values, [9, 5, 9])
+        assert_array_equal(table.values, [[NAN], [2], [3]])
+        assert table.labels.marked == 0
+
+
+def test_a_label_that_is_none_is_said_by_label_map_or_a_word_and_counted(tmp_path: Path) -> None:
+    text = "days,a\n9,9\n5,2\n?,3\n,4\nNULL,5\n9.0,6\n"
+    table = csv_table(tmp_path, text, label="days", label_map={"9": ""})
+    assert table.labels is not None
+    assert_array_equal(table.labels.values, [NAN, 5, NAN, NAN, NAN, NAN])
+    assert table.labels.marked == 3  # 9, 9.0 and ?, not what is empty in every table
+    (note,) = notes_on_marked({"bank": table.labels})
+    assert note.startswith("Labels that are written count as none: 3 of 'days' at bank. ")
+
+
+def test_an_id_that_a_word_of_missing_takes_away_is_named(tmp_path: Path) -> None:
+    said = r"has no id in 1 rows \(first: row 2\), where 'x' counts as missing; every row"
+    with pytest.raises(TableError, match=said):
+        csv_table(tmp_path, "id,a\n1,1\nx,2\n", id="id", missing=("x",))
 
 
 def test_a_category_is_spelled_alike_in_every_number_format(tmp_path: Path) -> None:

@@ -183,6 +183,23 @@ def test_each_partys_table_has_its_own_separator_and_what_is_missing(tmp_path: P
         predict_federated(folder, paths, "mean")
 
 
+def test_ids_are_written_as_the_first_table_that_has_them_writes_them(tmp_path: Path) -> None:
+    model = fitted(2)
+    folder = run(tmp_path, model)
+    content = json.loads((folder / "experiment.json").read_text())
+    content["alignment"] = {"normalise": ["zeros", "case"]}
+    (folder / "experiment.json").write_text(json.dumps(content))
+    bank, shop = (VERTICAL[name].iloc[:3].reset_index(drop=True) for name in ("bank", "shop"))
+    bank["id"], shop["id"] = ["022249", "a7", "3"], ["22249", "A7", "003"]
+    shop.loc[3] = ["0004", 1.5, 1, 0.5]  # that the bank does not have
+    found = predict_federated(folder, spread(tmp_path, {"bank": bank, "shop": shop}), "mean")
+    assert found.ids == ["022249", "3", "0004", "a7"]
+    tables = spread(tmp_path, {"shop": shop, "bank": bank})
+    turned = predict_federated(folder, tables, "mean")
+    assert turned.ids == ["22249", "003", "0004", "A7"]
+    np.testing.assert_allclose(found.scores, turned.scores, atol=1e-12)
+
+
 def test_tables_may_have_decimal_commas_where_training_had_points(tmp_path: Path) -> None:
     model = fitted(2)
     folder, tables = run(tmp_path, model), {}

@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from scipy.sparse import csr_array
 
 from command_line import finished, one_error, said
@@ -166,6 +168,37 @@ def test_a_number_that_is_missing_at_some_clients_alone_is_told_with_the_client(
     rows, err = predicted(model, text, capfd, "--client", "shop")
     assert float(rows[0]["score"]) == pytest.approx(-7.7)
     assert "is taken for a value" not in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "new.csv",
+            b"customer,age\n",
+            "the table has 2 columns but 0 rows; check that its rows were written",
+        ),
+        ("new.csv", None, "this is a Parquet file, and no text; rename it to .parquet"),
+        (
+            "new.parquet",
+            b"customer,age\n1,30\n",
+            "this is no Parquet file; rename it to what it is, such as .csv",
+        ),
+    ],
+    ids=["a header alone", "Parquet as CSV", "CSV as Parquet"],
+)
+def test_what_no_client_can_mend_in_a_table_advises_to_name_none(
+    model, capfd, name, content, sentence
+):
+    told = [{"name": "bank", "decimal": ","}, {"name": "shop"}]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    table = model.parent / name
+    if content is None:
+        parquet.write_table(pa.table({"customer": [1], "age": [30]}), table)
+    else:
+        table.write_bytes(content)
+    assert main(["predict", str(model), str(table)]) == 2
+    assert said(capfd)[1].strip().endswith(f"{table}: {sentence}.")
 
 
 def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -49,6 +49,7 @@ LEAST_ROWS = 5
 LONGEST_LEVEL = 60
 MOST_WORDS = 8
 
+_EXACT_ROLES = ("id ", "label ")  # of columns where a number never stands for a missing value
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
 _EXACT = 2**53  # up to here a float64 holds every whole number
 # of ids, as Arrow matches them
@@ -158,6 +159,8 @@ class _Column:
             values = values.cast(values.type.value_type)
         kind, told = _kind(values.type), f"{role}column {name!r}"
         listed = not role and name in source.categorical
+        if role in _EXACT_ROLES:  # an id or a label is what the table says
+            source = replace(source, missing=source.missing_words)
         own = cls(values, kind, category, told, source, listed, before)
         if kind == "bytes":
             raise source.error(
@@ -190,19 +193,34 @@ class _Column:
         return arrow.if_else(missing, pa.nulls(len(texts), pa.string()), texts)
 
     @cached_property
-    def texts(self) -> tuple[NDArray[np.intp], list[str | None]]:
-        """Return codes (samples,), and the text of each; None: it is missing."""
+    def _written(self) -> tuple[NDArray[np.intp], list[str]]:
+        """Return codes (samples,), and the text of each, "" where there is none."""
         values = self.values.cast(pa.string()).combine_chunks()
         encoded = values.dictionary_encode(null_encoding="encode")
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         codes = array_of(encoded.indices).astype(np.intp)
+        return codes, ["" if raw is None else raw.strip() for raw in encoded.dictionary.to_pylist()]
+
+    @cached_property
+    def texts(self) -> tuple[NDArray[np.intp], list[str | None]]:
+        """Return codes (samples,), and the text of each; None: it is missing."""
+        codes, written = self._written
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
-        texts: list[str | None] = []
-        for raw in encoded.dictionary.to_pylist():
-            text = "" if raw is None else raw.strip()
-            texts.append(None if text in missing or text.lower() in _ALWAYS_MISSING else text)
-        return codes, texts
+        absent = (text in missing or text.lower() in _ALWAYS_MISSING for text in written)
+        return codes, [None if gone else text for gone, text in zip(absent, written, strict=True)]
+
+    def rows_of(self, chosen: Sequence[bool]) -> int:
+        """Return how many rows have one of the texts that are chosen, of all by their codes."""
+        return int(np.array([*chosen, False])[self._written[0]].sum())
+
+    @property
+    def marked(self) -> int:
+        """Return how many rows have a text that stands for a missing value as the source says."""
+        pairs = zip(self._written[1], self.texts[1], strict=True)
+        return self.rows_of(
+            [text is None and raw.lower() not in _ALWAYS_MISSING for raw, text in pairs]
+        )
 
     def number(self, text: str) -> float | None:
         """Return the number that a text says as the source writes numbers, or None."""
@@ -584,8 +602,10 @@ def ids_of(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray
     ids = own.trimmed
     absent = np.flatnonzero(array_of(ids.is_null()))
     if len(absent):
+        written = str(own.values[absent[0]].as_py() or "").strip()
+        counts = f", where {written!r} counts as missing" if written else ""
         raise source.error(
-            f"{own.name} has no id in {len(absent)} rows (first: row {absent[0] + 1})",
+            f"{own.name} has no id in {len(absent)} rows (first: row {absent[0] + 1}){counts}",
             "every row needs an id: fill it in or drop the row",
         )
     if types.is_floating(own.values.type):
@@ -672,10 +692,12 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     """Return labels: float64 with NaN if all are numbers, else canonical text."""
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
+    marked = own.marked if own.kind == "text" else 0
     if source.label_map:
         codes, texts = own.texts
         named = {canonical(key): canonical(str(to)) for key, to in source.label_map.items()}
         mapped = [None if one is None else named.get(canonical(one), one) for one in texts]
+        marked += own.rows_of([one == "" for one in mapped])
         column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
         own = _Column.of(column, name, source, "label ")
     if own.kind == "time":
@@ -697,8 +719,8 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
             raise source.error(said, one.reason.advice, one.reason.without_settings) from None
         problem = _telling(own, given)
         names = ["" if text is None else canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem)
-    return LabelColumn(name, values)
+        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked)
+    return LabelColumn(name, values, marked=marked)
 
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:

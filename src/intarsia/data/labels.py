@@ -64,6 +64,7 @@ class LabelColumn:
     name: str
     values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
     telling: str = ""  # why classes that nobody listed may tell single rows; "": no reason
+    marked: int = 0  # rows without a label by what missing or label_map says of what is written
 
     @property
     def found(self) -> set[str]:
@@ -144,6 +145,22 @@ class LabelSettings:
     def named(self) -> tuple[str, ...]:
         """Return the listed classes as canonical text."""
         return tuple(canonical(str(one)) for one in self.classes)
+
+
+def notes_on_marked(columns: Mapping[ClientId, LabelColumn | None]) -> tuple[str, ...]:
+    """Return a note of how many written labels count as missing, of all rows of a table."""
+    found = [
+        f"{one.marked:,} of {one.name!r} at {client}"
+        for client, one in columns.items()
+        if one is not None and one.marked
+    ]
+    if not found:
+        return ()
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"Labels that are written count as none: {', '.join(found[:5])}{more}. The client's "
+        "missing or label_map says so; take the text out of it if it is a label.",
+    )
 
 
 def encode_labels(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from intarsia.core.block import ClientId
+from intarsia.data.parsing import number
 from intarsia.errors import ExperimentError, TableError
 
 Format = Literal["csv", "parquet", "libsvm", "npz", "sql"]
@@ -48,7 +50,7 @@ class Source:
     # a level of a text column that fewer rows have is called "other" outside of the client; None:
     # 5, but 1 for the columns in `categorical`, whose levels may be known
     least_rows: int | None = None
-    missing: tuple[str, ...] = ("?", "")
+    missing: tuple[str, ...] = ("?", "")  # numbers among them do not hold for ids and labels
     # feature block -> its columns, or patterns of their names such as "lab_*"
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     units: Mapping[str, str] = field(default_factory=dict[str, str])  # feature column -> its unit
@@ -113,6 +115,15 @@ class Source:
                 f"{where}: decimal and thousands are both {mark!r}, so that {'1' + mark + '234'!r} "
                 f"could be two numbers; set decimal = {other!r}, or another character for one."
             )
+
+    @property
+    def missing_words(self) -> tuple[str, ...]:
+        """Return what stands for a missing value in every column: all but finite numbers."""
+        return tuple(text for text in self.missing if not self._is_number(text))
+
+    def _is_number(self, text: str) -> bool:
+        read = number(text.strip(), self.decimal, self.thousands)
+        return read is not None and math.isfinite(read)
 
     @property
     def where(self) -> str:

@@ -29,7 +29,13 @@ from intarsia.core.memory import free_memory, give_back
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
-from intarsia.data.labels import classes_at, notes_on_codes, notes_on_labels, with_weights
+from intarsia.data.labels import (
+    classes_at,
+    notes_on_codes,
+    notes_on_labels,
+    notes_on_marked,
+    with_weights,
+)
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
 from intarsia.data.table import Table, split
@@ -137,8 +143,8 @@ def build(
             checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         some = some or only is not None
-        train, test, labels, names = _own(experiment, tables, secret, only, some)
-        notes, structure = [*_note_on_memory(experiment)], None
+        train, test, labels, names, marked = _own(experiment, tables, secret, only, some)
+        notes, structure = [*_note_on_memory(experiment), *marked], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
     if end:
@@ -175,6 +181,7 @@ def parties(
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
         notes = notes_on_other(found, encoding)
+        notes += notes_on_marked({name: one.labels for name, one in found.items()})
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
@@ -269,14 +276,15 @@ def _own(
     secret: bytes,
     only: Collection[ClientId] | None,
     some: bool,
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names]:
-    """Return the train and the test blocks of the clients' own tables."""
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names, tuple[str, ...]]:
+    """Return the train and the test blocks of the clients' own tables, and notes on labels."""
     if only is not None:
         sources = tuple(one for one in experiment.clients if one.name in only)
         experiment = replace(experiment, clients=sources)
         if tables is not None:
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=some)  # steps 1 to 4
+    marked = notes_on_marked({name: one.labels for name, one in found.items()})
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
     train: dict[ClientId, Block] = {}
@@ -290,7 +298,7 @@ def _own(
             raise TableError(f"Client {name!r}: {problem}") from None
         del table
         train[name], test[name] = (encode(part, encoding) for part in parts)  # step 6
-    return train, test, encoding.labels, names
+    return train, test, encoding.labels, names, marked
 
 
 def table_of(experiment: Experiment) -> Table:

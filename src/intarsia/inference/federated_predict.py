@@ -34,7 +34,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, TableError, listed, nearest
 from intarsia.experiment import feature_dictionary
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import aligned
+from intarsia.experiment.federation import aligned, read_tables
 from intarsia.inference import new_table
 from intarsia.inference.predict import Predictions, from_scores
 from intarsia.models.feature_mapping import check_names, encode_known, known_columns_of
@@ -109,7 +109,7 @@ def predict_federated(
     model = read_model(folder / "model", allow_modules)
     described = describe(folder, allow_modules)
     every, networks = _additive(model, described, absent)
-    read = _read(folder, described, tables, every, missing, decimal)
+    read, written = _read(folder, described, tables, every, missing, decimal)
     spread = _make_parties(described, read, every, networks)
     gaps = inference.lacking(spread.schema, spread.holders)
     cells = spread.schema.samples.cell_of
@@ -131,7 +131,7 @@ def predict_federated(
         if new_table.owner_of(folder, Path(path)) == name
     )
     notes = (*chain.from_iterable(known), *spread.notes, *_note_basis(basis))
-    found = from_scores(every, scores[:, order], ids[order].tolist(), notes)
+    found = from_scores(every, scores[:, order], _as_written(ids[order], read, written), notes)
     return replace(found, basis=basis[order].tolist())
 
 
@@ -163,8 +163,8 @@ def _read(
     every: LinearModel | ClientNetwork,
     missing: Sequence[str],
     decimal: str | None,
-) -> dict[ClientId, Table]:
-    """Return the clients' new tables, read and aligned as those of the run were."""
+) -> tuple[dict[ClientId, Table], dict[ClientId, NDArray[Any]]]:
+    """Return the clients' new tables, read and aligned as those of the run were, and their ids."""
     if not tables:
         raise ExperimentError(
             "No client has a table; give one or more as NAME=FILE, e.g. bank=bank.csv."
@@ -192,8 +192,23 @@ def _read(
         more = (*source.missing, *missing)
         sources.append(replace(source, separator=separator, missing=more, **marks))
     with new_table.advice_for_new_tables():
-        clients = tuple(sources)
-        return aligned(replace(described, clients=clients), None, some=True, lacking=True)
+        described = replace(described, clients=tuple(sources))
+        found = read_tables(described)
+        written = {name: table.samples for name, table in found.items()}
+        return aligned(described, found, some=True, lacking=True), written
+
+
+def _as_written(
+    ids: NDArray[Any], read: Mapping[ClientId, Table], written: Mapping[ClientId, NDArray[Any]]
+) -> list[Any]:
+    """Return ids as the first table that has them writes them; by rules they may be others."""
+    if all(table.samples is written[name] for name, table in read.items()):
+        return list(ids.tolist())
+    own: dict[Any, Any] = {}
+    for name, table in read.items():
+        for one, text in zip(table.samples.tolist(), written[name].tolist(), strict=True):
+            own.setdefault(one, text)
+    return [own.get(one, one) for one in ids.tolist()]
 
 
 def _source(

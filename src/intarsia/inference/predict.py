@@ -13,6 +13,7 @@ is 0.
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -373,10 +374,12 @@ def _advice_to_name_a_client(folder: Path, owner: ClientId | None) -> Iterator[N
     try:
         yield
     except TableError as problem:
-        keys = ("encoding",) if "UTF-8" in problem.problem else new_table.WRITTEN_BY
+        said = problem.problem
+        keys = ("encoding",) if "UTF-8" in said else new_table.WRITTEN_BY
         advice = new_table.other_decimals(problem)
-        empty = problem.problem.startswith("the file is empty")
-        if owner is None and not empty and new_table.reading_differs(folder, keys):
+        # as whose table it is read makes no rows, and no other kind of file
+        useless = re.match(r"this is |the file is empty|the table has \d+ columns but 0", said)
+        if owner is None and not useless and new_table.reading_differs(folder, keys):
             like = new_table.clients_like(folder, problem)
             option = "--client" + (f" {' or '.join(like)}" if like else "")
             advice = (

@@ -222,10 +222,10 @@ def _learned(table: TableProposal) -> list[str]:
     label = [table.columns[name] for name in (table.source.label,) if name is not None]
     for own in (*numbers, *(one for one in label if one.kinds == "numbers")):
         for code in own.stand_ins:
-            said.append(
-                f"{own.name}: {code} may stand for a missing value; if so, add {toml(str(code))} "
-                "to missing, which holds for all columns of the table"
-            )
+            advice = f"add {toml(str(code))} to missing, which holds for all features of the table"
+            if own.name == table.source.label:
+                advice = f'set label_map = {{ {toml(str(code))} = "" }}, which is no label'
+            said.append(f"{own.name}: {code} may stand for a missing value; if so, {advice}")
     for tail, (where, better) in _TAILS.items():
         tails = [own.name for own in numbers if own.tail == tail]
         if tails:

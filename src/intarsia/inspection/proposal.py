@@ -76,7 +76,7 @@ class Proposal:
     def counts(self) -> bool:
         """Return whether the labels are spread as counts of events are, at all tables together."""
         found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
-        plain = not any(one.source.label_map for one in self.tables)
+        plain = all(to == "" for one in self.tables for to in one.source.label_map.values())
         return bool(found) and plain and all(one.whole for one in found) and _counted(found)
 
     @property
@@ -122,7 +122,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
         _check_named(key, wanted, tables)
     tables, rules, notes = with_ids(tables, ids)
     matched = Matched(tables, rules)
-    tables = with_labels(tables, labels, matched)
+    tables = [_with_no_label(one) for one in with_labels(tables, labels, matched)]
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _as_one_kind(_without_constants(_named_alike(tables, matched, notes)))
     for one in tables:
@@ -327,6 +327,25 @@ def _stand_ins_of_counts(columns: Mapping[str, Column]) -> list[str]:
             for own in columns.values()
         )
     ]
+
+
+def _with_no_label(one: TableProposal) -> TableProposal:
+    """Say of numbers that seem to mean a missing value what they are as labels.
+
+    As marks in `missing` they hold for features alone.
+    """
+    source = one.source
+    if source.label is None or not one.columns:
+        return one
+    values = one.columns[source.label].values
+    _, texts = coded_texts(values, source.label, replace(source, missing=source.missing_words))
+    marks = [text for text in source.missing if text in texts]
+    if not marks:
+        return one
+    why = f"{listed(marks)} {'seem' if len(marks) > 1 else 'seems'} to mean no label"
+    return one.with_keys(
+        {"label_map": why}, label_map={**source.label_map, **dict.fromkeys(marks, "")}
+    )
 
 
 def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal]) -> None:

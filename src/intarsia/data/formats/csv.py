@@ -24,7 +24,7 @@ _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
 _OTHERS = {  # how files of other kinds begin, and what to do with them
     b"%PDF": ("a PDF file", "save the table as CSV (UTF-8)"),
-    b"PAR1": ("a Parquet file", 'set format = "parquet", or let the name end in .parquet'),
+    b"PAR1": ("a Parquet file", 'rename it to .parquet, or state format = "parquet"'),
     b"ARROW1": ("an Arrow file", "save the table as Parquet or CSV"),
     b"SQLite": ("a database of SQLite", "set url and query instead of path"),
     b"BZh": ("a bzip2 archive", "unpack it, or compress the file with gzip"),
@@ -44,7 +44,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     content = _utf_8(content, source)
     header, separator = _header(content, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
-    missing = {*source.missing, "", "NaN", "nan", "null", "NULL"}
+    # what a number or a text stands for, a column's role says
+    missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
 
     def read(as_text: set[str]) -> pa.Table:
         return arrow_csv.read_csv(
@@ -55,7 +56,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header if name.strip() in as_text},
                 null_values=sorted(missing),
-                strings_can_be_null=True,
+                strings_can_be_null=False,
                 decimal_point=source.decimal,
             ),
         )
@@ -102,7 +103,7 @@ def _utf_8(content: bytes, source: Source) -> bytes:
     _check_kind(content, source)
     if content[:4] in _WORKBOOKS:
         raise source.error(
-            f"the file starts with {content[:4]!r}, as a workbook or a zip archive does",
+            "this is a workbook or a zip archive, and no text",
             "save the sheet as CSV (UTF-8), or unpack the archive",
         )
     if content[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
@@ -144,9 +145,8 @@ def _check_kind(content: bytes, source: Source) -> None:
     """Raise if a file is plainly of another kind than text with a separator."""
     for start, (what, advice) in _OTHERS.items():
         if content.startswith(start):
-            raise source.error(
-                f"the file starts with {start!r}, as {what} does", advice, "save it as CSV (UTF-8)"
-            )
+            own = "rename it to .parquet" if start == b"PAR1" else "save it as CSV (UTF-8)"
+            raise source.error(f"this is {what}, and no text", advice, own)
     found = _MARKUP.match(content.removeprefix(b"\xef\xbb\xbf"))
     if found:
         raise source.error(

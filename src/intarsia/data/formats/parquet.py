@@ -12,6 +12,7 @@ import pyarrow.parquet as arrow_parquet
 from intarsia.data.source import Source
 from intarsia.errors import first_line
 
+_STARTS = (b"PAR1", b"PARE")  # how such files begin, as they are and encrypted
 _BUFFER = 2**16  # bytes of each column that are read at once
 
 
@@ -27,6 +28,14 @@ class ParquetColumns:
     def __init__(self, path: Path, source: Source) -> None:
         self._source = source
         with self._told():
+            with path.open("rb") as file:
+                start = file.read(4)
+            if start and start not in _STARTS:
+                raise source.error(
+                    "this is no Parquet file",
+                    "rename it to what it is, such as .csv, or set format to what it is",
+                    "rename it to what it is, such as .csv",
+                )
             # else whole columns of the file's row groups would be there
             self._file = arrow_parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
             self.schema: pa.Schema = self._file.schema_arrow
