@@ -214,3 +214,42 @@ def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):
     columns = {"id": numbers, "age": AGE, "label": drawn("no", "yes")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert found.source.id == "id"
+
+
+NAMES = np.array([f"P{at:05d}" for at in range(200, 200 + ROWS)])  # of patients of a region
+
+
+def clinic(tmp_path, name, ids, **columns):
+    values = {"patient": ids, "age": AGE, "died": drawn("no", "yes"), **columns}
+    return written(tmp_path / f"{name}.csv", values)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_ids_of_which_a_few_repeat_are_named_where_tables_share_a_few_of_them(both, tmp_path):
+    """They were left out in silence: no row was shared, and a run learned from tables apart."""
+    some = np.append(NAMES[:-2], NAMES[[3, 8]])
+    elsewhere = np.array([f"P{at:05d}" for at in range(250, 250 + ROWS)])  # ten are in both
+    elsewhere = np.append(elsewhere[:-1], elsewhere[7]) if both else elsewhere
+    a, b = clinic(tmp_path, "a", some), clinic(tmp_path, "b", elsewhere)
+    for order in ([a, b], [b, a]) if not both else ([a, b],):
+        with pytest.raises(TableError) as problem:
+            propose(order)
+        assert "'patient' has the ids of 'b', but 2 ids repeat, most often 'P00203' in 2 rows" in (
+            str(problem.value)
+        )
+        assert "(4 and 59), and every id needs one row; write one row for each" in (
+            str(problem.value)
+        )
+
+
+def test_visits_of_patients_and_measurements_are_no_ids_of_which_a_few_repeat(tmp_path):
+    """Each patient has two visits; a body mass index is whole and below 60, as numbers of rows."""
+    visits = clinic(tmp_path, "a", np.repeat(NAMES[:30], 2))
+    index = np.round(RNG.uniform(20, 40, ROWS), 1)
+    index[1] = index[0]
+    mass = clinic(tmp_path, "c", np.repeat(NAMES[:30], 2), body_mass_index=index)
+    for path in (visits, mass):
+        other = clinic(tmp_path, "b", np.append(NAMES[29:], [f"Q{at}" for at in range(29)]))
+        found = propose([path, other])
+        assert [one.source.id for one in found.tables] == [None, "patient"]
+        assert "patient" in found.tables[0].left_out

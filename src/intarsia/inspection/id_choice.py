@@ -24,6 +24,7 @@ from intarsia.inspection.table_proposal import (
 from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
+_NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
 
 
 def with_ids(
@@ -112,7 +113,10 @@ def _likeness(first: Column, second: Column) -> float:
 
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
     """Return how many values the pairs of columns have in common after rules."""
-    own = [{*tried(one.canonical, rules)} if rules else one.values_there for one in columns]
+    own = [
+        {*tried(np.array([*one.values_there], np.str_), rules)} if rules else one.values_there
+        for one in columns
+    ]
     return sum(len(one & other) for one, other in combinations(own, 2))
 
 
@@ -127,7 +131,10 @@ def _refuse_repeats(
         if other is one or not other.columns:
             continue
         known = chosen.get(other.source.name)
-        for name, ids in candidates[other.source.name].items():
+        ids_there = candidates[other.source.name]
+        if known is None:  # where ids repeat in both tables, neither has a candidate
+            ids_there = {**other.columns, **ids_there}
+        for name, ids in ids_there.items():
             if known not in (None, name):
                 continue
             for own in one.columns.values():
@@ -141,8 +148,24 @@ def _refuse_repeats(
                 if known is None and not (telling and own.name == name):
                     continue  # of another table's columns with a value for each row it may be any
                 shared = len(own.values_there & ids.values_there)
-                if 2 * shared > len(own.texts):
+                if (ids.distinct and 2 * shared > len(own.texts)) or (
+                    telling and _meant_as_id(own, ids)
+                ):
                     raise _repeated(one, own, other.source.name)
+
+
+def _meant_as_id(own: Column, ids: Column) -> bool:
+    """Return whether nearly all values of a column are different, and some are another's ids.
+
+    Of a column with another name, a fifth of them.
+    """
+    for column in (own, ids):
+        few = len(column.texts) < _NEARLY_ALL * column.rows
+        if few or not (column.figures is None or column.whole):
+            return False
+    same = own.name.casefold() == ids.name.casefold()
+    shared = max(_shared([own, ids], rules) for rules in _RULES)
+    return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
 
 
 def _mostly_numbers(own: Column) -> bool:
