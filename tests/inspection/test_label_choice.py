@@ -253,3 +253,23 @@ def test_visits_of_patients_and_measurements_are_no_ids_of_which_a_few_repeat(tm
         found = propose([path, other])
         assert [one.source.id for one in found.tables] == [None, "patient"]
         assert "patient" in found.tables[0].left_out
+
+
+def test_labels_in_other_words_contradict_no_ids_and_features_in_other_words_are_named(tmp_path):
+    """`died` is the only column of both tables: its words are mapped, and no row is another's."""
+    died, sex = drawn("no", "yes"), drawn("m", "f")
+    a = written(tmp_path / "a.csv", {"patient": NAMES, "age": AGE, "died": died})
+    one = {"patient": NAMES, "crp": AMOUNT, "died": np.where(died == "yes", "J", "N")}
+    b = written(tmp_path / "b.csv", one)
+    found = propose([a, b])
+    assert found.tables[1].source.label_map == {"J": "yes", "N": "no"}
+    assert found.notes == ()
+    a = written(tmp_path / "a.csv", {"patient": NAMES, "sex": sex, "died": died})
+    b = written(tmp_path / "b.csv", {**one, "sex": np.where(sex == "m", "man", "woman")})
+    assert propose([a, b]).notes == (
+        "rows of one id have the same values in other words, which count as different: 'sex' of a "
+        "and b; write them alike in these tables.",
+    )
+    b = written(tmp_path / "b.csv", {**one, "died": RNG.permutation(one["died"])})
+    [note] = propose([a, b]).notes
+    assert note.startswith("rows of one id have other values of 'died' at a and b.")

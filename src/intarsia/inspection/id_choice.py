@@ -19,6 +19,7 @@ from intarsia.inspection.table_proposal import (
     Matched,
     TableProposal,
     in_words,
+    other_words,
     tried,
 )
 from intarsia.privacy.entity_matching.normalisation import Rule, look
@@ -247,8 +248,12 @@ def _apart_where_values_differ(
                 for table, own, rows in ((one, name, first), (other, its, second))
             )
             known = (a != "") & (b != "")
-            if known.any() and (by_chance := _by_chance(a[known], b[known])) < 0.9:
-                alike += float((a == b)[known].mean())
+            a, b = a[known], b[known]
+            words = other_words(b, a)
+            if words:  # labels of which each table has its own words say the same
+                b = np.array([words[text] for text in b.tolist()], np.str_)
+            if len(a) and (by_chance := _by_chance(a, b)) < 0.9:
+                alike += float((a == b).mean())
                 chance += by_chance
                 compared.append(name)
         if compared and alike - chance < 0.2 * (len(compared) - chance):

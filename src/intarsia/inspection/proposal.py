@@ -38,6 +38,7 @@ from intarsia.inspection.table_proposal import (
     Matched,
     TableProposal,
     in_words,
+    other_words,
 )
 from intarsia.inspection.tails import LEAST_COUNTS
 from intarsia.privacy.entity_matching.normalisation import Rule, look
@@ -124,7 +125,9 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = Matched(tables, rules)
     tables = with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
-    tables = _as_one_kind(_without_constants(_named_alike(tables, matched, notes)))
+    tables = _named_alike(tables, matched, notes)
+    notes += _in_other_words(tables, matched)
+    tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -452,6 +455,31 @@ def _says_other(
     known = (a != "") & (b != "")
     same = np.char.lower(a) == np.char.lower(b)
     return int(known.sum()) >= LEAST_SHARED and bool(same[known].mean() < 0.5)
+
+
+def _in_other_words(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+    """Return a note of features that have the same values in other words in rows that are shared.
+
+    Those of a label are mapped (`label_map`), and those that differ in case alone by a dictionary.
+    """
+    found: dict[str, list[str]] = {}
+    for one, other in combinations(tables, 2):
+        first, second = matched.rows(one.source.name, other.source.name)
+        theirs = {other.feature(own): own for own in other.features if own.figures is None}
+        for own in one.features if len(first) >= LEAST_SHARED else ():
+            name = one.feature(own)
+            if own.figures is not None or name not in theirs:
+                continue
+            words = other_words(own.canonical[first], theirs[name].canonical[second])
+            if any(text.casefold() != to.casefold() for text, to in words.items()):
+                found.setdefault(name, []).extend((one.source.name, other.source.name))
+    if not found:
+        return []
+    told = [f"{name!r} of {in_words([*dict.fromkeys(some)])}" for name, some in found.items()]
+    return [
+        "rows of one id have the same values in other words, which count as different: "
+        f"{'; '.join(told)}; write them alike in these tables."
+    ]
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:

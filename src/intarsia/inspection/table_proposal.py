@@ -24,6 +24,7 @@ from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 LEAST_SHARED = 20  # rows by which two columns are compared
+LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +177,16 @@ def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
         return list(normalised(ids, rules, "").tolist())
     except (TableError, ValueError):
         return []
+
+
+def other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
+    """Return what values are called elsewhere, {} where they are not the same in other words."""
+    pairs = [(a, b) for a, b in zip(own.tolist(), others.tolist(), strict=True) if a and b]
+    named = dict(pairs)
+    alike = len(set(pairs)) == len(named) == len(set(named.values())) > 1
+    # values that differ in every row always go with one another
+    often = len(pairs) >= max(LEAST_SHARED, LEAST_OF_EACH * len(named))
+    return named if alike and often else {}
 
 
 def in_words(names: Sequence[str]) -> str:
