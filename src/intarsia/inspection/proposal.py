@@ -27,7 +27,7 @@ from intarsia.data.labels import positive_last
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
-from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.errors import ExperimentError, TableError, listed, nearest_column
 from intarsia.inspection.column_names import is_amount, is_id
 from intarsia.inspection.id_choice import with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
@@ -338,7 +338,7 @@ def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal
     for name in wanted:
         if name not in every:
             raise ExperimentError(
-                f"--{key} {name!r} is a column of no table; {nearest(name, every)}."
+                f"--{key} {name!r} is a column of no table; {nearest_column(name, every)}."
             )
 
 
