@@ -273,3 +273,18 @@ def test_labels_in_other_words_contradict_no_ids_and_features_in_other_words_are
     b = written(tmp_path / "b.csv", {**one, "died": RNG.permutation(one["died"])})
     [note] = propose([a, b]).notes
     assert note.startswith("rows of one id have other values of 'died' at a and b.")
+
+
+def test_labels_without_a_class_in_common_are_named_unless_a_run_refuses_them(tmp_path):
+    def notes(first, second):
+        one = {"age": AGE, "crp": AMOUNT, "outcome": first}
+        two = {"age": AGE[::-1], "crp": OTHER, "outcome": second}
+        return propose([written(tmp_path / "a.csv", one), written(tmp_path / "b.csv", two)]).notes
+
+    mild = drawn("mild", "severe")
+    [note] = notes(mild, drawn("A", "B"))
+    assert note.startswith("the labels of a and b have no class in common, and count as 4 differ")
+    assert notes(mild, drawn("severe", "critical")) == ()
+    assert notes(drawn("no", "yes"), drawn("N", "J")) == ()
+    assert notes(mild, drawn("0", "1")) == ()
+    assert notes(AMOUNT, OTHER) == ()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of
-from intarsia.data.labels import positive_last
+from intarsia.data.labels import positive_last, spelled_apart
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
@@ -126,7 +126,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables = with_labels(tables, labels, matched)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
-    notes += _in_other_words(tables, matched)
+    notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
     tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
@@ -480,6 +480,28 @@ def _in_other_words(tables: Sequence[TableProposal], matched: Matched) -> list[s
         "rows of one id have the same values in other words, which count as different: "
         f"{'; '.join(told)}; write them alike in these tables."
     ]
+
+
+def _no_class_in_common(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of two tables whose labels have no class in common, where a run takes both."""
+    found: dict[str, set[str]] = {}
+    for one in tables:
+        if labelled(one):
+            own = one.columns[str(one.source.label)]
+            if own.kinds == "numbers":
+                return []
+            mapped = one.source.label_map
+            found[one.source.name] = {str(mapped.get(text, text)) for text in own.values_there}
+    if any(spelled_apart(found)):
+        return []
+    for first, second in combinations([name for name in found if len(found[name]) > 1], 2):
+        if found[first].isdisjoint(found[second]):
+            return [
+                f"the labels of {first} and {second} have no class in common, and count as "
+                f"{len(found[first] | found[second])} different classes. If they mean the same, "
+                f"say so by label_map at {second}; if not, list all in [labels] classes."
+            ]
+    return []
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
