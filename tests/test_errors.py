@@ -1,6 +1,6 @@
 import pickle
 
-from intarsia.errors import TableError
+from intarsia.errors import TableError, nearest_column
 
 
 def test_an_error_joins_place_problem_and_advice_into_one_sentence():
@@ -25,3 +25,14 @@ def test_a_sentence_of_one_piece_stays_as_it_is():
     error = TableError("There is no file x; give its path.")
     assert str(error) == "There is no file x; give its path."
     assert str(error.retold(where="", advice=error.without_settings)) == str(error)
+
+
+def test_of_many_columns_those_that_are_near_are_told_and_how_many_there_are():
+    names = ["age", "heart_rate", "heart_rate_1", "heart_rte_12", "sex", "crp", "ph", "lactate"]
+    said = "use 'heart_rate' (the nearest of 8 columns, then 'heart_rate_1' and 'heart_rte_12')"
+    assert nearest_column("heart_rat", names) == said
+    assert nearest_column("lactat", names) == "use 'lactate' (the nearest of 8 columns)"
+    assert nearest_column("Sx", names[:5]) == (
+        "use 'sex' (the nearest of 'age', 'heart_rate', 'heart_rate_1', 'heart_rte_12', 'sex')"
+    )
+    assert nearest_column("weight in kg", names) == f"use one of {', '.join(map(repr, names))}"

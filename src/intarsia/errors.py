@@ -182,6 +182,7 @@ def printable(text: str) -> str:
 
 # control, direction and other invisible characters, half of a pair, line and paragraph separators
 _UNSHOWN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_FEW_COLUMNS = 7  # are all listed in an error about the name of one
 
 
 def first_line(error: BaseException) -> str:
@@ -219,6 +220,21 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     if close:
         return f"use {lowered[close[0]]!r} (the nearest of {shown})"
     return f"use one of {shown}"
+
+
+def nearest_column(name: str, columns: Iterable[str]) -> str:
+    """Return the advice that ends an error about a column's name: those that are near, up to three.
+
+    A table may have many columns: of more than seven their number is told.
+    """
+    known = [str(one) for one in columns]
+    lowered = {one.lower(): one for one in reversed(known)}
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=3, cutoff=0.55)
+    if not close or len(known) <= _FEW_COLUMNS:
+        return nearest(name, known)
+    shown, *others = (repr(lowered[one]) for one in close)
+    then = f", then {' and '.join(others)}" if others else ""
+    return f"use {shown} (the nearest of {len(known)} columns{then})"
 
 
 def shortened(text: str | None, most: int = 80) -> str:

@@ -397,6 +397,14 @@ REFUSED: dict[str, Case] = {
         shop={"default": lambda i, old: ("FALSE", "TRUE")[i % 2]},
         shop_keys='label = "default"',
     ),
+    "yes and no in two languages": Case(
+        "Label column 'default' has 'no', 'yes' at 'bank' but 'J', 'N' at 'shop'; say at 'shop' "
+        'which class each is, as in label_map = { "N" = "no", "J" = "yes" }, or list all classes '
+        "in [labels] if they are different.",
+        bank={"default": lambda i, old: ("no", "yes")[i % 2]},
+        shop={"default": lambda i, old: ("N", "J")[i % 2]},
+        shop_keys='label = "default"',
+    ),
     "a label that is not in the map": Case(
         "Label column 'default' has numbers (such as '0' at 'bank') and text (such as 'yse' at "
         "'bank'); say at 'bank' by label_map which class 'yse' is, add it to missing, correct it, "

@@ -227,6 +227,32 @@ def test_columns_whose_names_differ_in_case_are_one_in_a_file_that_runs(
     assert "exclude" not in client(found, 0)
 
 
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ((0, 1, 9), 9),
+        ((1, 2, 3, 4, 9), 9),
+        ((0, 1, 99), 99),
+        ((0, 1, 2, 3, 4, 5, 6, 7, 9), None),  # as counts have gaps
+        ((0, 1, 2), None),
+        ((1, 3, 9), None),
+        ((5, 6, 9), None),
+    ],
+)
+def test_a_nine_among_a_few_codes_is_asked_about(values, code, tmp_path, monkeypatch):
+    home = [values[at % len(values)] for at in BANK]
+    proposed(tmp_path, monkeypatch, bank(home_alone=home), shop())
+    text = " ".join((tmp_path / "mine.toml").read_text(encoding="utf-8").replace("#", "").split())
+    asked = f'home_alone: {code} may stand for a missing value; if so, add "{code}" to missing'
+    assert asked in text if code else "home_alone: " not in text
+
+
+def test_a_nine_in_fewer_than_five_rows_is_not_asked_about(tmp_path, monkeypatch):
+    home = [9 if at < 4 else at % 2 for at in BANK]
+    proposed(tmp_path, monkeypatch, bank(home_alone=home), shop())
+    assert "home_alone: 9" not in (tmp_path / "mine.toml").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_tables_with_the_same_columns_and_other_rows_are_horizontal(
     named, tmp_path, monkeypatch, capfd

@@ -19,6 +19,7 @@ from intarsia.data.labels import (
     notes_on_codes,
     notes_on_labels,
     positive_last,
+    spelled_apart,
 )
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment.config import from_dict
@@ -113,6 +114,28 @@ def test_classes_in_two_codes_are_noted_with_the_remedy() -> None:
     mended = intarsia.run(tables=tables, table_settings=own, rounds=1, **about)
     assert mended.model.classes_.tolist() == [0, 1]
     assert not any("classes" in one for one in mended.notes)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "apart"),
+    [
+        ("no yes", "J N", True),
+        ("ja nein", "no yes", True),
+        ("non oui", "n o", True),
+        ("0 1", "J N", True),
+        ("nein", "no yes", True),
+        ("n", "J N", False),  # as those who write J and N have it
+        ("ja nein", "nein", False),
+        ("nee", "ja", False),
+        ("no yes", "NO", False),
+        ("mild severe", "A B", False),  # may be other classes
+        ("no yes", "maybe ja nein", False),
+    ],
+)
+def test_no_and_yes_in_other_words_are_told_apart_from_other_classes(first, second, apart):
+    for one, other in ((first, second), (second, first)):
+        found = spelled_apart({"a": set(one.split()), "b": set(other.split()), "c": set()})
+        assert {*found} == ({"a", "b"} if apart else {""})
 
 
 def test_classes_that_are_listed_or_that_a_client_has_more_of_are_not_noted() -> None:

@@ -214,3 +214,77 @@ def test_a_row_of_totals_leaves_the_ids_what_they_are(tmp_path):
     columns = {"id": numbers, "age": AGE, "label": drawn("no", "yes")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert found.source.id == "id"
+
+
+NAMES = np.array([f"P{at:05d}" for at in range(200, 200 + ROWS)])  # of patients of a region
+
+
+def clinic(tmp_path, name, ids, **columns):
+    values = {"patient": ids, "age": AGE, "died": drawn("no", "yes"), **columns}
+    return written(tmp_path / f"{name}.csv", values)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_ids_of_which_a_few_repeat_are_named_where_tables_share_a_few_of_them(both, tmp_path):
+    """They were left out in silence: no row was shared, and a run learned from tables apart."""
+    some = np.append(NAMES[:-2], NAMES[[3, 8]])
+    elsewhere = np.array([f"P{at:05d}" for at in range(250, 250 + ROWS)])  # ten are in both
+    elsewhere = np.append(elsewhere[:-1], elsewhere[7]) if both else elsewhere
+    a, b = clinic(tmp_path, "a", some), clinic(tmp_path, "b", elsewhere)
+    for order in ([a, b], [b, a]) if not both else ([a, b],):
+        with pytest.raises(TableError) as problem:
+            propose(order)
+        assert "'patient' has the ids of 'b', but 2 ids repeat, most often 'P00203' in 2 rows" in (
+            str(problem.value)
+        )
+        assert "(4 and 59), and every id needs one row; write one row for each" in (
+            str(problem.value)
+        )
+
+
+def test_visits_of_patients_and_measurements_are_no_ids_of_which_a_few_repeat(tmp_path):
+    """Each patient has two visits; a body mass index is whole and below 60, as numbers of rows."""
+    visits = clinic(tmp_path, "a", np.repeat(NAMES[:30], 2))
+    index = np.round(RNG.uniform(20, 40, ROWS), 1)
+    index[1] = index[0]
+    mass = clinic(tmp_path, "c", np.repeat(NAMES[:30], 2), body_mass_index=index)
+    for path in (visits, mass):
+        other = clinic(tmp_path, "b", np.append(NAMES[29:], [f"Q{at}" for at in range(29)]))
+        found = propose([path, other])
+        assert [one.source.id for one in found.tables] == [None, "patient"]
+        assert "patient" in found.tables[0].left_out
+
+
+def test_labels_in_other_words_contradict_no_ids_and_features_in_other_words_are_named(tmp_path):
+    """`died` is the only column of both tables: its words are mapped, and no row is another's."""
+    died, sex = drawn("no", "yes"), drawn("m", "f")
+    a = written(tmp_path / "a.csv", {"patient": NAMES, "age": AGE, "died": died})
+    one = {"patient": NAMES, "crp": AMOUNT, "died": np.where(died == "yes", "J", "N")}
+    b = written(tmp_path / "b.csv", one)
+    found = propose([a, b])
+    assert found.tables[1].source.label_map == {"J": "yes", "N": "no"}
+    assert found.notes == ()
+    a = written(tmp_path / "a.csv", {"patient": NAMES, "sex": sex, "died": died})
+    b = written(tmp_path / "b.csv", {**one, "sex": np.where(sex == "m", "man", "woman")})
+    assert propose([a, b]).notes == (
+        "rows of one id have the same values in other words, which count as different: 'sex' of a "
+        "and b; write them alike in these tables.",
+    )
+    b = written(tmp_path / "b.csv", {**one, "died": RNG.permutation(one["died"])})
+    [note] = propose([a, b]).notes
+    assert note.startswith("rows of one id have other values of 'died' at a and b.")
+
+
+def test_labels_without_a_class_in_common_are_named_unless_a_run_refuses_them(tmp_path):
+    def notes(first, second):
+        one = {"age": AGE, "crp": AMOUNT, "outcome": first}
+        two = {"age": AGE[::-1], "crp": OTHER, "outcome": second}
+        return propose([written(tmp_path / "a.csv", one), written(tmp_path / "b.csv", two)]).notes
+
+    mild = drawn("mild", "severe")
+    [note] = notes(mild, drawn("A", "B"))
+    assert note.startswith("the labels of a and b have no class in common, and count as 4 differ")
+    assert notes(mild, drawn("severe", "critical")) == ()
+    assert notes(drawn("no", "yes"), drawn("N", "J")) == ()
+    assert notes(mild, drawn("0", "1")) == ()
+    assert notes(AMOUNT, OTHER) == ()

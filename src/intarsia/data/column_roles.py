@@ -31,7 +31,7 @@ from intarsia.data.column_types import (
 )
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
-from intarsia.errors import listed, nearest
+from intarsia.errors import listed, nearest_column
 
 
 class Columns(Protocol):
@@ -190,7 +190,7 @@ def _feature_columns(
             if name not in known:
                 raise source.error(
                     f"{key} names the column {name!r}, which the table does not have",
-                    f"{nearest(name, names)}",
+                    f"{nearest_column(name, names)}",
                 )
             roles = {source.id: "id", source.label: "label", source.weights: "weights"}
             if key not in (*roles.values(), "exclude") and name in roles:
@@ -244,7 +244,7 @@ def _meant(given: str, group: str, chosen: Sequence[str], source: Source) -> Seq
         if given not in chosen:
             raise source.error(
                 f"groups.{group} names the column {given!r}, which is not among the features",
-                f"{nearest(given, chosen)}",
+                f"{nearest_column(given, chosen)}",
             )
         return (given,)
     found = [name for name in chosen if fnmatchcase(name, given)]

@@ -25,7 +25,7 @@ from intarsia.core.settings import hyperparameters
 from intarsia.data.reader import table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table
-from intarsia.errors import ExperimentError, listed, nearest
+from intarsia.errors import ExperimentError, listed, nearest, nearest_column
 
 Settings = Mapping[str, Any]
 
@@ -105,7 +105,8 @@ def _check_columns(
     for key, column in asked:
         if column is not None and known and column not in known:
             raise ExperimentError(
-                f"{key} names the column {column!r}, which no table has; {nearest(column, known)}."
+                f"{key} names the column {column!r}, which no table has; "
+                f"{nearest_column(column, known)}."
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
@@ -38,8 +39,15 @@ from intarsia.errors import (
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
-# how yes and no are written; two clients with different ones mean the same classes
-_TRUTHS = ({"no", "yes"}, {"n", "y"}, {"false", "true"}, {"f", "t"}, {"off", "on"})
+# how no and yes are written; two clients with different ones mean the same classes
+_TRUTHS = tuple(
+    frozenset(pair.split())
+    for pair in (
+        *("no yes", "n y", "false true", "f t", "off on", "nein ja", "n j", "nee ja", "non oui"),
+        *("n o", "no si", "no sí", "n s", "não sim", "nao sim", "nie tak", "nej ja", "nei ja"),
+        *("нет да", "не да", "ne da", "否 是"),
+    )
+)
 # words for what is looked for, and for its absence, in several languages
 _POSITIVE = {
     *("yes", "y", "true", "t", "on", "ja", "j", "oui", "si", "sí", "sim", "tak", "da", "да"),
@@ -352,12 +360,15 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     )
     figures = [(one, client) for one, client in said if number(one) is not None]
     text = [(one, client) for one, client in said if number(one) is None]
-    of_numbers, of_text = _spelled_apart(found)
+    of_numbers, of_text = spelled_apart(
+        {client: {canonical(str(one)) for one in part.tolist()} for client, part in found.items()}
+    )
     if of_numbers and of_text:
         classes = ascending({one for one, client in said if client == of_numbers})
         words = ascending({one for one, client in said if client == of_text})
         two = len(words) == len(classes) == 2  # then an example is right, as far as words tell
-        both = zip(positive_last(words) if two else words, classes, strict=False)
+        pairs = (positive_last(words), positive_last(classes)) if two else (words, classes)
+        both = zip(*pairs, strict=False)
         example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
         raise FederationError(
             f"Label column {name!r} has {listed(classes, 3)} at {of_numbers!r} but "
@@ -373,28 +384,21 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
         )
 
 
-def _spelled_apart(found: Mapping[ClientId, NDArray[Any]]) -> tuple[ClientId, ClientId]:
+def spelled_apart(found: Mapping[ClientId, Collection[str]]) -> tuple[ClientId, ClientId]:
     """Return two clients that write classes in two ways, the one with numbers first; or none.
 
-    One has numbers alone and the other text alone, or both have yes and no in other words.
+    One has numbers alone and the other text alone, or both have yes and no in other words. `found`
+    are the classes at each client, as canonical text.
     """
-    classes = {
-        client: {canonical(str(one)).casefold() for one in part.tolist()}
-        for client, part in found.items()
-        if len(part)
-    }
+    classes = {client: {one.casefold() for one in some} for client, some in found.items() if some}
     figures = {client: [number(one) is not None for one in own] for client, own in classes.items()}
     of_numbers = next((client for client, own in figures.items() if all(own)), "")
     of_text = next((client for client, own in figures.items() if not any(own)), "")
     if of_numbers and of_text:
         return of_numbers, of_text
-    words = {
-        client: next((number for number, pair in enumerate(_TRUTHS) if own <= pair), None)
-        for client, own in classes.items()
-    }
-    told = [client for client, pair in words.items() if pair is not None]
-    other = next((client for client in told if words[client] != words[told[0]]), "")
-    return (told[0], other) if other else ("", "")
+    words = {client: {pair for pair in _TRUTHS if own <= pair} for client, own in classes.items()}
+    told = combinations([client for client, pairs in words.items() if pairs], 2)
+    return next((both for both in told if words[both[0]].isdisjoint(words[both[1]])), ("", ""))
 
 
 def _one_against_rest(

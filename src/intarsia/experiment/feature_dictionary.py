@@ -41,7 +41,14 @@ from intarsia.core.memory import made_like, pieces
 from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
-from intarsia.errors import ExperimentError, FederationError, TableError, listed, nearest
+from intarsia.errors import (
+    ExperimentError,
+    FederationError,
+    TableError,
+    listed,
+    nearest,
+    nearest_column,
+)
 
 _FILE = "the dictionary of [alignment]"
 _CSV = ("party", "column", "feature", "unit", "type", "factor")
@@ -190,7 +197,7 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
         if name not in table.columns:
             raise TableError(
                 f"{where}: the dictionary {dictionary.place} has the column {name!r}, which is not "
-                f"among the features; {nearest(name, table.columns)}."
+                f"among the features; {nearest_column(name, table.columns)}."
             )
     columns = {name: dictionary.column(table.client, name, units) for name in table.columns}
     names = {name: column.feature for name, column in columns.items()}

@@ -220,8 +220,10 @@ def _learned(table: TableProposal) -> list[str]:
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
     label = [table.columns[name] for name in (table.source.label,) if name is not None]
-    for own in (*numbers, *(one for one in label if one.kinds == "numbers")):
-        for code in own.stand_ins:
+    amounts = [*numbers, *(one for one in label if one.kinds == "numbers")]
+    for own in (*table.features, *label):
+        doubtful = [] if own.doubtful_code is None else [own.doubtful_code]
+        for code in dict.fromkeys((*(own.stand_ins if own in amounts else ()), *doubtful)):
             advice = f"add {toml(str(code))} to missing, which holds for all features of the table"
             if own.name == table.source.label:
                 advice = f'set label_map = {{ {toml(str(code))} = "" }}, which is no label'

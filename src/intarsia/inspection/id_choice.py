@@ -19,11 +19,13 @@ from intarsia.inspection.table_proposal import (
     Matched,
     TableProposal,
     in_words,
+    other_words,
     tried,
 )
 from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
+_NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
 
 
 def with_ids(
@@ -112,7 +114,10 @@ def _likeness(first: Column, second: Column) -> float:
 
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
     """Return how many values the pairs of columns have in common after rules."""
-    own = [{*tried(one.canonical, rules)} if rules else one.values_there for one in columns]
+    own = [
+        {*tried(np.array([*one.values_there], np.str_), rules)} if rules else one.values_there
+        for one in columns
+    ]
     return sum(len(one & other) for one, other in combinations(own, 2))
 
 
@@ -127,7 +132,10 @@ def _refuse_repeats(
         if other is one or not other.columns:
             continue
         known = chosen.get(other.source.name)
-        for name, ids in candidates[other.source.name].items():
+        ids_there = candidates[other.source.name]
+        if known is None:  # where ids repeat in both tables, neither has a candidate
+            ids_there = {**other.columns, **ids_there}
+        for name, ids in ids_there.items():
             if known not in (None, name):
                 continue
             for own in one.columns.values():
@@ -141,8 +149,24 @@ def _refuse_repeats(
                 if known is None and not (telling and own.name == name):
                     continue  # of another table's columns with a value for each row it may be any
                 shared = len(own.values_there & ids.values_there)
-                if 2 * shared > len(own.texts):
+                if (ids.distinct and 2 * shared > len(own.texts)) or (
+                    telling and _meant_as_id(own, ids)
+                ):
                     raise _repeated(one, own, other.source.name)
+
+
+def _meant_as_id(own: Column, ids: Column) -> bool:
+    """Return whether nearly all values of a column are different, and some are another's ids.
+
+    Of a column with another name, a fifth of them.
+    """
+    for column in (own, ids):
+        few = len(column.texts) < _NEARLY_ALL * column.rows
+        if few or not (column.figures is None or column.whole):
+            return False
+    same = own.name.casefold() == ids.name.casefold()
+    shared = max(_shared([own, ids], rules) for rules in _RULES)
+    return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
 
 
 def _mostly_numbers(own: Column) -> bool:
@@ -224,8 +248,12 @@ def _apart_where_values_differ(
                 for table, own, rows in ((one, name, first), (other, its, second))
             )
             known = (a != "") & (b != "")
-            if known.any() and (by_chance := _by_chance(a[known], b[known])) < 0.9:
-                alike += float((a == b)[known].mean())
+            a, b = a[known], b[known]
+            words = other_words(b, a)
+            if words:  # labels of which each table has its own words say the same
+                b = np.array([words[text] for text in b.tolist()], np.str_)
+            if len(a) and (by_chance := _by_chance(a, b)) < 0.9:
+                alike += float((a == b).mean())
                 chance += by_chance
                 compared.append(name)
         if compared and alike - chance < 0.2 * (len(compared) - chance):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,13 @@ from intarsia.inspection.column_names import (
     label_rank,
     words,
 )
-from intarsia.inspection.table_proposal import LEAST_SHARED, Column, Matched, TableProposal
+from intarsia.inspection.table_proposal import (
+    LEAST_SHARED,
+    Column,
+    Matched,
+    TableProposal,
+    other_words,
+)
 from intarsia.privacy.entity_matching.normalisation import look
 
 _TRUTHS = {
@@ -215,14 +220,6 @@ def _alternatives(one: TableProposal) -> list[str]:
     return list(dict.fromkeys((*named, *(own.name for own in others if own.kinds == "two"))))
 
 
-def _other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
-    """Return what labels are called elsewhere, {} where they are not the same in other words."""
-    pairs = [(a, b) for a, b in zip(own.tolist(), others.tolist(), strict=True) if a and b]
-    named = dict(pairs)
-    alike = len(set(pairs)) == len(named) == len(set(named.values())) > 1
-    return named if alike and len(pairs) >= LEAST_SHARED else {}
-
-
 def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> list[TableProposal]:
     """Take the label from tables that say something else of rows that they share."""
     found: list[TableProposal] = []
@@ -236,7 +233,7 @@ def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> 
             a = np.array([spelled.get(text, text) for text in a.tolist()], np.str_)
             b = other.columns[str(other.source.label)].canonical[second]
             wrong = int(((a != b) & (a != "") & (b != "")).sum())
-            same = {} if spelled else _other_words(a, b)
+            same = {} if spelled else other_words(a, b)
             if wrong and same.keys() >= {*one.columns[str(one.source.label)].canonical} - {""}:
                 why = f"as {other.source.name} writes it in all {len(a):,} shared rows"
                 one = one.with_keys({"label_map": why}, label_map=same)

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of
-from intarsia.data.labels import positive_last
+from intarsia.data.labels import positive_last, spelled_apart
 from intarsia.data.parsing import ascending, canonical, number, spellings_of
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
-from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.errors import ExperimentError, TableError, listed, nearest_column
 from intarsia.inspection.column_names import is_amount, is_id
 from intarsia.inspection.id_choice import with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
@@ -38,6 +38,7 @@ from intarsia.inspection.table_proposal import (
     Matched,
     TableProposal,
     in_words,
+    other_words,
 )
 from intarsia.inspection.tails import LEAST_COUNTS
 from intarsia.privacy.entity_matching.normalisation import Rule, look
@@ -124,7 +125,9 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     matched = Matched(tables, rules)
     tables = [_with_no_label(one) for one in with_labels(tables, labels, matched)]
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
-    tables = _as_one_kind(_without_constants(_named_alike(tables, matched, notes)))
+    tables = _named_alike(tables, matched, notes)
+    notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
+    tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
             raise one.source.error(
@@ -354,7 +357,7 @@ def _check_named(key: str, wanted: Sequence[str], tables: Sequence[TableProposal
     for name in wanted:
         if name not in every:
             raise ExperimentError(
-                f"--{key} {name!r} is a column of no table; {nearest(name, every)}."
+                f"--{key} {name!r} is a column of no table; {nearest_column(name, every)}."
             )
 
 
@@ -471,6 +474,53 @@ def _says_other(
     known = (a != "") & (b != "")
     same = np.char.lower(a) == np.char.lower(b)
     return int(known.sum()) >= LEAST_SHARED and bool(same[known].mean() < 0.5)
+
+
+def _in_other_words(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+    """Return a note of features that have the same values in other words in rows that are shared.
+
+    Those of a label are mapped (`label_map`), and those that differ in case alone by a dictionary.
+    """
+    found: dict[str, list[str]] = {}
+    for one, other in combinations(tables, 2):
+        first, second = matched.rows(one.source.name, other.source.name)
+        theirs = {other.feature(own): own for own in other.features if own.figures is None}
+        for own in one.features if len(first) >= LEAST_SHARED else ():
+            name = one.feature(own)
+            if own.figures is not None or name not in theirs:
+                continue
+            words = other_words(own.canonical[first], theirs[name].canonical[second])
+            if any(text.casefold() != to.casefold() for text, to in words.items()):
+                found.setdefault(name, []).extend((one.source.name, other.source.name))
+    if not found:
+        return []
+    told = [f"{name!r} of {in_words([*dict.fromkeys(some)])}" for name, some in found.items()]
+    return [
+        "rows of one id have the same values in other words, which count as different: "
+        f"{'; '.join(told)}; write them alike in these tables."
+    ]
+
+
+def _no_class_in_common(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of two tables whose labels have no class in common, where a run takes both."""
+    found: dict[str, set[str]] = {}
+    for one in tables:
+        if labelled(one):
+            own = one.columns[str(one.source.label)]
+            if own.kinds == "numbers":
+                return []
+            mapped = one.source.label_map
+            found[one.source.name] = {str(mapped.get(text, text)) for text in own.values_there}
+    if any(spelled_apart(found)):
+        return []
+    for first, second in combinations([name for name in found if len(found[name]) > 1], 2):
+        if found[first].isdisjoint(found[second]):
+            return [
+                f"the labels of {first} and {second} have no class in common, and count as "
+                f"{len(found[first] | found[second])} different classes. If they mean the same, "
+                f"say so by label_map at {second}; if not, list all in [labels] classes."
+            ]
+    return []
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from intarsia.data.column_types import LEAST_ROWS
 from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
 from intarsia.data.source import Source
@@ -24,6 +25,8 @@ from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
 LEAST_SHARED = 20  # rows by which two columns are compared
+LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
+_MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,20 @@ class Column:
     def stand_ins(self) -> tuple[int, ...]:
         """Return the numbers, each of several rows, that may stand for a missing value."""
         return () if self.figures is None else self._amounts[1]
+
+    @property
+    def doubtful_code(self) -> int | None:
+        """Return 9, 99 or 999 among a few codes from 0 or 1 on, each the next number; None: not so.
+
+        It is often how forms write that something is not known, as in 0, 1, 9 and 1, 2, 3, 4, 9.
+        """
+        *codes, last = sorted(self.figures or (0.0,))
+        begins = 2 <= len(codes) <= _MOST_FORM_CODES and codes[0] in (0, 1)
+        consecutive = begins and codes == [codes[0] + at for at in range(len(codes))]
+        if not consecutive or last not in (9, 99, 999):
+            return None
+        often = int((self.codes == (self.figures or ()).index(last)).sum()) >= LEAST_ROWS
+        return int(last) if often else None
 
     @cached_property
     def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
@@ -176,6 +193,16 @@ def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
         return list(normalised(ids, rules, "").tolist())
     except (TableError, ValueError):
         return []
+
+
+def other_words(own: NDArray[Any], others: NDArray[Any]) -> dict[str, str]:
+    """Return what values are called elsewhere, {} where they are not the same in other words."""
+    pairs = [(a, b) for a, b in zip(own.tolist(), others.tolist(), strict=True) if a and b]
+    named = dict(pairs)
+    alike = len(set(pairs)) == len(named) == len(set(named.values())) > 1
+    # values that differ in every row always go with one another
+    often = len(pairs) >= max(LEAST_SHARED, LEAST_OF_EACH * len(named))
+    return named if alike and often else {}
 
 
 def in_words(names: Sequence[str]) -> str:
