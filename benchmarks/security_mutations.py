@@ -778,6 +778,15 @@ MUTATIONS = [
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
     ),
     *_of(
+        "deployment/job_requests.py",
+        (
+            "set-ups of a day that never come to training",
+            "check_set_ups(policy, sum(other.let_in[:10] == today() for other in self.all()))",
+            "pass",
+            POLICY,
+        ),
+    ),
+    *_of(
         "data/labels.py",
         (
             "no more classes than a thousand at a site",
