@@ -82,6 +82,7 @@ SHARES = "tests/algorithms/hyfdca/test_newton_shares.py"
 ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
+AS_CLASSES = "tests/attacks/test_numbers_as_classes.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
@@ -423,6 +424,12 @@ MUTATIONS = [
             "check_meaning(encoding.labels, encoding.codes, self._experiment.labels)",
             "pass",
             ENCODING,
+        ),
+        (
+            "no classes of numbers to predict",
+            "check_classes_at(self._table.labels, encoding.labels)",
+            "pass",
+            AS_CLASSES,
         ),
         (
             "schemas with the labels of the encoding",
@@ -770,6 +777,36 @@ MUTATIONS = [
         ("levels at a site", "one.public_levels", "one.levels", TEXTS),
         ("classes at a site", "if labels.telling and", "if False and", TEXTS),
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
+    ),
+    *_of(
+        "deployment/job_requests.py",
+        (
+            "set-ups of a day that never come to training",
+            "check_set_ups(policy, sum(other.let_in[:10] == today() for other in self.all()))",
+            "pass",
+            POLICY,
+        ),
+    ),
+    *_of(
+        "data/labels.py",
+        (
+            "no more classes than a thousand at a site",
+            "if len(classes) > MOST_CLASSES:",
+            "if False:",
+            AS_CLASSES,
+        ),
+        (
+            "numbers among words that are no classes",
+            'if self.values.dtype.kind != "f":',
+            'if self.values.dtype.kind != "f" and False:',
+            AS_CLASSES,
+        ),
+        (
+            "numbers that are not whole as no classes",
+            " or bool((found % 1 != 0).any())",
+            "",
+            AS_CLASSES,
+        ),
     ),
     *_of(
         "data/encoding.py",

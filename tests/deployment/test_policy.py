@@ -293,6 +293,24 @@ def test_a_job_that_was_refused_is_none_of_those_of_the_day(tmp_path):
         run_over(tmp_path, again, job(tmp_path, rounds=1), out="fourth")
 
 
+def test_set_ups_that_never_come_to_training_are_counted_too(tmp_path, monkeypatch):
+    """A server read of each what a site tells before training; ten are for each job of the day."""
+    known, policy = Requests(tmp_path), Policy(jobs_a_day=1)
+    asked = asked_with(tmp_path, 0.0)
+    for number in range(10):
+        let_in = known.admit(f"a{number}", asked, policy)
+    known = Requests(tmp_path)  # a process that was started again
+    known.admit("a0", asked, policy)
+    other = dataclasses.replace(asked, rounds=asked.rounds + 1)  # of a run that was let in
+    for run, job in (("b", asked), ("a0", other)):
+        with pytest.raises(PolicyError, match=r"the set-up of 10 began today \(UTC\) .*jobs_a_day"):
+            known.admit(run, job, policy)
+    known.begin("a9", let_in.digest, policy)  # those that were let in may begin
+    assert known.admit("b", asked, Policy()).let_in
+    monkeypatch.setattr("intarsia.deployment.job_requests.today", lambda: "2999-01-01")
+    assert known.admit("c", asked, policy).let_in
+
+
 def test_a_run_goes_on_the_next_day_where_the_rounds_of_one_are_used_up(tmp_path, monkeypatch):
     found = with_policy(tmp_path, "rounds_a_day = 4")
     with pytest.raises(PolicyError, match=r"Site 'bank': the owner allows no more than 4 a day"):

@@ -31,6 +31,7 @@ from intarsia.data.parsing import ascending, canonical, number
 from intarsia.errors import (
     ExperimentError,
     FederationError,
+    PolicyError,
     RefusedError,
     TableError,
     listed,
@@ -79,6 +80,17 @@ class LabelColumn:
         """Return the different labels as canonical text."""
         given = self.values[_present(self.values)]
         return {canonical(str(one)) for one in np.unique(given).tolist()}
+
+    @property
+    def to_predict(self) -> bool:
+        """Return whether labels are numbers to predict: many different ones, or not all whole.
+
+        A few numbers among text, such as codes of diseases, may have decimals.
+        """
+        if self.values.dtype.kind != "f":
+            return sum(number(one) is not None for one in self.found) > MOST_NUMBER_CLASSES
+        found = np.unique(self.values[_present(self.values)])
+        return len(found) > MOST_NUMBER_CLASSES or bool((found % 1 != 0).any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +267,12 @@ def meaning(
 def _coded(
     classes: tuple[str, ...], settings: LabelSettings, name: str
 ) -> tuple[Labels, dict[str, float]]:
+    if len(classes) > MOST_CLASSES:
+        raise FederationError(
+            f"Label column {name!r} has {len(classes)} classes (first: {classes[0]!r}), and "
+            f"{MOST_CLASSES} are the most: a model of so many tells single rows; join classes, or "
+            "name the column that has the labels."
+        )
     task = settings.task or ("binary" if len(classes) == 2 else "multiclass")
     if task == "binary" and len(classes) == 2 and not settings.named:
         classes = positive_last(classes)
@@ -313,6 +331,29 @@ def check_meaning(labels: Labels, codes: Mapping[str, float], settings: LabelSet
             "The labels were to be stored, or their classes weighed, otherwise than the experiment "
             "has it; run the algorithm as it is at the server."
         )
+
+
+def check_classes_at(column: LabelColumn | None, labels: Labels) -> None:
+    """Refuse to make classes of a site's numbers to predict, whatever the server lists.
+
+    Most rows would be a class of their own, and the weights of a class are its rows.
+
+    Raises
+    ------
+    PolicyError
+        If the task is another than regression; how many numbers there are is not said outside.
+    """
+    if column is not None and column.to_predict and labels.task != "regression":
+        error = PolicyError(
+            "the site's labels are numbers to predict, of which the job makes classes; set task = "
+            '"regression" in [labels], or let the owner give each class a word (label_map in '
+            "site.toml)."
+        )
+        error.add_note(
+            f"Label column {column.name!r} has {len(column.found)} different labels, and of "
+            f"numbers {MOST_NUMBER_CLASSES} whole ones are the most that are classes"
+        )
+        raise error
 
 
 def with_weights(labels: Labels, settings: LabelSettings, *, weighted: bool) -> Labels:

@@ -21,7 +21,7 @@ from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode, stored_labels
-from intarsia.data.labels import check_meaning
+from intarsia.data.labels import check_classes_at, check_meaning
 from intarsia.data.table import Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
@@ -339,6 +339,7 @@ class Work:
             raise StaleError("An encoding came before the site's table was read.")
         encoding = codec.decode(message, Encoding, Labels)
         check_meaning(encoding.labels, encoding.codes, self._experiment.labels)
+        check_classes_at(self._table.labels, encoding.labels)
         self._labels = encoding.labels
         table, self._table = self._table, None
         y, name = stored_labels(table, encoding), self._settings.name

@@ -20,7 +20,7 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.disclosure import Sends, contents
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.deployment.client_folder import PutBack
-from intarsia.deployment.policy import Policy, check_jobs, check_spent, today
+from intarsia.deployment.policy import Policy, check_jobs, check_set_ups, check_spent, today
 from intarsia.engines.remote.wire import shown
 from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
 from intarsia.experiment.config import Experiment
@@ -137,7 +137,8 @@ class Requests:
         Raises
         ------
         PolicyError
-            If its owner denied it, so many jobs have begun today, or their epsilons are used up.
+            If its owner denied it, so many jobs or set-ups have begun today, or their epsilons are
+            used up.
         PendingError
             If its owner is to decide.
         """
@@ -151,6 +152,7 @@ class Requests:
         why = self._why(one, policy)
         if why:
             self._check_before(one, policy)
+            check_set_ups(policy, sum(other.let_in[:10] == today() for other in self.all()))
             one = replace(one, let_in=now, why=why)
         if known is None or why:
             told: dict[str, Any] = {

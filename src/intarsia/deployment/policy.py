@@ -30,6 +30,7 @@ from intarsia.errors import ExperimentError, PolicyError, nearest
 from intarsia.experiment.config import Experiment
 
 DIGEST: Final = 64  # hex digits of the digest of a job
+SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
 _MARKS: Final = 3  # of a state in a round: it begins, is certified, is graded
 
@@ -241,6 +242,17 @@ def check_jobs(policy: Policy, begun: int) -> None:
         raise _forbidden(
             "jobs_a_day",
             f"allows no more than {policy.jobs_a_day} a day, and {begun} began today (UTC)",
+        )
+
+
+def check_set_ups(policy: Policy, begun: int) -> None:
+    """Refuse to read the table for one more job where so many were let in today, begun or not."""
+    most = SET_UPS * policy.jobs_a_day
+    if most and begun >= most:
+        raise _forbidden(
+            "jobs_a_day",
+            f"allows no more than {policy.jobs_a_day} a day, and the set-up of {begun} began today "
+            "(UTC)",
         )
 
 

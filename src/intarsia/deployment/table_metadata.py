@@ -15,7 +15,7 @@ import numpy as np
 from intarsia.core.block import ClientId
 from intarsia.core.schema import Holding
 from intarsia.data.encoding import Encoding, encoding_of
-from intarsia.data.labels import MOST_NUMBER_CLASSES, LabelColumn, LabelSettings
+from intarsia.data.labels import LabelColumn, LabelSettings
 from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
 from intarsia.errors import TableError
@@ -72,7 +72,7 @@ def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMeta
                 "name the column that has the labels, or list all classes in [labels]",
                 where=f"Client {table.client!r}",
             )
-        many = numbers and (len(found) > MOST_NUMBER_CLASSES or bool((found % 1 != 0).any()))
+        many = numbers and labels.to_predict
         classes = _MANY if many else tuple(str(one) for one in found.tolist())
     empty = [
         name
