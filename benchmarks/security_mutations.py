@@ -83,6 +83,7 @@ ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
 AS_CLASSES = "tests/attacks/test_numbers_as_classes.py"
+GUESSED = "tests/attacks/test_guessed_levels.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
@@ -773,7 +774,30 @@ MUTATIONS = [
         ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
     ),
     *_of(
+        "deployment/client_setup.py",
+        ("levels that no client sent", "check_levels(encoding, self._prove)", "pass", GUESSED),
+        (
+            "levels that clients of another job sent",
+            "pseudorandom(key, self._call.run, message, *self._call.asked)",
+            "key",
+            GUESSED,
+        ),
+        (
+            "levels of another column",
+            "pseudorandom(job, column, level)",
+            "pseudorandom(job, level)",
+            GUESSED,
+        ),
+    ),
+    *_of(
         "deployment/table_metadata.py",
+        ("levels without a proof", "len(told) != len(right) or not", "not", GUESSED),
+        (
+            "levels with another proof",
+            " or not all(map(compare_digest, told, right))",
+            "",
+            GUESSED,
+        ),
         ("levels at a site", "one.public_levels", "one.levels", TEXTS),
         ("classes at a site", "if labels.telling and", "if False and", TEXTS),
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
