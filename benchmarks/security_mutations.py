@@ -583,6 +583,12 @@ MUTATIONS = [
             OBJECTIVES,
         ),
         (
+            "objectives of rounds that a site has counted",
+            "min(self._rounds, max(1, sums.rounds.count))",
+            "self._rounds",
+            OBJECTIVES,
+        ),
+        (
             "training by what tells the model after it was read",
             "(one.trains or not one.model)",
             "(not one.model)",
@@ -717,6 +723,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/policy.py",
+        (
+            "rounds that a job says",
+            "if policy.rounds_a_job and job.rounds > policy.rounds_a_job:",
+            "if False:",
+            POLICY,
+        ),
         (
             "rounds of few rows",
             "if rows is not None and rows < policy.least_rows:",
@@ -1492,12 +1504,21 @@ MUTATIONS = [
         ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
     ),
     *_of(
-        "deployment/policy.py",
+        "engines/remote/round_count.py",
         (
             "rounds by what comes again",
-            "again = same and call.function in (firsts if marked else called)",
+            "again = same and call.function in (self.begun if marked else called)",
             "again = False",
             "tests/attacks/test_approved_jobs.py",
+        ),
+    ),
+    *_of(
+        SITE,
+        (
+            "rounds of a run without a number",
+            "replace(call, round=max(call.round, 1))",
+            "call",
+            OBJECTIVES,
         ),
     ),
     *_of(
