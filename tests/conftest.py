@@ -47,7 +47,8 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     They kill processes and not the machine, so what was written is read all the same.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda descriptor: None)
         yield
 
 
