@@ -14,6 +14,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Pictures of few pixels are drawn in a third of the time, here and in processes that tests start;
+# tests/plots/ draws them as they are.
+os.environ["MATPLOTLIBRC"] = str(Path(__file__).parent / "support" / "matplotlibrc")
+
 settings.register_profile("checks", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("checks")
 
@@ -34,6 +38,18 @@ def state_folder(tmp_path_factory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Let tests not wait until what they write is on the disk.
+
+    They kill processes and not the machine, so what was written is read all the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

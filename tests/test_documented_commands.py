@@ -41,6 +41,7 @@ REASONS = {
     "another library": "flwr-datasets and a download: make test-flower",
 }
 MOST_NOT_RUN = 20
+COMMANDS = typer.main.get_command(app)
 NEEDS = {"docs/how-to/export.md": "onnxruntime", "docs/how-to/trackers.md": "mlflow"}
 
 
@@ -69,7 +70,7 @@ def test_what_a_page_shows_of_a_file_stands_there():
 
 def _parameters(words: list[str]) -> set[str] | None:
     """Return the options of the command that a line begins with; None: there is no such one."""
-    command = typer.main.get_command(app)
+    command = COMMANDS
     known = {"--help", "--version", "--install-completion"}
     for word in words:
         below = getattr(command, "commands", None)

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,18 @@ def faults_of_layers(layers: list[str], source: Path) -> list[str]:
     ]
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def syntax(module: Path) -> ast.Module:
+    """Return the syntax tree of a module, which all tests of this file share."""
+    return parsed(module.read_text(encoding="utf-8"))
+
+
 def strings(module: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(module)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
@@ -102,7 +113,7 @@ def couplings(source: Path, layers: list[str]) -> set[tuple[str, str]]:
 def names_in(module: Path) -> set[str]:
     """Return what a module defines or imports, for type checkers too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax(module)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -151,7 +162,7 @@ def packages_without_docstring(source: Path) -> list[str]:
     return [
         folder.relative_to(source).as_posix()
         for folder in packages(source)
-        if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        if not ast.get_docstring(syntax(folder / "__init__.py"))
     ]
 
 
@@ -159,7 +170,7 @@ def lost_names(source: Path) -> list[tuple[str, str]]:
     """Return what a package's docstring names and neither it nor the root has."""
     found = []
     for folder in packages(source):
-        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        text = ast.get_docstring(syntax(folder / "__init__.py"))
         held = [names_in(path) for path in folder.glob("*.py")]
         for name in re.findall(r"`([A-Za-z_.]+)(?<!\.py)`", text or ""):
             package = ".".join(["intarsia", *folder.relative_to(source).parts])
@@ -176,7 +187,7 @@ def modules_with_public_lists(source: Path) -> list[str]:
     return [
         module.relative_to(source).as_posix()
         for module in modules(source)
-        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        for node in syntax(module).body
         if "__all__" in {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
         and isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
     ]

@@ -271,7 +271,8 @@ def seen_of(name, label, runs, monkeypatch):
         return averaged(*given, runs, lambda: patch.setattr(flic, "local_training", stub))
 
 
-@pytest.mark.parametrize("name", ["fedavg", pytest.param("flic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedavg", "flic"])
 def test_epsilon_of_a_client_is_honest(name, honest, monkeypatch):
     one, other = (seen_of(name, label, QUICK, monkeypatch) for label in (1.0, -1.0))
     check(honest, one, other)

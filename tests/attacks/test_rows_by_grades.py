@@ -151,9 +151,9 @@ class Departing:
             return (np.log(np.cosh(np.outer(FACTORS, sizes) / 2)).sum(axis=1) - even) * 1e6
 
         rng, best = np.random.default_rng(0), None
-        for _ in range(60):
+        for _ in range(20):
             close = dict.fromkeys(["xtol", "ftol", "gtol"], 1e-15)
-            found = least_squares(off, rng.uniform(0, 2, rows), **close, max_nfev=2000)
+            found = least_squares(off, rng.uniform(0, 2, rows), **close, max_nfev=100)
             best = found if best is None or found.cost < best.cost else best
         return np.sort(np.abs(best.x))
 

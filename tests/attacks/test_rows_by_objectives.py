@@ -83,7 +83,7 @@ class Departing:
 
         rng, close = np.random.default_rng(0), dict.fromkeys(["xtol", "ftol", "gtol"], 1e-15)
         found = [
-            least_squares(off, rng.uniform(0, 2, ROWS), **close, max_nfev=2000) for _ in range(60)
+            least_squares(off, rng.uniform(0, 2, ROWS), **close, max_nfev=100) for _ in range(20)
         ]
         return np.sort(np.abs(min(found, key=lambda one: one.cost).x))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import shutil
 import sys
 from dataclasses import dataclass, replace
 
@@ -90,6 +92,25 @@ def test_names_are_listed_without_an_import(installed):
     with pytest.raises(ExperimentError, match="use 'ridge'"):
         algorithm_named("rigde")
     assert not (installed / "imported").exists()
+
+
+def test_a_package_that_comes_or_goes_while_the_process_runs_is_noticed(place):
+    assert "waves" not in dataset_names()
+    own_algorithm.add_package(place, "own-things", OWN, {})
+    assert "waves" in dataset_names()
+    shutil.rmtree(place / "own_things-1.0.dist-info")
+    assert "waves" not in dataset_names()
+
+
+def test_packages_are_read_once_for_many_questions(installed, monkeypatch):
+    read, entry_points = [], importlib.metadata.entry_points
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda: read.append(1) or entry_points()
+    )
+    for _ in range(3):
+        assert "ridge" in algorithm_names()
+        assert "waves" in dataset_names()
+    assert len(read) == 1
 
 
 def test_a_file_runs_an_algorithm_a_data_set_and_a_partition_by_their_names(installed, capfd):

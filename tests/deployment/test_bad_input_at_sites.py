@@ -121,7 +121,9 @@ def otherwise(table):
     return table
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked", pytest.param("ckks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode", ["plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("masked", "ckks"))]
+)
 def test_a_site_reads_its_table_by_its_own_keys_and_predicts_so(mode, tmp_path, capfd):
     keys = 'decimal = ","\nlabel_map = { P1 = "p", Q1 = "q", R1 = "r" }\n'
     found, rows = [], []

@@ -59,7 +59,7 @@ def run_over(description, found, folder):
         pytest.param({"loss": "poisson"}, "masked", marks=pytest.mark.slow),
         ({"loss": "gamma"}, "plain"),
         pytest.param({"loss": "huber", "huber_delta": 0.5}, "ckks", marks=pytest.mark.slow),
-        ({"loss": "quantile", "quantile": 0.8}, "masked"),
+        pytest.param({"loss": "quantile", "quantile": 0.8}, "masked", marks=pytest.mark.slow),
     ],
 )
 def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_path):
@@ -77,7 +77,8 @@ def test_sites_come_to_the_model_of_tables_in_one_place(algorithm, mode, tmp_pat
             assert getattr(other.figures, name) == pytest.approx(known, rel=1e-2)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_a_path_of_penalties_over_sites_has_the_bits_of_one_place(mode, monkeypatch, tmp_path):
     algorithm = {"loss": "huber", "regularisation": 1e-6, "system": "shares"}
     description, found = over_sites(tmp_path, algorithm, mode, 0.5, change=heavy_tails)

@@ -88,7 +88,7 @@ def test_a_feature_that_is_sparse_at_one_site_and_dense_at_another_is_refused(tm
     )
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def test_sites_of_which_one_shares_no_row_and_lacks_values_come_to_one_optimum(tmp_path, mode):
     found = set_up(tmp_path, plain=mode == "plain")
     for name, rows in (("telecom", range(20, 50)), ("retailer", range(100, 140))):
@@ -125,7 +125,7 @@ def test_sites_that_write_classes_in_two_codes_are_noted_as_clients_in_one_place
     assert note in over.notes
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def test_weights_of_rows_come_over_sites_to_the_optimum_of_one_process(tmp_path, mode):
     found = set_up(tmp_path, plain=mode == "plain")
     description = described(tmp_path, mode)

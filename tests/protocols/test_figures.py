@@ -243,7 +243,8 @@ def test_intervals_of_numbers_over_all_samples_are_those_of_a_bootstrap_of_the_j
         assert one.deviation == pytest.approx(y[rows].std(), rel=1e-4)
 
 
-@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_intervals_of_several_classes_hold_those_of_a_bootstrap_of_the_joined_table(mode):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 3)), rng.integers(0, 3, 300) * 1.0

@@ -107,7 +107,9 @@ def test_the_audit_of_an_older_run_says_what_it_did(place, name):
     assert found == expected
 
 
-@pytest.mark.parametrize("name", STOPPED)
+@pytest.mark.parametrize(
+    "name", ["hyfdca-stopped", pytest.param("fedrep-stopped", marks=pytest.mark.slow)]
+)
 def test_an_older_run_is_resumed_to_the_result_that_it_had_there(place, name):
     stopped, last = STOPPED[name]
     history = place / name / "history.jsonl"

@@ -170,7 +170,11 @@ def check_kill(uninterrupted, kind, moment):
 
 
 @pytest.mark.parametrize(
-    ("kind", "moment"), [*zip(["newton", "ascent", "partial"], moments(3), strict=True)]
+    ("kind", "moment"),
+    [
+        pytest.param(kind, moment, marks=[pytest.mark.slow] * (kind == "ascent"))
+        for kind, moment in zip(["newton", "ascent", "partial"], moments(3), strict=True)
+    ],
 )
 def test_a_killed_run_goes_on_to_the_same_bits(uninterrupted, kind, moment):
     check_kill(uninterrupted, kind, moment)
@@ -183,6 +187,7 @@ def test_a_run_killed_at_ten_moments_goes_on_to_the_same_bits(uninterrupted, kin
     check_kill(uninterrupted, kind, moment)
 
 
+@pytest.mark.slow
 def test_a_run_may_be_killed_twice(uninterrupted):
     folder = uninterrupted("ascent")
     out = folder / "twice"

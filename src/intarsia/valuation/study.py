@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.engines import codec
@@ -169,6 +170,7 @@ def contribution(
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."
+    check_contained(folder)
     with alone(folder / "contribution.lock", busy):
         _open(folder, own, overwrite=overwrite)
         done = _found(work, _runs(work, folder / _RUNS), found, chosen, folder)

@@ -44,7 +44,7 @@ class Killed(Exception):  # noqa: N818 - not an error of anybody
 @pytest.mark.parametrize(
     "limit",
     [
-        pytest.param(4, id="read"),
+        pytest.param(4, id="read", marks=pytest.mark.slow),
         pytest.param(10, id="encoded", marks=pytest.mark.slow),
         pytest.param(60, id="training"),
     ],
