@@ -266,8 +266,14 @@ def _measure(
 def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
     """Begin in a folder, or go on there."""
     kept = folder / _RUNS
+    if not (folder / _OF).is_file() and kept.is_dir() and any(kept.iterdir()):
+        raise CheckpointError(
+            f"{kept} has files, and no {_OF} beside it says that this command wrote them; choose "
+            "another folder with --out."
+        )
     if overwrite:
-        for path in (*kept.glob("*.npz"), *(folder / f"contribution.{one}" for one in _ENDS)):
+        before_it = [path for path in kept.glob("*.npz") if path.stem.isdecimal()]
+        for path in (*before_it, *(folder / f"contribution.{one}" for one in _ENDS)):
             path.unlink(missing_ok=True)
         (folder / _OF).unlink(missing_ok=True)
     kept.mkdir(mode=0o700, exist_ok=True)
