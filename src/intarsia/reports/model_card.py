@@ -79,7 +79,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     for one in () if contents.audit is None else audit_sentences(contents.audit):
         yield f"- {_safe(one)}"
     yield from _heading("Limits")
-    yield _safe(said.gain_sentence(said.gains(result)))
+    yield _safe(" ".join(said.verdict_sentences(result)))
     for note in result.notes:
         yield f"- {_safe(note)}"
     yield from _heading("Cost")

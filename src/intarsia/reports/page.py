@@ -134,7 +134,7 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "measure": measure,
         "gains": gains[:_MOST_ROWS],
         "gains_left": max(0, len(gains) - _MOST_ROWS),
-        "gain_sentence": said.gain_sentence(gains),
+        "verdict": " ".join(said.verdict_sentences(result)),
         "structure": list(structure_lines(result)),
         "figures": [(heading, Markup(chart)) for heading, chart in figures],
         "rounds": rounds_charts(contents.course),

@@ -19,7 +19,7 @@ from intarsia.results.comparison import (
     size,
     value_of,
 )
-from intarsia.results.result import Difference, Result, Score, difference
+from intarsia.results.result import Difference, Result, Score, difference, one_class_each
 from intarsia.results.tables import WHY
 
 _NETWORKS = "a network of each party's own, of which a part is shared"
@@ -126,7 +126,8 @@ def _of_the_rare(contents: Contents, score: Score) -> list[str]:
     right = "" if score.accuracy is None else f", and {percent(score.accuracy)} are said right"
     return [
         "An AUC of 0.5 is chance, and 1 is perfect.",
-        f"{share}{right}, where always naming the commonest class has {percent(majority)} right.",
+        f"{share}{right}, where always naming the commonest class has {percent(majority)} right: "
+        "the models are judged by the AUC.",
     ]
 
 
@@ -177,6 +178,7 @@ def gains(result: Result) -> list[Gain]:
         verdict = "gains" if by.gain > 0 else "loses" if by.gain < 0 else "neither"
         if by.gain:
             verdict += ", by more than chance" if by.certain else "; it may be chance"
+        verdict += "; all its rows are of one class" if by.one_class else ""
         found.append(Gain(name, joined.samples, by, verdict))
     return sorted(found, key=lambda one: -one.by.gain)
 
@@ -199,6 +201,19 @@ def gain_sentence(found: Sequence[Gain]) -> str:
         return "By federating no party gains or loses by more than chance, by the 95 % intervals."
     chance = f" What {named(rest)} may gain or lose is within chance." if rest else ""
     return f"By federating {in_words(parts)}, by more than chance.{chance}"
+
+
+def verdict_sentences(result: Result) -> list[str]:
+    """Return who gains and who loses, and by which figure where that is not plain."""
+    found = gains(result)
+    figures = {one.by.figure for one in found} - {judged_by(result)}
+    said = [gain_sentence(found)]
+    if "AUC" in figures:
+        said.append(
+            "The AUC is the figure where three of four rows of a party or more are of one class, "
+            "and where the accuracy tells nothing beyond chance."
+        )
+    return [*said, *one_class_each(result.metrics, result.positive_class)]
 
 
 def certificate_sentence(result: Result) -> str:
