@@ -334,7 +334,7 @@ REFUSED: dict[str, Case] = {
         bank_file=line(3, "77,1"),
     ),
     "a quote that does not end": Case(
-        f"{BANK_CSV}line … but the header has 6; give every line 6 values, …",
+        f'{BANK_CSV}the quote (") that begins in line 30 is not closed; close it where …',
         bank_file=line(30, '77,1,"2,3,0,1'),
     ),
     "a line break inside a value": Case(
