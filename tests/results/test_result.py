@@ -12,7 +12,7 @@ from intarsia.errors import CheckpointError
 from intarsia.maths.figures import Figures
 from intarsia.partition.client_clusters import Structure, Structures
 from intarsia.reports.sentences import gain_sentence, gains, verdict_sentences
-from intarsia.results.comparison import judged_by
+from intarsia.results.comparison import compare, judged_by
 from intarsia.results.result import (
     Certificate,
     Metrics,
@@ -319,6 +319,16 @@ def test_cards_and_verdicts_are_by_one_figure_where_a_class_is_common(share, mea
     result = replace(example(), metrics=metrics)
     assert judged_by(result) == measure
     assert [one.by.figure for one in gains(result)] == [measure]
+
+
+def test_a_comparison_says_of_how_many_runs_its_reference_models_are():
+    whole = replace(example(), metrics=Metrics(server=Score(0.4, 0.8), centralised=Score(0.3, 0.9)))
+    without = replace(whole, seed=1, metrics=replace(whole.metrics, centralised=None))
+    some = " ".join(str(compare([whole, without, replace(without, seed=2)])).split())
+    assert "centralised figures are of 1 of 3 runs; the others have no such reference model" in some
+    assert "intarsia resume DIR --yardsticks" in some
+    for runs in ([whole, replace(whole, seed=1)], [without, replace(without, seed=2)], [whole]):
+        assert "reference model" not in str(compare(runs))
 
 
 def test_figures_come_back_from_the_file(tmp_path):

@@ -114,6 +114,7 @@ class Spread:
 
     mean: float
     deviation: float | None  # None: one run
+    runs: int | None = field(default=None, compare=False)  # that have the figure; None: not known
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
@@ -121,7 +122,8 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+        deviation = statistics.stdev(known) if len(known) > 1 else None
+        return cls(statistics.fmean(known), deviation, len(known))
 
     def __str__(self) -> str:
         if self.deviation is None:

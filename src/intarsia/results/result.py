@@ -267,7 +267,7 @@ def worse_by_joining(metrics: Metrics, remedies: Sequence[str] = ()) -> tuple[st
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows, by more than chance: {', '.join(named)}. "
         + "".join(f"{one} " for one in remedies)
-        + "See what each party adds with intarsia contribution, and look for better "
+        + "See what each client adds with intarsia contribution, and look for better "
         "hyperparameters with intarsia tune.",
     )
 

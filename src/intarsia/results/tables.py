@@ -240,7 +240,24 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
         if len({*group.seeds}) > 1:
             parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
+        if said := _of_some_runs(group):
+            parts.append(f"note: {group.experiment}, {_method(group)}: {said}.")
     return parts
+
+
+def _of_some_runs(group: Group) -> str:
+    """Return of how many runs the reference models' figures are, where not all have them."""
+    every = len(group.seeds)
+    known = {"stand-alone": group.standalone, "centralised": group.centralised}
+    told = [
+        f"{name} figures are of {one.runs} of {every} runs"
+        for name, one in known.items()
+        if one is not None and one.runs is not None and one.runs < every
+    ]
+    if not told:
+        return ""
+    remedy = "the others have no such reference model: intarsia resume DIR --yardsticks trains it"
+    return f"{' and '.join(told)}; {remedy}"
 
 
 def _of_seeds(group: Group) -> str:
