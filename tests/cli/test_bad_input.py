@@ -454,6 +454,12 @@ REFUSED: dict[str, Case] = {
         "('1000,5'); set decimal = \",\".",
         bank={"age": lambda i, old: f"{old},5", "income": lambda i, old: old.replace(".", ",")},
     ),
+    "both decimal marks": Case(
+        f"{BANK_CSV}column 'income' has numbers with a decimal point and with a decimal comma "
+        "('1000.5' in row 1, '2001,5' in row 2); no setting reads both: write all of them with "
+        "the same mark in the table.",
+        bank={"income": lambda i, old: old.replace(".", ",") if i % 2 else old},
+    ),
     "decimal points where a comma is set": Case(
         f"{BANK_CSV}column 'income' has numbers with a decimal point (such as '1000.5'); set "
         'decimal = ".".',

@@ -407,8 +407,8 @@ def _said(problem: TableError, name: str) -> str:
     if said == "has dates or times":
         advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
         said += f"; to learn from it, {advice}, and take it out of exclude"
-    if said.endswith(", which are text"):  # with a sign of a currency, or "%"
-        said += "; to learn from it, write the number alone, and take it out of exclude"
+    if said.startswith("has numbers with"):  # a sign, or another mark than the table's
+        said += f"; to learn from it, {problem.without_settings}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
     return said
