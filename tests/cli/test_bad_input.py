@@ -334,7 +334,7 @@ REFUSED: dict[str, Case] = {
         bank_file=line(3, "77,1"),
     ),
     "a quote that does not end": Case(
-        f"{BANK_CSV}line … but the header has 6; give every line 6 values, …",
+        f'{BANK_CSV}the quote (") that begins in line 30 is not closed; close it where …',
         bank_file=line(30, '77,1,"2,3,0,1'),
     ),
     "a line break inside a value": Case(
@@ -453,6 +453,12 @@ REFUSED: dict[str, Case] = {
         f"{BANK_CSV}2 columns have numbers with a decimal comma: 'age' ('20,5'), 'income' "
         "('1000,5'); set decimal = \",\".",
         bank={"age": lambda i, old: f"{old},5", "income": lambda i, old: old.replace(".", ",")},
+    ),
+    "both decimal marks": Case(
+        f"{BANK_CSV}column 'income' has numbers with a decimal point and with a decimal comma "
+        "('1000.5' in row 1, '2001,5' in row 2); no setting reads both: write all of them with "
+        "the same mark in the table.",
+        bank={"income": lambda i, old: old.replace(".", ",") if i % 2 else old},
     ),
     "decimal points where a comma is set": Case(
         f"{BANK_CSV}column 'income' has numbers with a decimal point (such as '1000.5'); set "

@@ -296,7 +296,7 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     for line in (
         '"outcome",  # may be a label too',
-        '"opened",  # has dates',
+        "  # has dates or times; to learn from it, set dates",
         '"note",  # another text in every row',
         '"branch",  # ... in every row',
         '"contract",  # another whole number in every row',
@@ -731,6 +731,27 @@ def test_an_example_comes_with_its_data(name, tables, tmp_path, monkeypatch, cap
     assert all((tmp_path / one["path"]).is_file() for one in clients)
     assert main(["init", "--example", name]) == 2
     assert f"{name}.toml is there already" in one_error(said(capfd)[1])
+
+
+def test_numbers_with_a_sign_beside_them_are_named_with_what_to_do(tmp_path, monkeypatch, capfd):
+    own = bank(
+        rent=[f"€ {one}.{900 - one}" for one in BANK],  # another in every row
+        share=[f"{one % 9} %" for one in BANK],
+        opened=[f"2026-{1 + one % 12:02}-{1 + one // 12 % 28:02}" for one in BANK],
+    )
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert set(client(found, 0)["exclude"]) == {"rent", "share", "opened"}
+    text, err = (tmp_path / "mine.toml").read_text(encoding="utf-8"), said(capfd)[1]
+    whole = " ".join(text.replace("#", " ").split())
+    advice = "to learn from it, write the numbers without '{0}', and take it out of exclude"
+    for sign, example in (("€", f"€ {BANK[0]}."), ("%", " %'")):
+        assert f"has numbers with '{sign}', which are text; {advice.format(sign)} " in whole
+        assert advice.format(sign) in " ".join(err.split())
+        assert f"has numbers with '{sign}' (such as " in err
+        assert example in err
+    assert "such as" not in text.partition("exclude")[2]
+    assert "has dates" in whole
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_the_file_has_no_words_of_cells_that_the_terminal_tells(tmp_path, monkeypatch, capfd):

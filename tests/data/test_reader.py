@@ -155,6 +155,34 @@ def test_a_line_that_the_separator_of_the_header_does_not_fit_names_separator(
     assert csv_table(tmp_path, '"a;b"\n5\n').columns == ("a;b",)
 
 
+@pytest.mark.parametrize(
+    ("row", "others"),
+    [  # each would make one text of several rows
+        ('3,"n3,3', '"n{0}"'),  # up to the next quote, where the count of values is as it should be
+        ('3,"n3,3', "n{0}"),  # up to the end
+        ('3,n3,"3', "n{0}"),
+        ('3,"n3","3', '"n{0}"'),
+        ('3,"two\nlines","3', "n{0}"),  # a text of two lines before it is whole
+    ],
+)
+def test_a_quote_that_is_not_closed_is_named_by_its_line(
+    tmp_path: Path, row: str, others: str
+) -> None:
+    rows = [f"{one},{others.format(one)},{one}" for one in range(10)]
+    whole = "\n".join(["id,name,x", *rows[:3], row, *rows[4:], ""])
+    line = 6 if "two" in row else 5
+    said = rf"quote \(\"\) that begins in line {line} is not closed; close it where its text ends"
+    with pytest.raises(TableError, match=said):
+        csv_table(tmp_path, whole, categorical=("name",), exclude=("id",))
+
+
+def test_quotes_within_a_text_and_texts_of_several_lines_are_read(tmp_path: Path) -> None:
+    found = csv_table(
+        tmp_path, 'x,name\n1,a 5" b\n2,"c\nd"\n3,"say ""so"""\n', categorical=("name",)
+    )
+    assert set(found.categorical["name"].levels) == {'a 5" b', "c\nd", 'say "so"'}
+
+
 @pytest.mark.parametrize("kind", ["parquet", "sqlite", "duckdb", "pandas", "polars"])
 def test_every_kind_of_source_gives_the_same_block(tmp_path: Path, kind: str) -> None:
     frame = pd.DataFrame(

@@ -409,6 +409,11 @@ def test_the_very_table_of_a_client_is_read_as_it_was_and_known_to_have_trained(
         ("shoe,hat\n1,2\n", [], "the model knows 'age', 'sex'"),
         ("age,sex\n1,F\n", ["--id", "customer"], "no column 'customer'"),
         (
+            "age,sex,customer,b,c,d,e,f,g\n1,F,1,1,1,1,1,1,1\n",
+            ["--id", "custmer"],
+            "no column 'custmer'; use 'customer' (the nearest of 9 columns)",
+        ),
+        (
             "age,sex\n1\n",
             [],
             "line 2 has 1 values ('1') but the header has 2; give every line 2 "

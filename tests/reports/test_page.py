@@ -149,7 +149,7 @@ def test_the_page_says_who_holds_what_and_who_could_read_what(folder, written):
     rows = json.loads((folder / "holdings.json").read_text())["samples"]
     bank = sum(entries for holders, entries, _ in rows if 0 in holders)
     assert f"bank {bank} 2 {bank} " in found.text
-    assert "bank alone: 2 coefficients" in found.text
+    assert "columns that only bank holds: 2 coefficients" in found.text
     assert all(one in found.text for one in sentences(load_audit(folder)))
 
 
@@ -319,7 +319,7 @@ def test_parties_are_points_above_the_line_where_they_gain(folder, tmp_path, cap
     path.write_text(path.read_text().replace('"algorithm": "hyfdca"', '"algorithm": "fedavg"'))
     out = tmp_path / "both.html"
     assert main(["report", str(folder), str(other), "--out", str(out)]) == 0
-    assert "accuracy of each party" in Page(out.read_text()).text
+    assert "accuracy of each client" in Page(out.read_text()).text
 
 
 def test_groups_at_each_level_are_drawn_and_counted():

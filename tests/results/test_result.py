@@ -11,7 +11,8 @@ import pytest
 from intarsia.errors import CheckpointError
 from intarsia.maths.figures import Figures
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.reports.sentences import gain_sentence, gains
+from intarsia.reports.sentences import gain_sentence, gains, verdict_sentences
+from intarsia.results.comparison import compare, judged_by
 from intarsia.results.result import (
     Certificate,
     Metrics,
@@ -273,6 +274,61 @@ def test_where_the_accuracy_says_nothing_models_are_compared_by_auc_then_loss(al
     assert bool(worse_by_joining(metrics)) is bool(told)
     report = gains(replace(example(), metrics=metrics))
     assert gain_sentence(report).startswith(f"By federating north {'loses' if told else 'gains'}")
+
+
+def test_a_client_whose_rows_are_all_of_one_class_is_told_with_what_its_accuracy_is():
+    counts = ((0.0, 0.0), (4.0, 27.0))  # as Switzerland's of heart
+    alone = Score(0.3, 27 / 31, samples=31, figures=Figures(majority=1.0, confusion=counts))
+    joined = Score(0.4, 25 / 31, samples=31, figures=Figures())
+    both = Score(0.4, 0.8, samples=40, figures=Figures(auc=0.7, confusion=SAYS_BOTH))
+    result = replace(
+        example(),
+        positive_class="ill",
+        metrics=Metrics(
+            clients={"swiss": joined, "va": both}, standalone={"swiss": alone, "va": both}
+        ),
+    )
+    (swiss,) = [one for one in gains(result) if one.client == "swiss"]
+    assert swiss.verdict == "loses; it may be chance; all its rows are of one class"
+    told = (
+        "All graded rows of swiss are of the class 'ill': the accuracy there is the share of that "
+        "class that is said right (the sensitivity)."
+    )
+    assert told in " ".join(verdict_sentences(result))
+    assert told in " ".join(str(result).split())
+    assert "all these rows are of one class" in "".join(
+        worse_by_joining(
+            Metrics(clients={"swiss": replace(joined, accuracy=0.1)}, standalone={"swiss": alone})
+        )
+    )
+    some = replace(result, metrics=Metrics(clients={"va": both}, standalone={"va": both}))
+    assert "of one class" not in " ".join([str(some), *verdict_sentences(some)])
+
+
+@pytest.mark.parametrize(("share", "measure"), [(0.74, "accuracy"), (0.75, "AUC"), (0.9, "AUC")])
+def test_cards_and_verdicts_are_by_one_figure_where_a_class_is_common(share, measure):
+    def score(accuracy, auc):
+        figures = Figures(auc=auc, majority=share)
+        return Score(0.4, accuracy, samples=4000, figures=figures)
+
+    metrics = Metrics(
+        server=score(0.8, 0.7),
+        clients={"north": score(0.8, 0.7)},
+        standalone={"north": score(0.6, 0.6)},
+    )
+    result = replace(example(), metrics=metrics)
+    assert judged_by(result) == measure
+    assert [one.by.figure for one in gains(result)] == [measure]
+
+
+def test_a_comparison_says_of_how_many_runs_its_reference_models_are():
+    whole = replace(example(), metrics=Metrics(server=Score(0.4, 0.8), centralised=Score(0.3, 0.9)))
+    without = replace(whole, seed=1, metrics=replace(whole.metrics, centralised=None))
+    some = " ".join(str(compare([whole, without, replace(without, seed=2)])).split())
+    assert "centralised figures are of 1 of 3 runs; the others have no such reference model" in some
+    assert "intarsia resume DIR --yardsticks" in some
+    for runs in ([whole, replace(whole, seed=1)], [without, replace(without, seed=2)], [whole]):
+        assert "reference model" not in str(compare(runs))
 
 
 def test_figures_come_back_from_the_file(tmp_path):

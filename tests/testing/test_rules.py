@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 import intarsia
 import own_algorithm
@@ -19,7 +20,15 @@ from intarsia import core as fl
 from intarsia.errors import AlgorithmError, ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import load
 from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules
-from intarsia.testing.toy_federations import BINARY, NUMBERS, overlapping, rows_apart
+from intarsia.testing.toy_federations import (
+    BINARY,
+    NUMBERS,
+    overlapping,
+    rectangles,
+    rows_apart,
+    table,
+)
+from intarsia.testing.watched_clients import contents_of
 from intarsia.training.registry import errors_placed
 
 ridge = own_algorithm.ridge()
@@ -122,6 +131,14 @@ def secret_from_a_seed(monkeypatch):
 def changed_state(monkeypatch):
     def more(client, block):
         client.labels[:] *= 1.0 + 1e-9
+        return 0.0
+
+    return with_score(monkeypatch, more)
+
+
+def changed_labels(monkeypatch):
+    def more(client, block):
+        block.y[:] += 1e-9
         return 0.0
 
     return with_score(monkeypatch, more)
@@ -482,12 +499,16 @@ FAULTS = [
     (misspelled_loss, "There is no loss 'sqared'; use 'squared'"),
     (steps_that_are_too_large, "training diverges: after 3 rounds the mean loss is"),
     (server_reads_a_block, "the server depends on .*: a server that was given the same answers"),
-    (server_reads_what_a_client_computed, "the server depends on .* did not cross"),
+    (
+        server_reads_what_a_client_computed,
+        "the server depends on .* did not cross, or it depends on .* such as a global, a counter",
+    ),
     (message_with_numbers_in_the_clear, r"Vector\.v holds numbers in the clear"),
     (array_of_each_client_that_the_server_reads, r"Labels\.z is asked for, so that the server"),
     (numpys_shared_generator, "score uses the random numbers that all of a process share"),
     (secret_from_a_seed, "score is declared to hide something, and comes to the same"),
-    (changed_state, "score changes its state, its message or its block"),
+    (changed_state, "score changes its state; leave it as it is, and return new ones"),
+    (changed_labels, "score changes y of its block; leave it as it is"),
     (fresh_random_numbers, "score answers otherwise when it is called again"),
     (count_of_calls, "score answers otherwise when it is called again"),
     (
@@ -516,6 +537,30 @@ FAULTS = [
     (reply_that_is_not_described, "Vector does not say what it holds in 'v', 'labels'"),
     (refusal_of_every_federation, "it refuses every federation: toy: It is not for these"),
 ]
+
+
+def test_entries_in_another_order_are_no_change_and_edits_of_a_value_or_an_index_are():
+    x = csr_array(np.array([[1.0, 2.0, 0.0], [0.0, 4.0, 5.0]]))
+    given = fl.Block(np.arange(2), ("a", "b", "c"), x, np.ones(2))
+    before = contents_of(given)
+    x.indices[:2], x.data[:2] = x.indices[:2][::-1].copy(), x.data[:2][::-1].copy()
+    assert list(x.indices) == [1, 0, 1, 2]
+    assert contents_of(given) == before
+    for entries, value in ((x.data, 9.0), (x.indices, 2)):
+        kept = entries[0]
+        entries[0] = value
+        found = contents_of(given)
+        assert {name for name in before if found[name] != before[name]} == {"x"}
+        entries[0] = kept
+    assert contents_of(given) == before
+
+
+def test_a_function_may_take_powers_of_a_sparse_block_with_its_columns_in_front(monkeypatch):
+    squares = with_score(monkeypatch, lambda _, block: 0.0 * float((block.x.T**2).sum()))
+    x, y = table(61, 91)
+    blocks = rectangles(csr_array(x * (abs(x) > 0.8)), y, 2, 2, shared_rows=3, shared_columns=1)
+    wide = ToyFederation("wide", blocks, NUMBERS, rounds=2)
+    assert find_faults(squares, wide, **OPTIONS) == ()
 
 
 @pytest.mark.parametrize(("fault", "said"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))

@@ -292,9 +292,14 @@ def test_a_noisy_run_says_of_reference_models_that_are_added_what_one_with_them_
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("experiment.rounds=3", "experiment.yardsticks, workers, ray and memory can be set"),
+        ("experiment.rounds=3", "of [experiment] alone: yardsticks, workers, ray and memory; for"),
         ("yardsticks=1", "[experiment] yardsticks is 1; expected true or false"),
-        ("algorithm.loss=hinge", "'algorithm' is not a table"),
+        (
+            "algorithm.loss=hinge",
+            "-c 'algorithm.loss=hinge' changes what the run was begun with. intarsia resume sets "
+            "keys of [experiment] alone: yardsticks, workers, ray and memory; for another value "
+            "begin a new run: intarsia run FILE -c algorithm.loss=hinge --out DIR",
+        ),
         ("experiment.memory=4", "memory is 4; expected a size above 0 with its unit, MB, GB or TB"),
     ],
 )

@@ -389,6 +389,7 @@ def _taken_entries(
     stops = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     place = np.full(width, -1, x.indices.dtype)
     place[kept] = np.arange(len(kept))
+    ordered = bool((kept[1:] > kept[:-1]).all())
     # columns that are left out leave room at the end
     data, indices = made_like(x, (stops[-1],), x.dtype), made_like(x, (stops[-1],), x.indices.dtype)
     end = 0
@@ -409,6 +410,10 @@ def _taken_entries(
             there = where >= 0
             values, where = values[there], where[there]
             starts = np.concatenate([[0], np.cumsum(there)])[starts]
+        if not ordered:  # as the kernels read them, and so that nobody sorts them in place later
+            own = csr_array((values.copy(), where, starts), (len(starts) - 1, len(kept)))
+            own.sort_indices()
+            values, where = own.data, own.indices
         data[end : end + len(values)], indices[end : end + len(values)] = values, where
         stops[some.start : some.stop + 1] = end + starts
         end += len(values)

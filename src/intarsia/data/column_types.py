@@ -32,6 +32,7 @@ from intarsia.data.parsing import (
     date_orders,
     day,
     is_date,
+    mixed_marks_of,
     number,
     spellings_of,
     unit_of,
@@ -504,6 +505,18 @@ def _check_spelling(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, f"has {said} (such as {example!r})", reason, f" ({example!r})")
 
 
+def _check_marks(own: _Column, given: Sequence[str]) -> None:
+    """Raise if texts are numbers, some with a decimal point and some with a decimal comma."""
+    both = mixed_marks_of(given)
+    if both is None:
+        return
+    said = "has numbers with a decimal point and with a decimal comma"
+    point, comma = (f"{text!r} in row {own.row(text)}" for text in both)
+    advice = "no setting reads both: write all of them with the same mark in the table"
+    reason = _Reason(said.replace("has", "have", 1), advice, advice, advice)
+    raise _UnfitError(own, f"{said} ({point}, {comma})", reason, f" ({point}, {comma})")
+
+
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
     """Raise if every text is a number with the same sign of a currency, or "%"."""
     unit = unit_of(given)
@@ -523,6 +536,7 @@ def _check_unit(own: _Column, given: Sequence[str]) -> None:
 def _check_category(own: _Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical is not plainly a category."""
     _check_spelling(own, given)
+    _check_marks(own, given)
     _check_unit(own, given)
     figures = [one for one in given if own.number(one) is not None]
     if figures:

@@ -60,6 +60,21 @@ def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
     return [(decimal, mark) for decimal, mark in fits if mark is None or decimal not in bare]
 
 
+def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:
+    """Return a number with a decimal point and one with a decimal comma, where texts are both.
+
+    None: not so, or some text is no number in any spelling.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        marks = {decimal for decimal, mark in _SPELLINGS if number(text, decimal, mark) is not None}
+        if not marks:
+            return None
+        if len(marks) == 1:
+            found.setdefault(marks.pop(), text)
+    return (found["."], found[","]) if len(found) == 2 else None
+
+
 def unit_of(texts: Iterable[str]) -> str:
     """Return the sign of a currency, or "%", that every text has beside a number; "": none."""
     parts = [_AND_UNIT.fullmatch(text) for text in texts]

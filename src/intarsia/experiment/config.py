@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 import tomllib
 import warnings
 from collections import Counter
@@ -105,13 +106,16 @@ def changed_settings(overrides: Sequence[str]) -> dict[str, Any]:
     """
     tree: Mapping[str, Any] = {}
     for override in overrides:
-        text = override if override.partition("=")[0].count(".") else f"experiment.{override}"
-        tree = overridden(tree, text, ("experiment",))
-        if not set(tree["experiment"]) <= {"yardsticks", *WHERE}:
+        key = override.partition("=")[0].strip()
+        text = override if "." in key or key == "privacy" else f"experiment.{override}"
+        other = key.partition(".")[0].strip() in _ORDER[1:]  # than [experiment]
+        tree = tree if other else overridden(tree, text, ("experiment",))
+        if other or not set(tree["experiment"]) <= {"yardsticks", *WHERE}:
             raise ExperimentError(
-                f"-c {override!r} changes what the run was begun with; of a run that goes on "
-                f"experiment.yardsticks, {', '.join(WHERE[:-1])} and {WHERE[-1]} can be set, "
-                "everything else in a new run."
+                f"-c {override!r} changes what the run was begun with. intarsia resume sets keys "
+                f"of [experiment] alone: yardsticks, {', '.join(WHERE[:-1])} and {WHERE[-1]}; for "
+                "another value begin a new run: intarsia run FILE -c "
+                f"{shlex.quote(text)} --out DIR."
             )
     found = dict(tree.get("experiment", {}))
     if not isinstance(found.get("yardsticks", True), bool):

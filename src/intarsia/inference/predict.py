@@ -31,7 +31,7 @@ from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_cla
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Format, Source
 from intarsia.data.table import RARE, Table
-from intarsia.errors import ExperimentError, TableError, listed, nearest
+from intarsia.errors import ExperimentError, TableError, listed, nearest, nearest_column
 from intarsia.experiment.feature_dictionary import Dictionary
 from intarsia.inference import new_table
 from intarsia.inference.new_table import NAMED, TableSettings
@@ -281,7 +281,7 @@ def _known_columns(
             f"{listed(_columns_of(features, model.levels_))}; name the columns as in training."
         )
     if id is not None and id not in names and header.kind in NAMED:
-        raise TableError(f"{table} has no column {id!r}; {nearest(id, names)}.")
+        raise TableError(f"{table} has no column {id!r}; {nearest_column(id, names)}.")
     return known, levels, left
 
 

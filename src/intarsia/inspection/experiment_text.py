@@ -26,6 +26,8 @@ _TAILS = {  # what may be better where a few values are far from the rest
     "above": ("above the rest", "log(1 + value)"),
     "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
 }
+_SUCH_AS = re.compile(r""" \(such as ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\)""")
+_SIGN = re.compile(r"[^\w\s]")  # which tells nothing of a row, such as %
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")  # as repr writes it
 
 
@@ -196,17 +198,27 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
         lines += ["exclude = ["]
         # others get the file: cells and counts are told on the terminal
         for name, why in table.left_out.items():
-            told = _QUOTED.sub(lambda one: one[0] if one[0][1:-1] in kept else "...", why)
-            lines.append(f"  {toml(name)},  # {_plain(told)}")
+            told = _QUOTED.sub(
+                lambda one: (
+                    one[0] if one[0][1:-1] in kept or _SIGN.fullmatch(one[0][1:-1]) else "..."
+                ),
+                _SUCH_AS.sub("", why),
+            )
+            lines += _behind(f"{toml(name)},", told, indent="  ")
         lines += ["]"]
     return lines
 
 
 def _set(key: str, value: Any, why: str) -> list[str]:
     """Return a key with its value, and why: behind it, or above it where the line is long."""
-    line = f"{key} = {toml(value)}"
+    return _behind(f"{key} = {toml(value)}", why)
+
+
+def _behind(line: str, why: str, indent: str = "") -> list[str]:
+    """Return a line, and why: behind it, or above it where that is long."""
+    line = indent + line
     behind = f"{line}  # {_plain(why)}" if why else line
-    return [behind] if len(behind) <= _WIDTH else [*_comment(why), line]
+    return [behind] if len(behind) <= _WIDTH else [*_comment(why, indent=indent), line]
 
 
 def _learned(table: TableProposal) -> list[str]:
@@ -237,11 +249,12 @@ def _learned(table: TableProposal) -> list[str]:
     return _comment(*said)
 
 
-def _comment(*sentences: str) -> list[str]:
+def _comment(*sentences: str, indent: str = "") -> list[str]:
+    begin = f"{indent}# "
     return [
-        f"# {line}"
+        f"{begin}{line}"
         for one in sentences
-        for line in textwrap.wrap(_plain(one), _WIDTH - 2, break_long_words=False)
+        for line in textwrap.wrap(_plain(one), _WIDTH - len(begin), break_long_words=False)
     ]
 
 

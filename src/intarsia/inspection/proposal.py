@@ -379,22 +379,26 @@ def _unfit(own: Column, source: Source) -> str:
         return "empty in every row"
     if own.missing > _MOST_MISSING:
         return f"missing in {100 * own.missing:.0f} % of the rows"
-    if own.distinct and own.rows >= LEAST_SHARED:
-        if own.figures is None:
-            return "another text in every row"
-        if own.numbered or (own.whole and is_id(own.name)):
-            return "another whole number in every row, as an id has"
+    distinct = own.distinct and own.rows >= LEAST_SHARED
+    if distinct and (own.numbered or (own.whole and is_id(own.name))):
+        return "another whole number in every row, as an id has"
     if own.whole and len(own.texts) > 1 and all(map(_DAY.fullmatch, own.texts)):
         return "has dates without marks; to learn from it, write them as 2026-01-31 in the table"
     if own.coded and len(own.texts) > _MOST_LEVELS:
         return f"codes with zeros in front, {len(own.texts):,} different ones"
     # as the reader would read it, whose reasons these are
     as_listed = replace(source, categorical=(own.name,)) if own.coded else source
+    said = ""
     try:
         features_of([(own.name, own.values)], as_listed)
     except TableError as problem:
-        return _said(problem, own.name)
-    return ""
+        said = _said(problem, own.name)
+    if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
+        return "another text in every row"
+    return said
+
+
+_AS_NUMBERS = ("has numbers with", "has dates")  # how a reason begins of what could be a number
 
 
 def _said(problem: TableError, name: str) -> str:
@@ -403,6 +407,8 @@ def _said(problem: TableError, name: str) -> str:
     if said == "has dates or times":
         advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
         said += f"; to learn from it, {advice}, and take it out of exclude"
+    if said.startswith("has numbers with"):  # a sign, or another mark than the table's
+        said += f"; to learn from it, {problem.without_settings}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
     return said

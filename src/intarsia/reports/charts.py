@@ -186,7 +186,7 @@ def _curve(one: Line, ink: str, x: Axis, y: Axis) -> list[str]:
 def points_chart(
     pairs: Mapping[str, tuple[float, float]], across: str, up: str, measure: str, said: str
 ) -> str:
-    """Return a chart with a point for each party: above the dashed line `up` has more."""
+    """Return a chart with a point for each client: above the dashed line `up` has more."""
     bottom, percent = 270.0, measure == "accuracy"
     values = [one for pair in pairs.values() for one in pair]
     x, y = Axis.around(values, 62, _HALF - 10), Axis.around(values, bottom, 30)

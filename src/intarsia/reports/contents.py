@@ -36,7 +36,7 @@ class Contents:
     result: Result
     settings: Mapping[str, Mapping[str, Any]]  # table → key → value; {}: the folder does not say
     label: str  # the column that is predicted; "": not known
-    parties: tuple[str, ...]
+    clients: tuple[str, ...]
     classes: tuple[str, ...]  # their names, in order; () of numbers, or where they are not known
     held: Holdings | None  # None: of an older version
     course: Course | None  # None: no rounds were written
@@ -81,7 +81,7 @@ class Contents:
             result=result,
             settings=settings,
             label=named[0] if named else "",
-            parties=tuple(known or result.metrics.clients),
+            clients=tuple(known or result.metrics.clients),
             classes=tuple(str(one) for one in model.get("classes") or ()),
             held=held,
             course=history_of(folder) if (folder / "history.jsonl").is_file() else None,
@@ -129,10 +129,11 @@ class Contents:
 
 def _whose(holders: Sequence[str]) -> str:
     if not holders:
-        return "holders that the folder does not name"
+        return "columns of clients that the folder does not name"
     if len(holders) > 6:
-        return f"{len(holders)} parties"
-    return in_words(holders) if len(holders) > 1 else f"{holders[0]} alone"
+        return f"columns that {len(holders)} clients hold"
+    who = in_words(holders)
+    return f"columns that {who} hold" if len(holders) > 1 else f"columns that only {who} holds"
 
 
 def _held(folder: Path) -> Holdings | None:

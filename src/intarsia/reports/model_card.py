@@ -20,7 +20,7 @@ from intarsia.training.key_meanings import SAID
 
 # and what pages make a link or mathematics of without marks
 _SPECIAL = re.compile(r"([\\`*_\[\]#|<>~&$]|:(?=//)|(?<=www)\.)")
-_MOST = 50  # parties
+_MOST = 50  # clients
 
 
 def write_card(folder: Path | str, out: Path | str) -> Path:
@@ -60,12 +60,12 @@ def _lines(contents: Contents) -> Iterator[str]:
     aim = f"It predicts “{_safe(contents.label)}”" if contents.label else "It predicts its labels"
     named = ", ".join(f"“{_safe(one)}”" for one in contents.classes[:20])
     classes = f", one of the classes {named}" if named else ""
-    yield f"{aim}{classes}, for rows like those of the parties below. Other uses were not tried."
+    yield f"{aim}{classes}, for rows like those of the clients below. Other uses were not tried."
     yield from _heading("Training data")
     if contents.held is None:
-        yield f"Parties: {_safe(', '.join(contents.parties[:_MOST]))}."
+        yield f"Clients: {_safe(', '.join(contents.clients[:_MOST]))}."
     else:
-        yield "| party | rows | columns | labels |"
+        yield "| client | rows | columns | labels |"
         yield "|---|---:|---:|---:|"
         for name, rows, columns, labels in contents.held.counts()[:_MOST]:
             yield f"| {_safe(name)} | {rows:,} | {columns:,} | {labels:,} |"
@@ -79,7 +79,7 @@ def _lines(contents: Contents) -> Iterator[str]:
     for one in () if contents.audit is None else audit_sentences(contents.audit):
         yield f"- {_safe(one)}"
     yield from _heading("Limits")
-    yield _safe(said.gain_sentence(said.gains(result)))
+    yield _safe(" ".join(said.verdict_sentences(result)))
     for note in result.notes:
         yield f"- {_safe(note)}"
     yield from _heading("Cost")

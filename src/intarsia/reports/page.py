@@ -39,9 +39,9 @@ from intarsia.results.tables import audit_tables, comparison_parts, score_tables
 
 NAME: Final = "report.html"
 _MODELS = ("federated", "stand-alone", "centralised")
-_MOST_ROWS = 30  # of a chart or a table of parties
+_MOST_ROWS = 30  # of a chart or a table of clients
 _MOST_WHOLE = 6  # runs beside each other of which a page has all
-_MOST_SCORES = 200  # parties of the table of scores
+_MOST_SCORES = 200  # clients of the table of scores
 
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -128,13 +128,13 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "summary": said.summary(contents),
         "tiles": _tiles(contents),
         "holdings": Markup(drawn),
-        "parties": _parties(contents),
+        "clients": _clients(contents),
         "scores": Markup(_scores(contents)),
         "tables": [Markup(html_table(one)) for one in score_tables(result, _MOST_SCORES)],
         "measure": measure,
         "gains": gains[:_MOST_ROWS],
         "gains_left": max(0, len(gains) - _MOST_ROWS),
-        "gain_sentence": said.gain_sentence(gains),
+        "verdict": " ".join(said.verdict_sentences(result)),
         "structure": list(structure_lines(result)),
         "figures": [(heading, Markup(chart)) for heading, chart in figures],
         "rounds": rounds_charts(contents.course),
@@ -162,7 +162,7 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
     metrics = result.metrics
     ends = said.interval_of(score, measure)
     reach = "" if ends is None else " to ".join(said.shown(one, measure) for one in ends)
-    of_all = "all rows" if metrics.server is not None else "mean of the parties"
+    of_all = "all rows" if metrics.server is not None else "mean of clients"
     found = [
         (
             f"{measure}, federated",
@@ -175,20 +175,20 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
             value_of(metrics.clients_mean, measure)
             if metrics.server is not None and metrics.standalone_mean is not None
             else None,
-            "mean of the parties",
+            "mean of clients",
         ),
         (
             f"{measure}, each alone",
             value_of(metrics.standalone_mean, measure),
-            "mean of the parties",
+            "mean of clients",
         ),
     ]
     return [(name, value, said.shown(value, measure), remark) for name, value, remark in found
             if value is not None]  # fmt: skip
 
 
-def _parties(contents: Contents) -> list[tuple[str, str, int, int, int]]:
-    """Return each party's colour, name, rows, columns and labels in counts."""
+def _clients(contents: Contents) -> list[tuple[str, str, int, int, int]]:
+    """Return each client's colour, name, rows, columns and labels in counts."""
     found = [] if contents.held is None else contents.held.counts()
     return [(colour(at), *one) for at, one in enumerate(found)]
 
@@ -218,21 +218,21 @@ def _scores(contents: Contents) -> str:
 
 
 def _spread(result: Result, measure: str) -> list[tuple[str, str]]:
-    """Return charts of parties that are too many to be drawn one by one."""
+    """Return charts of clients that are too many to be drawn one by one."""
     metrics = result.metrics
     if len(metrics.clients) <= _MOST_ROWS - 2:
         return []
     found = []
     pairs = _pairs(metrics.standalone, metrics.clients, measure)
     if len(pairs) > 1:
-        heading = f"{measure} of each party: federated against alone"
+        heading = f"{measure} of each client: federated against alone"
         found.append((heading, points_chart(pairs, "alone", "federated", measure, heading)))
     values = sorted(one for own in metrics.clients.values()
                     if (one := value_of(own, measure)) is not None)  # fmt: skip
     if len(values) > 1:
-        heading = f"{measure} of the parties, from the lowest"
+        heading = f"{measure} of the clients, from the lowest"
         line = Line(heading, list(enumerate(values, 1)), marked=True)
-        across = "parties"
+        across = "clients"
         percent = (False, measure == "accuracy")
         found.append((heading, lines_chart([line], across=across, up="", said=heading,
                                            percent=percent)))  # fmt: skip
@@ -242,7 +242,7 @@ def _spread(result: Result, measure: str) -> list[tuple[str, str]]:
 def _pairs(
     across: Mapping[str, Score], up: Mapping[str, Score], measure: str
 ) -> dict[str, tuple[float, float]]:
-    """Return the figures of those parties that have both."""
+    """Return the figures of those clients that have both."""
     both = {name: (value_of(across.get(name), measure), value_of(up[name], measure)) for name in up}
     return {name: (a, b) for name, (a, b) in both.items() if a is not None and b is not None}
 
@@ -285,7 +285,7 @@ def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
         if len(lines) > 1:
             chart = lines_chart(lines[:8], across="round", up="", said=heading, **settings)
             charts.append((heading, Markup(chart)))
-    charts += [(heading, Markup(chart)) for heading, chart in _by_party(runs)]
+    charts += [(heading, Markup(chart)) for heading, chart in _by_client(runs)]
     return {
         "parts": Markup(as_html(comparison_parts(groups))),
         "charts": charts,
@@ -293,8 +293,8 @@ def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
     }
 
 
-def _by_party(runs: Sequence[Contents]) -> list[tuple[str, str]]:
-    """Return charts of other algorithms against the first run's, a point for each party."""
+def _by_client(runs: Sequence[Contents]) -> list[tuple[str, str]]:
+    """Return charts of other algorithms against the first run's, a point for each client."""
     first, *others = runs
     measure = said.headline(first.result)[0]
     found: list[tuple[str, str]] = []
@@ -303,7 +303,7 @@ def _by_party(runs: Sequence[Contents]) -> list[tuple[str, str]]:
             continue
         pairs = _pairs(one.result.metrics.clients, first.result.metrics.clients, measure)
         if len(pairs) > 1:
-            heading = f"{measure} of each party: {_name(first)} against {_name(one)}"
+            heading = f"{measure} of each client: {_name(first)} against {_name(one)}"
             chart = points_chart(pairs, _name(one), _name(first), measure, heading)
             found.append((heading, chart))
     return found

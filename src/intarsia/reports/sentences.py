@@ -19,40 +19,43 @@ from intarsia.results.comparison import (
     size,
     value_of,
 )
-from intarsia.results.result import Difference, Result, Score, difference
+from intarsia.results.result import Difference, Result, Score, difference, one_class_each
 from intarsia.results.tables import WHY
 
-_NETWORKS = "a network of each party's own, of which a part is shared"
+_NETWORKS = "a network of each client's own, of which a part is shared"
 TRAINED: Final = {  # algorithm → what it trains, and its name
     "centralised": ("one linear model of all tables pooled", "centralised training"),
     "cocoa": ("one linear model for all", "CoCoA"),
-    "ditto": ("a network for all and one for each party that stays near it", "Ditto"),
+    "ditto": ("a network for all and one for each client that stays near it", "Ditto"),
     "fedavg": ("one linear model for all", "federated averaging"),
-    "fedavg-ft": ("a network for all that each party tunes on its rows", "FedAvg with fine-tuning"),
-    "fedhenn": ("a network of each party's own, alike in how it sees common points", "FedHeNN"),
+    "fedavg-ft": (
+        "a network for all that each client tunes on its rows",
+        "FedAvg with fine-tuning",
+    ),
+    "fedhenn": ("a network of each client's own, alike in how it sees common points", "FedHeNN"),
     "fedprox": ("one network for all", "FedProx"),
     "fedrep": (_NETWORKS, "FedRep"),
-    "femam": ("networks for all, for groups of parties and for each, that add up", "FeMAM"),
+    "femam": ("networks for all, for groups of clients and for each, that add up", "FeMAM"),
     "femam-flic": (
-        "networks for all, for groups of parties and for each, that add up",
+        "networks for all, for groups of clients and for each, that add up",
         "FeMAM-FLIC",
     ),
-    "fesem": ("a network for each of several groups of parties", "FeSEM"),
-    "flic": ("a network of each party's own columns, in one latent space", "FLIC"),
+    "fesem": ("a network for each of several groups of clients", "FeSEM"),
+    "flic": ("a network of each client's own columns, in one latent space", "FLIC"),
     "flic-linear": (
-        "a linear model of each party's own columns in one latent space",
+        "a linear model of each client's own columns in one latent space",
         "linear FLIC",
     ),
     "hetfedrep": (_NETWORKS, "HetFedRep"),
     "hyfdca": ("one linear model of all columns", "HyFDCA"),
-    "hyfem": ("a network of all feature blocks, and one of each party's own blocks", "HyFEM"),
-    "ifca": ("a network for each of several groups of parties", "IFCA"),
-    "l2gd": ("a network for each party, drawn to their mean", "L2GD"),
+    "hyfem": ("a network of all feature blocks, and one of each client's own blocks", "HyFEM"),
+    "ifca": ("a network for each of several groups of clients", "IFCA"),
+    "l2gd": ("a network for each client, drawn to their mean", "L2GD"),
     "liblinear": ("one linear model of all tables pooled", "scikit-learn's solvers"),
-    "local": ("a network of each party's rows alone", "local training"),
+    "local": ("a network of each client's rows alone", "local training"),
     "own-networks": ("networks that the user wrote", "own networks"),
-    "pfedme": ("a network for all and one for each party that stays near it", "pFedMe"),
-    "standalone": ("a linear model of each party's rows alone", "stand-alone training"),
+    "pfedme": ("a network for all and one for each client that stays near it", "pFedMe"),
+    "standalone": ("a linear model of each client's rows alone", "stand-alone training"),
 }
 
 _POOLED = ("centralised", "liblinear")
@@ -61,19 +64,19 @@ _POOLED_SAID = "All tables were put together for it."
 
 def summary(contents: Contents) -> str:
     """Return in one paragraph what was trained by whom, how good it is, and what it took."""
-    result, parties = contents.result, contents.parties
+    result, clients = contents.result, contents.clients
     what, method = TRAINED.get(result.algorithm, ("a model", result.algorithm))
     pooled = result.algorithm in _POOLED
     aim = f" to predict “{contents.label}”" if contents.label else ""
     said = [
-        f"{several(len(parties), 'party').replace('partys', 'parties')} ({named(parties)}) trained "
-        f"{what}{aim}, by {method}. {_POOLED_SAID if pooled else 'No row left its party.'}"
+        f"{several(len(clients), 'client')} ({named(clients)}) trained "
+        f"{what}{aim}, by {method}. {_POOLED_SAID if pooled else 'No row left its client.'}"
     ]
     measure, score, whose = headline(result)
     if score is not None:
         rows = "" if score.samples is None else f"{score.samples:,} "
         test = "held-out rows" if contents.held_out else "rows"
-        on = f"On {rows}{test}" if rows else f"On the parties' {test}"
+        on = f"On {rows}{test}" if rows else f"On the clients' {test}"
         said.append(f"{on} {whose} {_says(score, measure)}{_interval(score, measure)}.")
         said += _of_the_rare(contents, score) if measure == "AUC" else []
     said += _beside(result, measure)
@@ -90,7 +93,7 @@ def headline(result: Result) -> tuple[str, Score | None, str]:
     metrics = result.metrics
     score, whose = metrics.server, "the federated model"
     if score is None and metrics.clients_mean is not None:
-        score, whose = metrics.clients_mean, "the federated models, as the mean of the parties,"
+        score, whose = metrics.clients_mean, "the federated models, as the mean of the clients,"
     return judged_by(result), score, whose
 
 
@@ -126,7 +129,8 @@ def _of_the_rare(contents: Contents, score: Score) -> list[str]:
     right = "" if score.accuracy is None else f", and {percent(score.accuracy)} are said right"
     return [
         "An AUC of 0.5 is chance, and 1 is perfect.",
-        f"{share}{right}, where always naming the commonest class has {percent(majority)} right.",
+        f"{share}{right}, where always naming the commonest class has {percent(majority)} right: "
+        "the models are judged by the AUC.",
     ]
 
 
@@ -148,7 +152,7 @@ def _beside(result: Result, measure: str) -> list[str]:
         said.append(f"A model of all data in one place comes to {shown(pooled, measure)}.")
     if alone is not None and joined is not None:
         said.append(
-            f"Averaged over the parties it is {shown(joined, measure)}, against "
+            f"Averaged over the clients it is {shown(joined, measure)}, against "
             f"{shown(alone, measure)} where each trains alone."
         )
     if not said and result.algorithm not in (*_POOLED, "standalone"):
@@ -158,7 +162,7 @@ def _beside(result: Result, measure: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Gain:
-    """What one party has of federating."""
+    """What one client has of federating."""
 
     client: ClientId
     samples: int | None
@@ -167,7 +171,7 @@ class Gain:
 
 
 def gains(result: Result) -> list[Gain]:
-    """Return what each party gains or loses, the largest gain first."""
+    """Return what each client gains or loses, the largest gain first."""
     found = []
     for name, joined in result.metrics.clients.items():
         alone = result.metrics.standalone.get(name)
@@ -177,6 +181,7 @@ def gains(result: Result) -> list[Gain]:
         verdict = "gains" if by.gain > 0 else "loses" if by.gain < 0 else "neither"
         if by.gain:
             verdict += ", by more than chance" if by.certain else "; it may be chance"
+        verdict += "; all its rows are of one class" if by.one_class else ""
         found.append(Gain(name, joined.samples, by, verdict))
     return sorted(found, key=lambda one: -one.by.gain)
 
@@ -185,7 +190,7 @@ def gain_sentence(found: Sequence[Gain]) -> str:
     """Return who gains and who loses by federating, in one or two sentences."""
     if not found:
         return (
-            "No party was also trained alone beside this run, so that it cannot be said who gains "
+            "No client was also trained alone beside this run, so that it cannot be said who gains "
             "and who loses by federating (experiment.yardsticks trains the reference models; of "
             "networks, report this run beside one with algorithm.name=local)."
         )
@@ -196,9 +201,22 @@ def gain_sentence(found: Sequence[Gain]) -> str:
             parts.append(f"{named(names)} {verb}{'s' * (len(names) == 1)}")
     rest = [one.client for one in found if not one.by.certain]
     if not parts:
-        return "By federating no party gains or loses by more than chance, by the 95 % intervals."
+        return "By federating no client gains or loses by more than chance, by the 95 % intervals."
     chance = f" What {named(rest)} may gain or lose is within chance." if rest else ""
     return f"By federating {in_words(parts)}, by more than chance.{chance}"
+
+
+def verdict_sentences(result: Result) -> list[str]:
+    """Return who gains and who loses, and by which figure where that is not plain."""
+    found = gains(result)
+    figures = {one.by.figure for one in found} - {judged_by(result)}
+    said = [gain_sentence(found)]
+    if "AUC" in figures:
+        said.append(
+            "The AUC is the figure where three of four rows of a client or more are of one class, "
+            "and where the accuracy tells nothing beyond chance."
+        )
+    return [*said, *one_class_each(result.metrics, result.positive_class)]
 
 
 def certificate_sentence(result: Result) -> str:
@@ -220,7 +238,7 @@ def cost_sentence(result: Result) -> str:
     """Return what the run took."""
     up, down = (result.bytes.get(way, 0) for way in ("up", "down"))
     return (
-        f"The run took {duration(result.seconds.get('total'))} in all. The parties sent "
+        f"The run took {duration(result.seconds.get('total'))} in all. The clients sent "
         f"{size(up)} to the server and received {size(down)}, in "
         f"{several(result.exchanges, 'exchange')}."
     )

@@ -12,7 +12,7 @@ from intarsia.core.text_tables import as_html, as_text
 from intarsia.experiment.config import to_dict
 from intarsia.experiment.published import Published, matching
 from intarsia.results import run_folder
-from intarsia.results.result import Result, Score
+from intarsia.results.result import SKEWED, Result, Score
 
 if TYPE_CHECKING:
     from intarsia.core.text_tables import Part
@@ -114,6 +114,7 @@ class Spread:
 
     mean: float
     deviation: float | None  # None: one run
+    runs: int | None = field(default=None, compare=False)  # that have the figure; None: not known
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
@@ -121,7 +122,8 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+        deviation = statistics.stdev(known) if len(known) > 1 else None
+        return cls(statistics.fmean(known), deviation, len(known))
 
     def __str__(self) -> str:
         if self.deviation is None:
@@ -295,18 +297,15 @@ def measure_of(scores: Iterable[Score | None]) -> str:
     return "R²" if any(score.r2 is not None for score in known) else "loss"
 
 
-_RARE = 0.2  # share of the rows below which all other classes together are rare
-
-
 def judged_by(result: Result) -> str:
     """Return what the models of a result are best judged by: `measure_of`, or the AUC.
 
-    It is the AUC where a class is so rare that the accuracy is little but the share of the other.
+    It is the AUC where three of four rows or more are of one class, as for `difference`.
     """
     metrics = result.metrics
     score = metrics.server or metrics.clients_mean
     majority = figure_of(score, "majority")
-    if majority is not None and majority > 1 - _RARE and figure_of(score, "auc") is not None:
+    if majority is not None and majority >= SKEWED and figure_of(score, "auc") is not None:
         return "AUC"
     both = (metrics.standalone_mean, metrics.clients_mean, metrics.server, metrics.centralised)
     return measure_of([*both, *metrics.clients.values(), *metrics.standalone.values()])

@@ -32,6 +32,7 @@ from intarsia.partition.client_clusters import Structure, Structures
 
 _WAYS: Final = ("up", "down")  # of bytes
 _MOST_CLIENTS = 50  # whose scores `str` and a notebook show
+_MOST_NAMED = 8  # clients in a sentence
 Finished = Literal["tolerance", "rounds", "algorithm", "stalled", "early_stopping"]
 Yardstick = Literal["centralised", "standalone"]
 
@@ -128,6 +129,7 @@ class Difference:
     joined: float
     gain: float  # by joining; below 0 the own model is better
     certain: bool = False  # whether it is more than chance, by the 95 % intervals of both
+    one_class: bool = False  # whether all rows are of one class
 
 
 def difference(alone: Score, joined: Score) -> Difference:
@@ -143,10 +145,9 @@ def difference(alone: Score, joined: Score) -> Difference:
     squares = _difference("R²", "r2", scores, [one.r2 for one in scores])
     order = [ranked] if ranked is not None and any(map(_skewed, scores)) else [right, ranked]
     found: list[Difference] = [one for one in (*order, squares) if one is not None]
-    if not found:
-        return Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
-    sure = [one for one in found if one.certain]
-    return (sure or found)[0]
+    by_loss = Difference("loss", alone.loss, joined.loss, alone.loss - joined.loss)
+    one = next((one for one in found if one.certain), found[0] if found else by_loss)
+    return replace(one, one_class=_only_class(scores) is not None)
 
 
 def _difference(
@@ -173,7 +174,7 @@ def score_interval(score: Score, key: str) -> tuple[float, float] | None:
     return None
 
 
-_SKEWED = 0.75  # share of one class from which on the accuracy tells little else
+SKEWED: Final = 0.75  # share of one class from which on the accuracy tells little else
 
 
 def _skewed(score: Score) -> bool:
@@ -181,7 +182,42 @@ def _skewed(score: Score) -> bool:
     found = score.figures
     if found is None:
         return False
-    return found.only_class is not None or (found.majority or 0.0) >= _SKEWED
+    return found.only_class is not None or (found.majority or 0.0) >= SKEWED
+
+
+def _only_class(scores: Sequence[Score | None]) -> int | None:
+    """Return of which class all rows of some scores are; None: of several, or it is not told."""
+    for score in scores:
+        counts = None if score is None or score.figures is None else score.figures.confusion
+        held = [place for place, row in enumerate(counts or ()) if sum(row) > 0]
+        if len(held) == 1:
+            return held[0]
+    return None
+
+
+def one_class_each(metrics: Metrics, positive: str | None = None) -> tuple[str, ...]:
+    """Return a sentence where all rows of a client are of one class: what its accuracy says then.
+
+    `positive` is the second of two classes.
+    """
+    pairs = {name: (metrics.standalone.get(name), one) for name, one in metrics.clients.items()}
+    every = {name: _only_class(pair) for name, pair in {**_alone(metrics), **pairs}.items()}
+    found = {name: place for name, place in every.items() if place is not None}
+    if not found:
+        return ()
+    names = list(found)
+    which, rate = "one class", "the share of that class that is said right"
+    if {*found.values()} == {1} and positive is not None:
+        which, rate = f"the class {positive!r}", f"{rate} (the sensitivity)"
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return (
+        f"All graded rows of {', '.join(names[:_MOST_NAMED])}{more} are of {which}: the accuracy "
+        f"there is {rate}. It tells nothing of rows of another class, and there is no AUC.",
+    )
+
+
+def _alone(metrics: Metrics) -> dict[ClientId, tuple[Score | None, ...]]:
+    return {name: (one,) for name, one in metrics.standalone.items()}
 
 
 def _auc(score: Score) -> float | None:
@@ -199,9 +235,14 @@ def better_alone(metrics: Metrics) -> tuple[str, ...]:
     """Return a sentence for each client whose federated model is worse than its own alone."""
     return tuple(
         f"{name} is better off alone on these rows: {one.figure} {one.alone:.4g} alone and "
-        f"{one.joined:.4g} by joining; more epochs on its own rows (--epochs) may make up for it."
+        f"{one.joined:.4g} by joining{_said_of_class(one)}; more epochs on its own rows "
+        "(--epochs) may make up for it."
         for name, one in _losing(metrics)
     )
+
+
+def _said_of_class(found: Difference) -> str:
+    return "; all these rows are of one class" if found.one_class else ""
 
 
 def worse_by_joining(metrics: Metrics, remedies: Sequence[str] = ()) -> tuple[str, ...]:
@@ -219,14 +260,15 @@ def worse_by_joining(metrics: Metrics, remedies: Sequence[str] = ()) -> tuple[st
         rises = before is not None and after is not None and after > before
         ranked = f"; AUC {before:.4g} alone, {after:.4g} federated" if rises else ""
         named.append(
-            f"{name} ({one.figure} {one.alone:.4g} alone, {one.joined:.4g} federated{ranked})"
+            f"{name} ({one.figure} {one.alone:.4g} alone, {one.joined:.4g} federated{ranked}"
+            f"{_said_of_class(one)})"
         )
     count = len([one for one in metrics.standalone if one in metrics.clients])
     return (
         f"The federated model is worse than the own model of {len(found)} of {count} clients on "
         f"their rows, by more than chance: {', '.join(named)}. "
         + "".join(f"{one} " for one in remedies)
-        + "See what each party adds with intarsia contribution, and look for better "
+        + "See what each client adds with intarsia contribution, and look for better "
         "hyperparameters with intarsia tune.",
     )
 

@@ -13,7 +13,7 @@ from intarsia.core.text_tables import Part, new_table
 from intarsia.results import comparison as figures
 from intarsia.results.audit import Audit, AuditLine, sentences
 from intarsia.results.comparison import FigureRow, Group, Row, Spread
-from intarsia.results.result import Guarantee, Result, Score
+from intarsia.results.result import Guarantee, Result, Score, one_class_each
 
 _READ = {  # why a line of an audit could be read; contributions say it themselves
     "reply": "asked for",
@@ -77,7 +77,8 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
     up, down = (figures.size(result.bytes.get(way, 0)) for way in ("up", "down"))
     exchanges = f"{result.exchanges:,} exchanges"
     lines.append(f"cost: {figures.duration(total)}{of_it}, {up} up, {down} down, {exchanges}")
-    lines += [f"note: {note}" for note in result.notes]
+    notes = [*result.notes, *one_class_each(result.metrics, result.positive_class)]
+    lines += [f"note: {note}" for note in notes]
     place = result.folder or folder
     return [*score_tables(result, most), *lines, *([f"folder: {place}"] if place else [])]
 
@@ -239,7 +240,24 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
         if len({*group.seeds}) > 1:
             parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
+        if said := _of_some_runs(group):
+            parts.append(f"note: {group.experiment}, {_method(group)}: {said}.")
     return parts
+
+
+def _of_some_runs(group: Group) -> str:
+    """Return of how many runs the reference models' figures are, where not all have them."""
+    every = len(group.seeds)
+    known = {"stand-alone": group.standalone, "centralised": group.centralised}
+    told = [
+        f"{name} figures are of {one.runs} of {every} runs"
+        for name, one in known.items()
+        if one is not None and one.runs is not None and one.runs < every
+    ]
+    if not told:
+        return ""
+    remedy = "the others have no such reference model: intarsia resume DIR --yardsticks trains it"
+    return f"{' and '.join(told)}; {remedy}"
 
 
 def _of_seeds(group: Group) -> str:

@@ -594,14 +594,15 @@ def functions_depend_on_their_arguments_alone(trial: Trial) -> Iterator[str]:
     """Yield client functions that are not pure, or hide something by what is public."""
     own = trial.trained(Watching).clients
     assert isinstance(own, Watching)
-    for name in sorted(own.changed):
-        yield f"{name} changes its state, its message or its block; return new ones"
+    for name, parts in sorted(own.changed.items()):
+        changed = " and ".join(sorted(parts))
+        yield f"{name} changes {changed}; leave it as it is, and return new ones"
     for name in sorted(own.shared):
         yield (
             f"{name} uses the random numbers that all of a process share, of numpy.random or "
             "random; draw from its argument: rng.generator()"
         )
-    for name in sorted(own.impure() - own.shared - own.changed):
+    for name in sorted(own.impure() - own.shared - own.changed.keys()):
         if beside := own.beside.get(name):
             yield (
                 f"{name} keeps {listed(sorted(beside))} in the state beside its fields, and a "
@@ -610,7 +611,7 @@ def functions_depend_on_their_arguments_alone(trial: Trial) -> Iterator[str]:
         else:
             yield (
                 f"{name} answers otherwise when it is called again with the same arguments; it may "
-                "depend on nothing else"
+                "depend on nothing else, such as a global, a counter or a file"
             )
     for name in sorted(name for name, differs in own.hidden.items() if not differs):
         yield (
@@ -653,7 +654,8 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
     if not same:
         yield (
             f"a server that was given the same answers {why} when clients have other values: it "
-            "reads something of theirs that did not cross"
+            "reads something of theirs that did not cross, or it depends on something beside its "
+            "arguments, such as a global, a counter or a file"
         )
 
 

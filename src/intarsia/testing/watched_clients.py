@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
+from scipy.sparse import issparse
 
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import (
@@ -216,7 +217,8 @@ class Watching(Between):
     engine: Clients
     calls: int = 0
     visits: list[Visit] = field(default_factory=list[Visit])
-    changed: set[str] = field(default_factory=set[str])  # functions that change their arguments
+    # functions that change their arguments, and which
+    changed: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     # functions that use the generators which all of a process share
     shared: set[str] = field(default_factory=set[str])
     beside: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # kept in no field
@@ -225,15 +227,17 @@ class Watching(Between):
 
     def _through(self, fn: ClientFunction) -> ClientFunction:
         def call(state: Any, block: Block, message: Any, rng: Any) -> tuple[Any, Any]:
-            before = codec.encode((state, message)), contents_of(block), shared_generators()
-            given = codec.decode(before[0], *classes_in((state, message)))
+            written, held = codec.encode((state, message)), _arguments(state, block, message)
+            before = shared_generators()
+            given = codec.decode(written, *classes_in((state, message)))
             found = fn.answer(state, block, message, rng)
-            if codec.encode((state, message)) != before[0] or contents_of(block) != before[1]:
-                self.changed.add(fn.name)
+            after = _arguments(state, block, message)
+            if differing := {name for name, one in held.items() if after[name] != one}:
+                self.changed.setdefault(fn.name, set()).update(differing)
             if dataclasses.is_dataclass(found[0]):
                 known = {one.name for one in dataclasses.fields(found[0])}
                 self.beside.setdefault(fn.name, set()).update(vars(found[0]).keys() - known)
-            if shared_generators() != before[2]:
+            if shared_generators() != before:
                 self.shared.add(fn.name)
             answer = codec.encode(found)
             if fn.secret or fn.releases:
@@ -267,11 +271,35 @@ def shared_generators() -> tuple[str, str]:
     return repr((numpy[1].tobytes(), *numpy[2:])), repr(random.getstate())
 
 
-def contents_of(block: Block) -> bytes:
-    """Return the bytes of a block's values and labels."""
-    x: Any = block.x
-    values = x if isinstance(x, np.ndarray) else x.data
-    return bytes(values.tobytes()) + (b"" if block.y is None else block.y.tobytes())
+def _arguments(state: Any, block: Block, message: Any) -> dict[str, bytes]:
+    """Return the bytes of what a client function is given, by what it is."""
+    parts = {f"{name} of its block": one for name, one in contents_of(block).items()}
+    return {"its state": codec.encode(state), "its message": codec.encode(message), **parts}
+
+
+def contents_of(block: Block) -> dict[str, bytes]:
+    """Return the bytes of a block's arrays by their names.
+
+    A sparse one is what it holds: in which order a row's entries are stored is no part of that.
+    """
+    parts = {one.name: getattr(block, one.name) for one in dataclasses.fields(block)}
+    return {
+        name: _bytes_of(one)
+        for name, one in parts.items()
+        if isinstance(one, np.ndarray) or issparse(one)
+    }
+
+
+def _bytes_of(values: Any) -> bytes:
+    if isinstance(values, np.ndarray):
+        found = values.tolist() if values.dtype.kind == "O" else values.tobytes()
+        return repr((values.shape, values.dtype.str, found)).encode()
+    canonical = values.copy()
+    # whoever edits entries leaves what SciPy noted of them
+    canonical.has_sorted_indices = canonical.has_canonical_format = False
+    canonical.sum_duplicates()
+    arrays = canonical.indptr, canonical.indices, canonical.data
+    return repr((canonical.shape, *map(_bytes_of, arrays))).encode()
 
 
 def classes_in(value: Any) -> list[type]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
         if large := _large(found):  # which digits they have, only the text says
             found = read(as_text | large)
     except pa.ArrowInvalid as error:
+        _check_quotes(content, separator, source)
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
         if len(header) == 1:
             advice = f"if {header[0][:40]!r} is no header, remove this line; else {advice}"
@@ -73,7 +75,48 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
         raise source.error(
             _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
+    if b'"' in content and any(map(_of_several_lines, found.columns)):
+        _check_quotes(content, separator, source)
     return found.rename_columns([name.strip() for name in found.column_names])
+
+
+def _of_several_lines(column: pa.ChunkedArray) -> bool:
+    """Return whether a text has several lines, as one has whose quote is not closed."""
+    return pa.types.is_string(column.type) and bool(
+        arrow.any(arrow.match_substring(column, "\n")).as_py()
+    )
+
+
+def _check_quotes(content: bytes, separator: str, source: Source) -> None:
+    """Raise where a quote begins that is not closed: rows until the next one would be one text."""
+    rows = _rows(content, separator, strict=True)
+    while True:
+        first = rows.line_num + 1
+        try:
+            if next(rows, None) is None:
+                return
+        except csv.Error as error:
+            odd = content.count(b'"') % 2 == 1
+            if "field larger" in str(error) and not odd:  # a long text, it seems
+                return
+            at_end = "unexpected end" in str(error)
+            if rows.line_num > first or at_end:  # within a line it is read as it stands
+                # a text is open where the line of the error begins, or at the end of the file
+                some = islice(_lines(content), first - 1, rows.line_num - (not at_end))
+                raise source.error(
+                    f'the quote (") that begins in line {_last_opening(some, first)} is not closed',
+                    "close it where its text ends, or write it twice where it belongs to the text",
+                ) from None
+
+
+def _last_opening(lines: Iterable[str], first: int) -> int:
+    """Return in which line, from `first` on, the last quote is that begins a text."""
+    found, inside = first, False
+    for at, line in enumerate(lines, first):
+        for _ in range(line.replace('""', "").count('"')):
+            inside = not inside
+            found = at if inside else found
+    return found
 
 
 def _large(found: pa.Table) -> set[str]:
@@ -194,8 +237,14 @@ def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
         return names, False
 
 
-def _rows(content: bytes, separator: str) -> Any:  # csv.reader has no public type
-    return csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig"), delimiter=separator)
+def _lines(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), "utf-8-sig")
+
+
+def _rows(
+    content: bytes, separator: str, *, strict: bool = False
+) -> Any:  # csv.reader has no public type
+    return csv.reader(_lines(content), delimiter=separator, strict=strict)
 
 
 def _header(content: bytes, source: Source) -> tuple[list[str], str]:
