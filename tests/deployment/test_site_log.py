@@ -14,8 +14,8 @@ import four_sites
 import sites
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.deployment import client_setup, site_log
 from intarsia.deployment import run as remote_running
-from intarsia.deployment import site_log
 from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.engines import codec
@@ -321,9 +321,8 @@ def test_sites_that_were_told_of_other_clients_are_found(copies):
     assert any("were told different things" in one for one in site_log.differences(logs(copies)))
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
-def test_sites_that_were_told_of_another_experiment_are_found(tmp_path, mode):
-    """In the mode plain no key keeps their sums apart."""
+def told_of_another_experiment(tmp_path, mode):
+    """Begin a run in which the bank is told of another number of rounds than the others."""
     found = set_up(tmp_path, plain=mode == "plain")
 
     def line(client, number, data, deliver):
@@ -337,9 +336,25 @@ def test_sites_that_were_told_of_another_experiment_are_found(tmp_path, mode):
     given = job(tmp_path, mode, rounds=1), sites.Lines(found, line), NAMES, tmp_path / "out"
     with contextlib.nullcontext() if mode == "plain" else pytest.raises(IntarsiaError):
         remote_running.run_over(*given, patience=HASTY)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_sites_that_were_told_of_another_experiment_are_found(tmp_path, mode, monkeypatch):
+    """In the mode plain no key keeps their sums apart, and so it is of tables without text."""
+    monkeypatch.setattr(client_setup, "check_levels", lambda encoding, prove: None)
+    told_of_another_experiment(tmp_path, mode)
     said = [one for one in site_log.differences(logs(tmp_path)) if "another experiment" in one]
     assert len(said) == 3
     assert all(one.startswith("bank and ") for one in said)
+
+
+def test_a_site_that_was_told_of_another_experiment_begins_no_job(tmp_path):
+    """The proofs of levels are of the experiment, too."""
+    told_of_another_experiment(tmp_path, "masked")
+    assert [
+        entry for log in logs(tmp_path) for entry in log.of("began") if log.name == "bank"
+    ] == []
+    assert "has a level that no client" in (tmp_path / "bank" / "errors.log").read_text()
 
 
 def test_a_log_whose_end_was_cut_off_with_its_head_is_missed_by_the_others(copies):
