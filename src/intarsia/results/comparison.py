@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from intarsia.core.text_tables import as_html, as_text
 from intarsia.experiment.config import to_dict
@@ -71,6 +71,7 @@ FIGURES = {  # beside accuracy, R² and loss; by the words that a reader knows t
     "trained_classes": "accuracy on classes in training",
     "untrained_classes": "accuracy on other classes",
 }
+_MAJORITY: Final = list(FIGURES).index("majority")
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,18 @@ class FigureRow:
 
 
 def figure_rows(result: Result) -> list[FigureRow]:
-    """Return the figures that some model of a result has, in the order of `FIGURES`."""
+    """Return the figures that some model of a result has, in the order of `FIGURES`.
+
+    The accuracy is among them where the models are judged by the AUC, beside the commonest class.
+    """
     metrics = result.metrics
     scores = (metrics.standalone_mean, metrics.clients_mean, metrics.server, metrics.centralised)
     rows = []
-    for key, name in FIGURES.items():
+    names = FIGURES
+    if judged_by(result) == "AUC":
+        before, after = list(FIGURES.items())[:_MAJORITY], list(FIGURES.items())[_MAJORITY:]
+        names = dict([*before, ("accuracy", "accuracy"), *after])
+    for key, name in names.items():
         values = [figure_of(score, key) for score in scores]
         if any(value is not None for value in values):
             every = metrics.server if metrics.server and metrics.server.figures else None
