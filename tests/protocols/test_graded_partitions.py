@@ -77,7 +77,14 @@ def takes(name, kind):
     return kind not in SAME_ROWS or name == "hyfem"
 
 
-@pytest.mark.parametrize("kind", [*DEALT])
+# of kinds that deal rows alike the horizontal one; the others are slow tests
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("iid", "dirichlet", "prior_shift")))
+        for kind in DEALT
+    ],
+)
 @pytest.mark.parametrize("name", OWN)
 def test_a_client_is_graded_by_what_its_own_network_predicts(tmp_path, name, kind):
     file = described(tmp_path, name, kind)

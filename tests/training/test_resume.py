@@ -252,7 +252,7 @@ def interrupted(folder: Path, kind: str, name: str, after: int) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("after", [1, 4])
+@pytest.mark.parametrize("after", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_that_stopped_between_rounds_goes_on_to_the_same_bits(uninterrupted, kind, after):
     folder = uninterrupted(kind)
     out = interrupted(folder, kind, f"after-{after}", after)

@@ -110,8 +110,15 @@ def shared_after(name, there, mode="plain", **settings):
     return client_network.part_vector(state.parameters, state.options.shared_parts)
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
-@pytest.mark.parametrize("weights", ["samples", "clients"])
+@pytest.mark.parametrize(
+    ("weights", "mode"),
+    [
+        ("samples", "plain"),
+        ("clients", "masked"),
+        pytest.param("samples", "masked", marks=pytest.mark.slow),
+        pytest.param("clients", "plain", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", SHARING)
 def test_what_all_share_is_the_average_by_hand(name, weights, mode):
     """What a round of one client alone comes to is that client's part of the average."""
