@@ -83,6 +83,7 @@ ENCRYPTED = "tests/attacks/test_encrypted_products.py"
 PRODUCTS = "tests/maths/test_encrypted_products.py"
 ENCODING = "tests/attacks/test_labels_by_encoding.py"
 AS_CLASSES = "tests/attacks/test_numbers_as_classes.py"
+GUESSED = "tests/attacks/test_guessed_levels.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
@@ -582,6 +583,12 @@ MUTATIONS = [
             OBJECTIVES,
         ),
         (
+            "objectives of rounds that a site has counted",
+            "min(self._rounds, max(1, sums.rounds.count))",
+            "self._rounds",
+            OBJECTIVES,
+        ),
+        (
             "training by what tells the model after it was read",
             "(one.trains or not one.model)",
             "(not one.model)",
@@ -717,6 +724,12 @@ MUTATIONS = [
     *_of(
         "deployment/policy.py",
         (
+            "rounds that a job says",
+            "if policy.rounds_a_job and job.rounds > policy.rounds_a_job:",
+            "if False:",
+            POLICY,
+        ),
+        (
             "rounds of few rows",
             "if rows is not None and rows < policy.least_rows:",
             "if False:",
@@ -773,7 +786,30 @@ MUTATIONS = [
         ("levels of few rows", "least = 1 if self.listed else LEAST_ROWS", "least = 1", TEXTS),
     ),
     *_of(
+        "deployment/client_setup.py",
+        ("levels that no client sent", "check_levels(encoding, self._prove)", "pass", GUESSED),
+        (
+            "levels that clients of another job sent",
+            "pseudorandom(key, self._call.run, message, *self._call.asked)",
+            "key",
+            GUESSED,
+        ),
+        (
+            "levels of another column",
+            "pseudorandom(job, column, level)",
+            "pseudorandom(job, level)",
+            GUESSED,
+        ),
+    ),
+    *_of(
         "deployment/table_metadata.py",
+        ("levels without a proof", "len(told) != len(right) or not", "not", GUESSED),
+        (
+            "levels with another proof",
+            " or not all(map(compare_digest, told, right))",
+            "",
+            GUESSED,
+        ),
         ("levels at a site", "one.public_levels", "one.levels", TEXTS),
         ("classes at a site", "if labels.telling and", "if False and", TEXTS),
         ("listed classes", "<= set(settings.named)", "<= {*found.tolist()}", TEXTS),
@@ -1468,12 +1504,21 @@ MUTATIONS = [
         ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
     ),
     *_of(
-        "deployment/policy.py",
+        "engines/remote/round_count.py",
         (
             "rounds by what comes again",
-            "again = same and call.function in (firsts if marked else called)",
+            "again = same and call.function in (self.begun if marked else called)",
             "again = False",
             "tests/attacks/test_approved_jobs.py",
+        ),
+    ),
+    *_of(
+        SITE,
+        (
+            "rounds of a run without a number",
+            "replace(call, round=max(call.round, 1))",
+            "call",
+            OBJECTIVES,
         ),
     ),
     *_of(

@@ -20,6 +20,18 @@ from intarsia.reports import model_card
 EVIL = "=cmd|' /C calc'!A0"
 
 
+def test_an_end_of_line_in_a_cell_begins_no_row():
+    """A carriage return was left as it was, and readers that end lines at one had other rows."""
+    found = io.StringIO(newline="")
+    labels = np.array(["a\rb,9,c,1", "d\r\ne", "f\ng"])
+    Predictions(["1\r2", 2, 3], np.zeros(3), labels, np.ones(3), (), ["all"] * 3).write(found)
+    rows = list(csv.DictReader(io.StringIO(found.getvalue(), newline="")))
+    assert [row["label"] for row in rows] == labels.tolist()
+    assert [row["id"] for row in rows] == ["1\r2", "2", "3"]
+    assert found.getvalue().count('"') == 2 * 4  # each such cell is in quotes
+    assert found.getvalue().startswith("id,score,label,probability,basis\n")
+
+
 def test_a_spreadsheet_takes_no_class_or_client_for_a_formula():
     labels = np.array([EVIL, "@SUM(1+1)", "-1", "+A1", "yes"])
     basis = ["all", "=1+1", "means", "bank", "\tall"]

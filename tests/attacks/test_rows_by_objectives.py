@@ -2,10 +2,13 @@
 
 The objective on training rows is a sum over them, which the server reads after a round and at the
 end. Asked for as often as it liked, it told the margins of a few rows. So a site answers about as
-often as there are rounds.
+often as there are rounds: those that it counted itself, of a job that may say a thousand.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -15,9 +18,12 @@ import sites
 from federations import BINARY, block, table
 from intarsia.algorithms.hyfdca import dual_ascent
 from intarsia.algorithms.linear import fedavg
+from intarsia.core.block import Labels
+from intarsia.engines.remote.caller import Caller
 from intarsia.engines.remote.declared import NO_SUMS, Declared
+from intarsia.engines.remote.round_count import Rounds
 from intarsia.engines.remote.wire import Call
-from intarsia.errors import RefusedError
+from intarsia.errors import ExperimentError, RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.training.registry import ALGORITHMS, algorithm_named, algorithm_names
@@ -28,6 +34,7 @@ OPTIONS = FEDAVG.hyperparameters(
 )
 NAMES, ROWS, ROUNDS = ["bank", "shop"], 5, 3
 X, Y = table(ROWS, 4)
+KEYS_OF_THREE = modes.keys(Privacy(mode="masked"), ("bank", "shop", "store"), None, "test")
 KEYS = modes.keys(Privacy(mode="masked"), ("bank",), None, "test")
 FACTORS = np.linspace(0.25, 4.0, 12)
 
@@ -43,8 +50,13 @@ class Departing:
             sealing=lambda: modes.sealing(Privacy(mode="masked"), NAMES, KEYS),
         )
         self.engine, server = self.made.engine, sites.begun(self.made, algorithm, OPTIONS)
-        self.engine.begin_round(1)
-        told = fedavg.Descend(server.w, 1, tuple(NAMES))
+        self.w = server.w
+        self.train(1)
+
+    def train(self, number):
+        """Train in a round."""
+        self.engine.begin_round(number)
+        told = fedavg.Descend(self.w, number, tuple(NAMES))
         self.change = self.engine.sum(fedavg.local_descent, told).w
 
     @staticmethod
@@ -89,9 +101,13 @@ def test_margins_are_not_read_by_objectives_of_many_models():
 def test_objectives_of_a_run_as_it_is_are_told():
     """After each of its rounds, and at its end, and again where rounding tells two apart."""
     departing = Departing()
-    for number in range(ROUNDS + 2):
+    for number in range(ROUNDS):
+        if number:
+            departing.train(number + 1)
         departing.loss(1 + number)
         departing.loss(1 + number)  # the same tells nothing new
+    for number in (ROUNDS, ROUNDS + 1):
+        departing.loss(1 + number)
     with pytest.raises(RefusedError):
         departing.loss(9.0)
 
@@ -108,7 +124,7 @@ class OfHyFDCA(Departing):
             sealing=lambda: modes.sealing(Privacy(mode="masked"), NAMES, KEYS),
         )
         self.engine, server = self.made.engine, sites.begun(self.made, HYFDCA, options)
-        for number in range(1, ROUNDS + 1):
+        for number in range(1, min(rounds or ROUNDS, ROUNDS) + 1):
             self.engine.begin_round(number)
             server, _ = HYFDCA.round(server, self.engine, self.engine.key())
         self.server = dual_ascent.count(server, self.engine)
@@ -121,27 +137,108 @@ class OfHyFDCA(Departing):
         return self.engine.reveal(total.at)[0]
 
 
-def test_margins_are_not_read_by_objectives_of_hyfdca():
-    departing = OfHyFDCA()
+@pytest.mark.parametrize("rounds", [ROUNDS, 1000])
+def test_margins_are_not_read_by_objectives_of_hyfdca(rounds):
+    departing = OfHyFDCA(rounds)
     with pytest.raises(RefusedError, match=r"hyfdca\.objectives: The site refused"):
         departing.margins()
+    if rounds > ROUNDS:
+        return
     departing = OfHyFDCA(rounds=0)  # as sites that do not count them
     found = departing.margins()
     w = HYFDCA.conclude(departing.server, departing.engine, None).weights
     np.testing.assert_allclose(found, np.sort(np.abs(X @ w[0])), atol=1e-3)
 
 
+def test_rounds_without_a_number_are_no_other_rounds(monkeypatch):
+    """The owner's count of a day takes both for one."""
+    departing = OfHyFDCA(1000)
+    monkeypatch.setattr(Caller, "anchor", lambda self: None)
+    numbers, loss = cycle((0, 1)), departing.loss
+
+    def told(factor):
+        departing.engine.begin_round(next(numbers))
+        return loss(factor)
+
+    monkeypatch.setattr(departing, "loss", told)
+    with pytest.raises(RefusedError, match=r"hyfdca\.objectives: The site refused"):
+        departing.margins()
+
+
 def test_ascents_count_for_as_many_as_a_round_has():
     """A round calls it as often; one that begins again has as many more."""
     one = next(s for s in HYFDCA.disclosure.sends if s.function.name == "ascend_locally")
     options = HYFDCA.hyperparameters(ascents=3)
-    for complete, most in ((True, 3 * ROUNDS + 2), (False, 6 * ROUNDS + 2)):
+    for complete, counted, most in (
+        *((True, ROUNDS, 3 * ROUNDS + 2), (False, ROUNDS, 6 * ROUNDS + 2)),
+        *((True, 1, 3 + 2), (True, 0, 3 + 2), (True, 9, 3 * ROUNDS + 2)),
+    ):
         site = Declared("bank", None, NAMES, [one], "hyfdca", options, complete=complete, rounds=3)
-        sums, call = NO_SUMS, Call("", 0, 0, 0, 0, 0, "", "", "", tuple(NAMES), b"")
+        sums, call = (
+            replace(NO_SUMS, rounds=Rounds(counted)),
+            Call("", 0, 0, 0, 0, 0, "", "", "", tuple(NAMES), b""),
+        )
         for number in range(most):
             sums = site.check_number(one, number, None, call, sums)
         with pytest.raises(RefusedError, match=f"{most} of a run are answered"):
             site.check_number(one, most, None, call, sums)
+
+
+def test_ascents_are_twenty_at_most():
+    with pytest.raises(ExperimentError, match="ascents is 21"):
+        HYFDCA.hyperparameters(ascents=21)
+
+
+# as losses, methods and presence have it: each tells other sums
+HONEST = {
+    "shared system": {"loss": "logistic"},
+    "duals of the hinge": {"loss": "hinge"},
+    "conjugate gradients": {"loss": "squared_hinge", "frame": False},
+    "ascent": {"loss": "logistic", "method": "ascent"},
+    "the log link": {"loss": "poisson"},
+    "elastic net": {"loss": "logistic", "l1_ratio": 0.5},
+    "some are away": {"loss": "logistic"},
+}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_rounds_tell_no_more_than_those_that_a_site_has_counted(kind, monkeypatch):
+    """The job says as many rounds as it likes: after each, the bound is of those that were."""
+    options = HYFDCA.hyperparameters(regularisation=1e-3, **HONEST[kind])
+    away, seen = kind == "some are away", []
+    check = Declared.check_number
+
+    def noted(self, one, reply, model, call, sums):
+        found = check(self, one, reply, model, call, sums)
+        if one.each_round:
+            seen.append((call.round, sums.rounds.count))
+        return found
+
+    monkeypatch.setattr(Declared, "check_number", noted)
+    labels = Labels("regression") if kind == "the log link" else BINARY
+    x, y = table(40, 5)
+    y = np.abs(np.round(3 * x[:, 0])) if kind == "the log link" else y
+    blocks = {
+        "bank": block(x, y, range(30), [0, 1]),
+        "shop": block(x, y, range(5, 40), [2, 3]),
+        "store": block(x, y, range(40), [4], labels=False),
+    }
+    made = sites.federation(
+        *(HYFDCA, options, blocks, labels),
+        complete=not away,
+        rounds=1000,
+        sealing=lambda: modes.sealing(Privacy(mode="masked"), [*blocks], KEYS_OF_THREE),
+    )
+    engine, server = made.engine, sites.begun(made, HYFDCA, options)
+    for number in range(1, 13):
+        engine.begin_round(number, ("bank", "shop") if away and number in (3, 4) else None)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        if info.finished:
+            break
+    engine.begin_round(number + 1)
+    HYFDCA.conclude(server, engine, engine.key("conclude"))
+    assert all(round <= max(1, count) for round, count in seen) or away
+    assert max(count for _, count in seen) <= number + 1
 
 
 # of HyFDCA: lengths of weights and directions, the system and its solution, counts, the model, and

@@ -102,11 +102,29 @@ def test_a_package_that_comes_or_goes_while_the_process_runs_is_noticed(place):
     assert "waves" not in dataset_names()
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("entry_points.txt", b"[intarsia.algorithms]\nmine\n[[[\n"),
+        ("entry_points.txt", b"[intarsia.algorithms]\nmin\xff = a:b\n"),
+        ("METADATA", None),
+        ("METADATA", b""),
+    ],
+)
+def test_a_package_that_cannot_be_read_stands_in_nobodys_way(installed, caplog, file, content):
+    own_algorithm.add_package(installed, "broken", {"intarsia.algorithms": ["mine = a:b"]}, {})
+    where = installed / "broken-1.0.dist-info" / file
+    where.unlink()
+    if content is not None:
+        where.write_bytes(content)
+    assert "ridge" in algorithm_names()
+    assert "mine" not in algorithm_names()
+    assert "broken-1.0.dist-info cannot be read" in caplog.text
+
+
 def test_packages_are_read_once_for_many_questions(installed, monkeypatch):
-    read, entry_points = [], importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda: read.append(1) or entry_points()
-    )
+    read, there = [], importlib.metadata.distributions
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: read.append(1) or there())
     for _ in range(3):
         assert "ridge" in algorithm_names()
         assert "waves" in dataset_names()

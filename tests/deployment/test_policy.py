@@ -71,6 +71,11 @@ FORBIDDEN = {
         {"privacy": {"epsilon": 0.5, "delta": 0.5}},
         "a delta of at most 1e-05, and the job has 0.5",
     ),
+    "rounds_a_job": (
+        "rounds_a_job = 3",
+        {"rounds": 4},
+        "no more than 3 in a job, and the job has 4",
+    ),
     "columns": ('columns = ["x0", "y*"]', {}, "does not list a column that the site's table has"),
     "least_rows": ("least_rows = 51", {}, "asks for more rows than would take part"),
     "most_rows": ("most_rows = 49", {}, "allows fewer rows than the site's table has"),
@@ -131,7 +136,8 @@ def test_a_job_that_keeps_to_every_key_runs(tmp_path):
     found = with_policy(
         tmp_path,
         'algorithms = ["hyfdca"]\nleast_clients = 3\nmodels_readable = false\nmost_rows = 50\n'
-        'columns = ["x0", "x[1-3]"]\nleast_rows = 30\njobs_a_day = 1\nrounds_a_day = 3',
+        'columns = ["x0", "x[1-3]"]\nleast_rows = 30\njobs_a_day = 1\nrounds_a_day = 3\n'
+        "rounds_a_job = 2",
     )
     result = run_over(tmp_path, found, job(tmp_path, rounds=2))
     assert result.rounds == 2

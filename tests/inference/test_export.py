@@ -6,6 +6,7 @@ In an environment without these libraries the tests are skipped; `make test-outp
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -206,6 +207,20 @@ def test_a_graph_that_predicts_something_else_is_not_written(trained, tmp_path, 
     with pytest.raises(ConvergenceError, match=r"differs from the model by .*; nothing was"):
         export(trained["binary", "logistic"], "onnx", out=tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["label", "numbers", "scores", "probabilities", "intarsia/x"])
+def test_a_category_with_a_name_of_the_graph_s_own_is_refused(trained, name, tmp_path, capfd):
+    pytest.importorskip("onnx")
+    folder = tmp_path / "run"
+    shutil.copytree(trained["binary", "logistic"], folder)
+    path = folder / "model" / "linear.json"
+    path.write_text(path.read_text(encoding="utf-8").replace("colour", name), encoding="utf-8")
+    out = tmp_path / "new.onnx"
+    assert main(["export", str(folder), "--format", "onnx", "--out", str(out)]) == 2
+    said = capfd.readouterr().err
+    assert f"The column of categories {name!r} cannot be an input of an ONNX file" in said
+    assert not out.exists()
 
 
 def test_what_cannot_be_exported_is_one_sentence(trained, tmp_path, monkeypatch, capfd):

@@ -215,6 +215,21 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
         study.contribution(folder / "four.toml", out=out)
 
 
+def test_what_others_left_in_the_folder_stays(tmp_path):
+    out = tmp_path / "out"
+    (out / "coalitions").mkdir(parents=True)
+    (out / "coalitions" / "1.npz").write_bytes(b"mine")
+    x = np.random.default_rng(3).normal(size=(60, 2))
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(y=x[:, 0])
+    tables = {"p": frame[:30], "q": frame[30:]}
+    for overwrite in (False, True):
+        with pytest.raises(CheckpointError, match="choose another folder with --out"):
+            intarsia.contribution(
+                tables=tables, label="y", loss="squared", test=0.3, out=out, overwrite=overwrite
+            )
+    assert (out / "coalitions" / "1.npz").read_bytes() == b"mine"
+
+
 def test_of_more_than_five_parties_each_is_left_out_once_and_trained_alone():
     rng = np.random.default_rng(2)
     tables = {}

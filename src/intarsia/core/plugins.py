@@ -14,16 +14,19 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import inspect
+import logging
 import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from intarsia.errors import AlgorithmError, CheckpointError, ExperimentError, first_line
 
+_LOG: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 Kind = Literal["algorithm", "data set", "partition"]
 _GROUPS: Final[Mapping[Kind, str]] = {
@@ -110,15 +113,34 @@ def _changed(folder: str) -> int | None:
 
 @functools.lru_cache(maxsize=1)
 def _installed(folders: tuple[tuple[str, int | None], ...]) -> tuple[Plugin, ...]:
-    """Return what all packages in these folders add: reading them takes 20 ms."""
-    entries, found = importlib.metadata.entry_points(), []
-    for kind, group in _GROUPS.items():
-        for one in entries.select(group=f"intarsia.{group}"):
-            if one.dist is not None:
-                function = one.value.partition("[")[0].replace(" ", "")
-                package = f"{one.dist.name} {one.dist.version}"
-                found.append(Plugin(kind, one.name, function, package))
-    return tuple(sorted(found, key=lambda one: (one.name, one.package)))
+    """Return what all packages in these folders add: reading them takes 20 ms.
+
+    A package whose entry points cannot be read adds nothing: it may have no part in this one.
+    """
+    kinds = {f"intarsia.{group}": kind for kind, group in _GROUPS.items()}
+    found: dict[str, list[Plugin]] = {}
+    for package in importlib.metadata.distributions():
+        try:
+            name = package.name.lower().replace("-", "_")
+            own = [one for one in package.entry_points if one.group in kinds]
+            version = package.version if own else ""
+        except Exception as problem:  # whatever reading another's files raises
+            where = getattr(package, "_path", "an installed package")
+            _LOG.warning("the entry points of %s cannot be read: %s", where, first_line(problem))
+            continue
+        found.setdefault(  # of two of a name, the first on the path is what is imported
+            name,
+            [
+                Plugin(
+                    kinds[one.group],
+                    one.name,
+                    one.value.partition("[")[0].replace(" ", ""),
+                    f"{package.name} {version}",
+                )
+                for one in own
+            ],
+        )
+    return tuple(sorted(chain(*found.values()), key=lambda one: (one.name, one.package)))
 
 
 def names(kind: Kind, own: Collection[str]) -> list[str]:

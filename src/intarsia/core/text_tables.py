@@ -6,10 +6,11 @@ clients come from other parties.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
@@ -38,6 +39,20 @@ def without_formula(cell: Any) -> Any:
     except ValueError:
         return f"'{cell}"
     return cell
+
+
+def csv_writer(file: TextIO) -> Any:
+    """Return what writes rows as CSV with line feeds; a cell with an end of line is in quotes.
+
+    By itself `csv` leaves a carriage return alone where lines end otherwise, and many readers take
+    it for an end.
+    """
+
+    class Lines:
+        def write(self, line: str) -> int:
+            return file.write(line.removesuffix("\r\n") + "\n")
+
+    return csv.writer(Lines(), lineterminator="\r\n")
 
 
 def new_table(title: str, *columns: str) -> Table:

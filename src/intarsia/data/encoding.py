@@ -41,6 +41,8 @@ class Encoding:
     levels: Mapping[str, tuple[str, ...]]  # categorical column -> its levels at any client
     labels: Labels
     codes: Mapping[str, float] = field(default_factory=dict[str, float])  # class -> stored value
+    # categorical column -> of each of its levels, that a client sent it; over sites with keys alone
+    proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
 
 
 def encoding_of(

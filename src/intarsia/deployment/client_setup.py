@@ -36,7 +36,7 @@ from intarsia.deployment.policy import (
     check_rows,
     check_table,
 )
-from intarsia.deployment.table_metadata import Held, describe
+from intarsia.deployment.table_metadata import Held, check_levels, describe
 from intarsia.engines import codec
 from intarsia.engines.remote.declared import Declared
 from intarsia.engines.remote.site import Site
@@ -133,6 +133,7 @@ class Work:
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
         self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
+        self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
         self.sealing: Sealing | None = None
@@ -306,7 +307,9 @@ class Work:
         self._admit(message, columns)
         self._taken = None
         own = self._settings.table
-        said = describe(self._table, None if own is None else own.id, job.labels)
+        id = None if own is None else own.id
+        self._prove = self._level_proofs(message)
+        said = describe(self._table, id, job.labels, self._prove)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
         self.told = ("names of columns", *(words for words, there in more if there))
@@ -338,6 +341,8 @@ class Work:
         if self._table is None:
             raise StaleError("An encoding came before the site's table was read.")
         encoding = codec.decode(message, Encoding, Labels)
+        if self._prove is not None:
+            check_levels(encoding, self._prove)
         check_meaning(encoding.labels, encoding.codes, self._experiment.labels)
         check_classes_at(self._table.labels, encoding.labels)
         self._labels = encoding.labels
@@ -351,6 +356,23 @@ class Work:
         self._hold(train, test, held)
         self.told = ("which rows and columns the site holds",)
         return state, self._holdings()
+
+    def _level_proofs(self, message: bytes) -> Callable[[str, str], bytes] | None:
+        """Return what shows to other clients of the job that one of them sent a level of a column.
+
+        All make the same of a level, so that nobody is told which client sent it. None: the run
+        has no keys.
+        """
+        privacy = self._experiment.privacy
+        if privacy.mode == "plain":
+            return None
+        from intarsia.privacy.keys.crypto import pseudorandom  # here: it imports cryptography
+        from intarsia.privacy.keys.shared_key import SharedKey
+
+        assert self._call is not None
+        key = SharedKey.load(Path(privacy.key)).derive("levels")
+        job = pseudorandom(key, self._call.run, message, *self._call.asked)
+        return lambda column, level: pseudorandom(job, column, level)
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows

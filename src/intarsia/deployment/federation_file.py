@@ -70,6 +70,7 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # most_rows = 1000000        # of the table
 # jobs_a_day = 3
 # rounds_a_day = 500
+# rounds_a_job = 200
 
 # [table]                # as a [[client]] of an experiment, without its name
 # path = "table.csv"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,6 +25,7 @@ from intarsia.core.settings import (
     hyperparameters,
     toml_text,
 )
+from intarsia.engines.remote.round_count import Rounds
 from intarsia.engines.remote.wire import Call
 from intarsia.errors import ExperimentError, PolicyError, nearest
 from intarsia.experiment.config import Experiment
@@ -32,7 +33,6 @@ from intarsia.experiment.config import Experiment
 DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
-_MARKS: Final = 3  # of a state in a round: it begins, is certified, is graded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Policy:
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
     rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
+    rounds_a_job: CountOrZero = 0  # that a job says at most; 0: any number
     # which jobs wait for the owner: each; those that are not listed; none
     approve: Literal["each", "listed", "all"] = "all"
     listed: tuple[str, ...] = ()  # algorithms, or digests of jobs, that need not wait
@@ -160,6 +161,11 @@ def check_job(
             "epsilon_total",
             f"asks that the epsilons of all jobs come to {policy.epsilon_total:g} at most, and the "
             "job adds no noise",
+        )
+    if policy.rounds_a_job and job.rounds > policy.rounds_a_job:
+        raise _forbidden(
+            "rounds_a_job",
+            f"allows no more than {policy.rounds_a_job} in a job, and the job has {job.rounds}",
         )
     rows = algorithm.disclosure.rows(options)
     if rows is not None and rows < policy.least_rows:
@@ -269,13 +275,7 @@ def check_spent(policy: Policy, spent: float, epsilon: float) -> None:
 
 
 class RoundCount:
-    """Counts the rounds of a day at a site, in a file that goes back with no run.
-
-    The server numbers rounds as it likes, so that the site counts by what it answers: a round is
-    also begun where a function comes again that the algorithm calls once in a round. It may come
-    again after the site's state was marked anew, for the evaluations of a round; there no function
-    is the first twice, and the state is marked three times at most.
-    """
+    """Counts the rounds of a day at a site, of all runs, in a file that goes back with no run."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self._path, self._most = folder / _ROUNDS, most
@@ -295,30 +295,23 @@ class RoundCount:
         if not self._most:
             return
         day, found = today(), _read(self._path)
-        count = found["count"] if found.get("day") == day else 0
-        last, firsts = [call.run, call.round], list[str](found.get("begun", ()))
-        same = found.get("last") == last and (count > 0 or not call.round)
-        if same and found.get("sequence") == call.sequence:  # it comes again after a restart
+        run, number = found.get("last", ("", 0))
+        before = Rounds(
+            found["count"] if found.get("day") == day else 0,
+            (run, number),
+            found.get("anchor", 0),
+            tuple(found.get("begun", ())),
+            tuple(found.get("called", ())),
+            found.get("sequence", 0),
+        )
+        after = before.after(call, repeats=repeats)
+        if after is before:
             return
-        marked = not same or found.get("anchor") != call.anchor
-        called = [] if marked else list[str](found.get("called", ()))
-        if not marked and repeats:
-            return
-        again = same and call.function in (firsts if marked else called)
-        again |= same and marked and call.round > 0 and len(firsts) == _MARKS
-        new = again or (not same and call.round > 0)
-        if new and count >= self._most:
+        if before.count < after.count > self._most:
             raise _forbidden(
                 "rounds_a_day", f"allows no more than {self._most} a day, which are used up (UTC)"
             )
-        if again or not same:
-            firsts, called = [], []
-        content = {
-            **{"day": day, "count": count + new, "last": last, "anchor": call.anchor},
-            "begun": [*firsts, call.function] if marked or again else firsts,
-            "called": [*called, call.function],
-            "sequence": call.sequence,
-        }
+        content = {"day": day, **asdict(after)}
         write_atomically(self._path, json.dumps(content).encode(), private=True)
 
 

@@ -7,8 +7,9 @@ predict only that they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hmac import compare_digest
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from intarsia.data.encoding import Encoding, encoding_of
 from intarsia.data.labels import LabelColumn, LabelSettings
 from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
-from intarsia.errors import TableError
+from intarsia.errors import TableError, TamperedError
 
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
@@ -39,6 +40,8 @@ class TableMetadata:
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
     weighted: bool = False  # whether rows have weights
+    # of each level, under a key that the server lacks; {}: the run has no keys
+    proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,15 @@ class Held:
     validation: Holding | None = None  # for early stopping; None: nothing is held out for it
 
 
-def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMetadata:
+def describe(
+    table: Table,
+    id: str | None,
+    settings: LabelSettings,
+    prove: Callable[[str, str], bytes] | None = None,
+) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
+
+    `prove` gives what shows to other clients that one of them sent a level of a column.
 
     Raises
     ------
@@ -79,10 +89,11 @@ def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMeta
         for at, name in enumerate(table.numeric)
         if isinstance(table.values, np.ndarray) and bool(np.isnan(table.values[:, at]).all())
     ]
+    levels = {name: one.public_levels for name, one in table.categorical.items()}
     return TableMetadata(
         table.columns,
         tuple(empty),
-        {name: one.public_levels for name, one in table.categorical.items()},
+        levels,
         None if labels is None else labels.name,
         numbers,
         classes,
@@ -92,12 +103,41 @@ def describe(table: Table, id: str | None, settings: LabelSettings) -> TableMeta
         id,
         PROTOCOL,
         table.weights is not None,
+        {} if prove is None else _proofs(levels, prove),
     )
 
 
 def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> Encoding:
     """Return what the clients agree on; FederationError where their tables do not fit together."""
-    return encoding_of({client: _table(client, one) for client, one in tables.items()}, settings)
+    found = encoding_of({client: _table(client, one) for client, one in tables.items()}, settings)
+    known = {
+        (column, level): proof
+        for one in tables.values()
+        for column, some in one.proofs.items()
+        for level, proof in zip(one.levels.get(column, ()), some, strict=False)
+    }
+    return replace(found, proofs=_proofs(found.levels, lambda *one: known.get(one, b"")))
+
+
+def check_levels(encoding: Encoding, prove: Callable[[str, str], bytes]) -> None:
+    """Refuse levels that no client sent: a site's rare ones would have columns of their own.
+
+    TamperedError, with the column alone: a site's own level is no other than a server's guess.
+    """
+    for column, right in _proofs(encoding.levels, prove).items():
+        told = encoding.proofs.get(column, ())
+        if len(told) != len(right) or not all(map(compare_digest, told, right)):
+            raise TamperedError(
+                f"Column {column[:80]!r} has a level that no client with this site's shared key "
+                "sent in this run; compare the fingerprints of the keys at all sites (intarsia "
+                "keys show), or see who runs the server."
+            )
+
+
+def _proofs(
+    levels: Mapping[str, tuple[str, ...]], prove: Callable[[str, str], bytes]
+) -> dict[str, tuple[bytes, ...]]:
+    return {column: tuple(prove(column, one) for one in some) for column, some in levels.items()}
 
 
 def _table(client: ClientId, one: TableMetadata) -> Table:

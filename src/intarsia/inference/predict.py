@@ -12,7 +12,6 @@ is 0.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from scipy.sparse import csr_array, hstack
 from scipy.special import expit
 
 from intarsia.core.block import Array, Block, ClientId, Labels
-from intarsia.core.text_tables import without_formula
+from intarsia.core.text_tables import csv_writer, without_formula
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Format, Source
@@ -96,7 +95,7 @@ class Predictions:
         A label, or a client's name, that a spreadsheet would take for a formula has an apostrophe
         before it: they are other clients'. Ids stay as the table has them.
         """
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv_writer(file)
         writer.writerow(self.header)
         writer.writerows((own, *map(without_formula, more)) for own, *more in self.rows)
 

@@ -13,7 +13,6 @@ of the residuals (Student's t with the degrees of freedom that are left).
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -23,7 +22,15 @@ import numpy as np
 from rich.text import Text
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from intarsia.core.text_tables import Part, add_more, as_html, as_text, new_table, without_formula
+from intarsia.core.text_tables import (
+    Part,
+    add_more,
+    as_html,
+    as_text,
+    csv_writer,
+    new_table,
+    without_formula,
+)
 from intarsia.errors import ExperimentError
 from intarsia.models.feature_mapping import RawColumns
 
@@ -120,7 +127,7 @@ class Summary:
         A text that a spreadsheet would take for a formula has an apostrophe before it: names and
         levels are other clients'.
         """
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv_writer(file)
         writer.writerow(self.header)
         writer.writerows(map(without_formula, row) for row in self.cells())
 

@@ -127,6 +127,10 @@ def _quietly() -> Iterator[None]:
         log.setLevel(before)
 
 
+_OWN = "intarsia/"  # before the names of nodes and constants
+_TAKEN = frozenset({"numbers", "label", "prediction", "probabilities", "scores"})
+
+
 class _Graph:
     """Nodes and constants of a graph that grows from its inputs to its outputs."""
 
@@ -140,14 +144,14 @@ class _Graph:
 
     def add(self, operator: str, *given: str, domain: str = "", **attributes: Any) -> str:
         """Add a node; return the name of what it gives."""
-        name = f"{operator.lower()}_{len(self._nodes)}"
+        name = f"{_OWN}{operator.lower()}_{len(self._nodes)}"
         node = _onnx().helper.make_node
         self._nodes.append(node(operator, list(given), [name], domain=domain, **attributes))
         return name
 
     def keep(self, value: Any, kind: Any = np.float64) -> str:
         """Add a constant; return its name."""
-        name = f"constant_{len(self._constants)}"
+        name = f"{_OWN}constant_{len(self._constants)}"
         array = np.asarray(value, kind)
         self._constants.append(_onnx().numpy_helper.from_array(array, name))
         return name
@@ -164,6 +168,12 @@ class _Graph:
             parts.append(self.add("Where", self.add("IsNaN", "numbers"), own, "numbers"))
         at = len(raw.numbers)
         for name, levels in raw.categories.items():
+            if name in _TAKEN or not name or name.startswith((_OWN, "network/")):
+                raise ExperimentError(
+                    f"The column of categories {name!r} cannot be an input of an ONNX file, where "
+                    f"{', '.join(sorted(_TAKEN))} are names of its own; rename the column in the "
+                    "experiment, or export the model with --format skops or safetensors."
+                )
             self._input(name, np.str_, 1)
             table = np.vstack([np.eye(len(levels)), means[at : at + len(levels)]])
             number = self.add(

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically, write_durably
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.files.npz import check_npz
 from intarsia.core.plugins import check_allowed
@@ -132,13 +133,15 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
     Raises
     ------
     CheckpointError
-        If there is none, a file is not what was written, or it names another module.
+        If there is none, a file is not what was written, something in the folder leads out of it,
+        or it names another module.
     """
     kinds: Mapping[str, Callable[[Any], Model]] = {
         NETWORKS: lambda content: _networks(content, folder, allow_modules),
         CLIENTS: lambda content: _clients(content, folder),
         NAME: _estimator,
     }
+    check_contained(folder)
     name = next((one for one in kinds if (folder / one).is_file()), NAME)
     path = folder / name
     if not folder.is_dir() and (folder.parent / "run.id").is_file():

@@ -16,6 +16,7 @@ from typing import Any
 from intarsia.core.block import ClientId
 from intarsia.core.disclosure import Sends
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError, lacks
 from intarsia.results.checkpoint import Checkpoints
@@ -308,6 +309,7 @@ def load(folder: Path) -> Audit:
     CheckpointError
         If the folder holds no run, or one from before audits were kept.
     """
+    check_contained(folder)
     path = folder / "audit.json"
     try:
         if path.is_file():

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import time
@@ -74,7 +75,7 @@ class Checkpoints:
     def rounds(self) -> tuple[int, ...]:
         """Return the rounds with a checkpoint, in ascending order."""
         names = [path.name for path in self._folder.glob("round-*") if path.is_dir()]
-        return tuple(sorted(int(name[6:]) for name in names if name[6:].isdigit()))
+        return tuple(sorted(int(one[6:]) for one in names if re.fullmatch("round-[0-9]+", one)))
 
     def save(
         self,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.errors import CheckpointError, ExperimentError, lacks
 from intarsia.results.result import load
@@ -40,7 +41,7 @@ def course_of(folder: Path | str, name: str = "") -> Course:
     Raises
     ------
     CheckpointError
-        If the folder holds no history.
+        If the folder holds no history, or something in it leads out of it.
     ExperimentError
         If no round of it was evaluated.
     """
@@ -72,9 +73,10 @@ def history_of(folder: Path, name: str = "") -> Course:
     Raises
     ------
     CheckpointError
-        If the folder holds no history.
+        If the folder holds no history, or something in it leads out of it.
     """
     path = folder / "history.jsonl"
+    check_contained(folder)
     if not path.is_file():
         said = lacks(folder, "holds no history.jsonl")
         raise CheckpointError(f"{said}; give the output folder of a run.")

@@ -14,6 +14,7 @@ import numpy as np
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import frozen
 from intarsia.core.text_tables import Part, as_html, as_text
@@ -387,9 +388,10 @@ def load(folder: Path | str) -> Result:
     Raises
     ------
     CheckpointError
-        If the folder holds no result, or one that cannot be read.
+        If the folder holds no result, one that cannot be read, or what leads out of the folder.
     """
     folder = Path(folder)
+    check_contained(folder)
     path = folder / "result.json"
     others = {"certificate", "metrics", "notes", "trained", "folder", "privacy", "structure"}
     added = {"yardsticks_left", "best_round", "positive_class"}  # since the first version

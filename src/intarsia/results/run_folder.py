@@ -22,6 +22,7 @@ from typing import Any, Final
 from intarsia.core.block import ClientId
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -48,8 +49,11 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     ------
     BusyError
         On entry, if another process works on the run and does not come to an end.
+    CheckpointError
+        If something in the folder leads out of it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    check_contained(folder)
     return alone(
         folder / "run.lock",
         f"Another process works on the run in {folder}; wait until it is done, or end it and try "
@@ -189,9 +193,10 @@ def describe(folder: Path, allow_modules: Collection[str] | None = ()) -> Experi
     Raises
     ------
     CheckpointError
-        If the folder holds no run, or names another module.
+        If the folder holds no run, names another module, or something in it leads out of it.
     """
     path = folder / "experiment.json"
+    check_contained(folder)
     if not path.is_file():
         said = lacks(folder, "holds no experiment.json")
         raise CheckpointError(f"{said}; give the output folder of a run that was stopped.")

@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.settings import toml_text
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, first_line
 from intarsia.experiment import config, federation, search
@@ -152,6 +153,7 @@ def tune(
     checksum = federation.build(described, tables).fingerprint()  # reads and checks them
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on the search in {folder}; wait until it is done."
+    check_contained(folder)
     with alone(folder / "tuning.lock", busy):
         if overwrite:
             _clear(folder)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.engines import codec
@@ -169,6 +170,7 @@ def contribution(
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."
+    check_contained(folder)
     with alone(folder / "contribution.lock", busy):
         _open(folder, own, overwrite=overwrite)
         done = _found(work, _runs(work, folder / _RUNS), found, chosen, folder)
@@ -264,8 +266,14 @@ def _measure(
 def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
     """Begin in a folder, or go on there."""
     kept = folder / _RUNS
+    if not (folder / _OF).is_file() and kept.is_dir() and any(kept.iterdir()):
+        raise CheckpointError(
+            f"{kept} has files, and no {_OF} beside it says that this command wrote them; choose "
+            "another folder with --out."
+        )
     if overwrite:
-        for path in (*kept.glob("*.npz"), *(folder / f"contribution.{one}" for one in _ENDS)):
+        before_it = [path for path in kept.glob("*.npz") if path.stem.isdecimal()]
+        for path in (*before_it, *(folder / f"contribution.{one}" for one in _ENDS)):
             path.unlink(missing_ok=True)
         (folder / _OF).unlink(missing_ok=True)
     kept.mkdir(mode=0o700, exist_ok=True)

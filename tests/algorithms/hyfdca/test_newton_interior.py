@@ -212,7 +212,7 @@ def test_wide_dense_tables_are_left_to_the_phase_after_two_short_steps():
     assert (primal - dual) / primal <= 1.001e-6
 
 
-def test_smoothing_goes_on_near_the_optimum_and_where_rows_fit_no_frame():
+def test_smoothing_goes_on_near_the_optimum_and_where_rows_fit_no_frame(monkeypatch):
     x, y = table(60, 520)
 
     def begun(values, **terms):
@@ -221,12 +221,13 @@ def test_smoothing_goes_on_near_the_optimum_and_where_rows_fit_no_frame():
         engine.begin_round(1)
         return HYFDCA.round(server, engine, engine.key())[0].phase, engine
 
-    sparse = csr_array(np.where(abs(x) > 1.5, x, 0.0))
+    some = csr_array(np.where(abs(x) > 1.5, x, 0.0))
+    sparse, _ = begun(some)
+    monkeypatch.setattr(newton, "_WIDE_SPARSE", 0.1)  # many rows: steps in a frame take long
     one, clients = begun(x)
-    others = begun(x, frame=False), begun(x, system="shares"), begun(sparse)
+    others = begun(x, frame=False), begun(x, system="shares"), begun(some)
     for phase, gap, leaves in (
-        (one, 2.0, True),
-        (one, 0.5, False),
+        *((phase, gap, gap > 1) for phase in (one, sparse) for gap in (2.0, 0.5)),
         *((other, 2.0, False) for other, _ in others),
     ):
         short = dataclasses.replace(phase, shorts=2, steps=3, gap=np.array([gap]))
@@ -249,10 +250,10 @@ def sparse_levels(samples, levels, categories, power):
 
 
 # 924 and 360 MB, 297 and 544 exchanges in a frame at once; the second by conjugate gradients alone
-# 1094 exchanges
+# 1094 exchanges; 463 and 845 where the barrier begins as large as P
 @pytest.mark.parametrize(
     ("levels", "categories", "power", "framed", "megabytes", "exchanges"),
-    [(1300, 1, 0.5, False, 30, 590), (250, 3, 1.3, True, 250, 1000)],
+    [(1300, 1, 0.5, False, 20, 400), (250, 3, 1.3, True, 250, 750)],
 )
 def test_rows_of_sparse_tables_go_in_a_frame_where_iterations_are_many(
     levels, categories, power, framed, megabytes, exchanges
@@ -269,6 +270,17 @@ def test_rows_of_sparse_tables_go_in_a_frame_where_iterations_are_many(
     assert ("SmallSystem" in traffic.down) == framed
     assert traffic.exchanges < exchanges
     assert sum(traffic.up.values()) + sum(traffic.down.values()) < megabytes * 1e6
+
+
+def test_wide_sparse_tables_are_left_to_the_phase_after_two_short_steps():
+    x, y = sparse_levels(2000, 250, 3, 1.3)
+    options = HyFDCA(loss="hinge", regularisation=1e-6)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+    # 44 rounds and 1404 exchanges where smoothing goes on
+    conclusion = train(HYFDCA, engine, server, 32, tolerance=1e-6)
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+    assert engine.books.traffic.exchanges < 1000
 
 
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])

@@ -116,6 +116,7 @@ MOST_FEATURES = 512  # most features for the exact solve
 _IN_FRAME = 2**25  # values of the rows in the frame at first: of more rows some stand for all
 _COPIED = 2**27  # values of the rows that conjugate gradients copy at first, in single precision
 _WIDE = 40  # samples for each feature up to which a sample saves little
+_WIDE_SPARSE = 10  # and to which steps on all rows of a sparse table in a frame take no longer
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
@@ -237,9 +238,9 @@ def begin(
     if warm:  # else the scores are 0
         clients.ask(keep_scores, dict.fromkeys(labelled, Refresh(z=z)))
     ones = np.ones(outputs)
-    # the interior point method takes exact steps there, fewer than smoothing by conjugate gradients
-    wide = not (framed or sparse) and fits_frame(samples, features)
-    wide &= samples <= _WIDE * features
+    # the interior point method takes fewer steps there than smoothing by conjugate gradients
+    most = (_WIDE_SPARSE if sparse else _WIDE) * features
+    wide = not framed and fits_frame(samples, features) and samples <= most
     newton = Newton(
         loss=loss,
         regularisation=regularisation,

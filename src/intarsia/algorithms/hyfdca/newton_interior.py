@@ -22,7 +22,8 @@ The server sees scalars only. A round is one step of Mehrotra's method:
    score; its owners get dual, aim and curvature h
 5. w(α), and the norms that make the certificate
 
-It begins near the point that smoothing came to, or at zeros where that is far away. Where Newton's
+It begins near the point that smoothing came to, or at zeros where that is far away. The squared
+hinge comes from Newton's method with small errors, and begins with a small barrier. Where Newton's
 system is shared the phase is not entered: in fixed point its Hessian is lost.
 """
 
@@ -72,7 +73,7 @@ _MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
 _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
 _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
-_MANY = 16  # iterations of a round beyond which exact solves take far fewer exchanges
+_MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 # steps that clients tell to be too far or not, few so that they tell little: fine towards 1
 _STEPS = np.concatenate(
@@ -81,6 +82,7 @@ _STEPS = np.concatenate(
         [0.5, 0.57, 0.64, 0.71, 0.78, 0.85, 0.91, 0.96, 0.985, 1.0],
     ]
 )
+_NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
@@ -405,6 +407,8 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         dual_weights=newton.dual_weights,
     )
     keep, barrier = np.ones_like(zeros), newton.primal
+    if newton.loss == losses.SQUARED_HINGE:
+        barrier = _NEAR * newton.primal
     if newton.loss in losses.SMOOTHED:
         keep = (newton.gap <= _LOST).astype(np.float64)
         barrier = np.minimum(newton.primal, newton.primal - newton.dual)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from intarsia.algorithms.hyfdca import (
@@ -27,7 +28,6 @@ from intarsia.core.disclosure import Release
 from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import (
     Between,
-    Count,
     NotNegative,
     Positive,
     PositiveFraction,
@@ -61,7 +61,7 @@ class HyFDCA:
     step: Literal["line_search", "fixed"] = "line_search"
     gamma: PositiveFraction = 0.3  # γ, the fixed step, where there is no line search
     proximal: Positive = 0.0015  # ρ over the mean ‖x_i‖², in rounds with clients away
-    ascents: Count = 8  # dual ascents within such a round, at most
+    ascents: Annotated[int, Ge(1), Le(20)] = 8  # dual ascents within such a round, at most
     # σ, damps a client's steps against those that others take at the same time
     sigma: Annotated[Positive, "1 trusts the steps, γ times the number of clients is safe"] = 1.0
 

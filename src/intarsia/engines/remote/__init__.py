@@ -3,7 +3,7 @@
 Read `server` first: the engine. `caller` repeats lost calls until a deadline, `server_journal`
 keeps answers since a checkpoint, `site` is a client's side and keeps its last answer: a repeated
 call gets the same one. `wire` defines calls and answers; `site_entries` says what a site writes
-down of each.
+down of each, and `round_count` how it counts rounds.
 """
 
 from typing import TYPE_CHECKING

@@ -42,6 +42,7 @@ from intarsia.core.client_functions import ClientFunction, Layout
 from intarsia.core.disclosure import AS_IT_IS, PUBLIC, Origin, Sends, contents
 from intarsia.engines import codec
 from intarsia.engines.remote.replies import is_optional
+from intarsia.engines.remote.round_count import NO_ROUNDS, Rounds
 from intarsia.engines.remote.wire import Call, function_name
 from intarsia.engines.sums.plain import EVERYONE, FIRST_BLOCK, Geometry
 from intarsia.engines.sums.sealed import SealedField, SealedRecord, layouts
@@ -82,6 +83,7 @@ class Sums:
     # by exchange, the first ones first: checksums of all that it was told as all clients were
     told: tuple[tuple[int, str], ...] = ()
     failed: str = ""  # checksum of what an answer could not be made to, which tells of the values
+    rounds: Rounds = NO_ROUNDS  # that the site counted in this run; they do not go back
 
     def add(self, function: str, one: Summed) -> Sums:
         """Return the sums with one more."""
@@ -148,7 +150,8 @@ class Sums:
             for name, some in self.known.items()
         }
         rest = self.ended, dict(self.once), self.begun, self.kept, self.told, self.failed
-        return json.dumps([known, list(asked), self.forgotten, *rest])
+        rounds = dataclasses.astuple(self.rounds)
+        return json.dumps([known, list(asked), self.forgotten, *rest, rounds])
 
     @classmethod
     def of(cls, text: str) -> Sums:
@@ -158,6 +161,8 @@ class Sums:
         rest[2:4] = map(tuple, rest[2:4])
         for told in rest[4:5]:  # earlier versions: the last checksum alone
             rest[4] = ((0, told),) if isinstance(told, str) else tuple(map(tuple, told))
+        for count, last, anchor, begun, called, number in rest[6:7]:
+            rest[6] = Rounds(count, tuple(last), anchor, tuple(begun), tuple(called), number)
         found = {
             name: tuple(
                 Summed(sequence, round, part, tuple(asked[at]), frozenset(sent))
@@ -362,8 +367,9 @@ class Declared:
     def check_number(self, one: Sends, reply: Any, model: Any, call: Call, sums: Sums) -> Sums:
         """Refuse one more reply, or model, than a run may have; return the sums that know this one.
 
-        The one that was sent last tells nothing new. Where clients are away since, there may be
-        one more without them.
+        A run has as many of each function as the rounds have that the site counted, and the job
+        may have. The one that was sent last tells nothing new. Where clients are away since, there
+        may be one more without them.
         """
         most = one.most
         if one.each_round and self._rounds:
@@ -372,7 +378,7 @@ class Declared:
                 each *= int(getattr(self._options, one.each_round_times))
             # where steps are within a round, one that begins again takes others
             again = 2 if each > 1 and not self.complete else 1
-            most = again * each * self._rounds + _AT_THE_END
+            most = again * each * min(self._rounds, max(1, sums.rounds.count)) + _AT_THE_END
         if not most:
             return sums
         part, counted = one.function.part, [(one.function.name, most, reply)]

@@ -460,7 +460,10 @@ class _Run:
             If the algorithm does not declare them.
         """
         if place.sealing is not None:
-            known, written = self._sums, partial(codec.encode, state)
+            # one without a number is no other round, as the owner's count of a day has it
+            said = replace(call, round=max(call.round, 1))
+            rounds = self._sums.rounds.after(said, repeats=one.repeats)
+            known, written = replace(self._sums, rounds=rounds), partial(codec.encode, state)
             self._sums = place.declared().check_ended(one, message, call, known, written)
             place.declared().check_asked(one, message, call)
             place.declared().check_clear(message)

@@ -31,8 +31,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # was not bound to the totals that they were told; in 11 what clients of FeMAM sealed was not bound
 # to the models that they were told in calls before; in 12 clients told their own grades, as often
 # as they were asked; in 13 grades over all were of some, where not all take part in each round; in
-# 14 what clients sealed was not bound to where they went back to, nor to all that they were asked.
-PROTOCOL = 15
+# 14 what clients sealed was not bound to where they went back to, nor to all that they were asked;
+# in 15 no site proved which levels it sent.
+PROTOCOL = 16
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
@@ -128,7 +129,7 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "ReplayError": "The call came again or out of its order; the site has gone on since.",
         "StaleError": "The call goes on from a state that the site does not have.",
         "BusyError": "Another process works in the site's folder.",
-        "TamperedError": "A sealed total was altered, or was sealed with another key.",
+        "TamperedError": "A total, or a level's proof, was altered or sealed with another key.",
         "SealedError": "The site has made all releases with noise that epsilon and delta allow; "
         "start a new run.",
         "RefusedError": "The site refused what the algorithm of the run does not declare; its own "
