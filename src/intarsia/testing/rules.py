@@ -782,8 +782,8 @@ def read_without_words(trial: Trial, heard: Listening, sends: Sequence[Sends]) -
                     values.add(called)
     for field in sorted(values - arrays):
         yield (
-            f"{field} is asked for and has values of a client's table, to the bit; the server is "
-            "to read no row: send what is of all rows"
+            f"{field} is asked for and has values of a client's table, to the bit; send what is of "
+            "all rows, or say what it tells in fl.asks(..., tells=)"
         )
     for field in sorted(arrays):
         yield (
