@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -466,7 +467,118 @@ def test_a_message_without_a_layout_is_named_where_arrays_do_not_fit(monkeypatch
         check_algorithm(columns_without_a_layout(monkeypatch), toy, **OPTIONS)
 
 
+def state_in_a_global(monkeypatch):
+    """Return ridge whose server has its directions beside its state."""
+    held = {}
+
+    def setup(options, clients):
+        server = ridge.setup(options, clients)
+        held.update(p=server.p, r=server.r)
+        return replace(server, p=0 * server.p, r=0 * server.r)
+
+    def round(server, clients):
+        server, info = ridge.round(replace(server, **held), clients)
+        held.update(p=server.p, r=server.r)
+        return replace(server, p=0 * server.p, r=0 * server.r), info
+
+    return replace(ridge.RIDGE, setup=setup, round=round)
+
+
+def generator_of_the_server_in_a_global(monkeypatch):
+    held = {}
+
+    def setup(options, clients):
+        held["rng"] = np.random.default_rng(0)
+        return ridge.setup(options, clients)
+
+    def round(server, clients):
+        server, info = ridge.round(server, clients)
+        return replace(server, w=server.w + 1e-9 * held["rng"].normal(size=4)), info
+
+    return replace(ridge.RIDGE, setup=setup, round=round)
+
+
+def with_question(kind, tell):
+    """Return ridge that asks each client for a reply of a kind: block -> its field."""
+
+    Note = fl.describe("how it went")(type("Note", (), {"__annotations__": {"how": kind}}))
+
+    def report(client, block, message):
+        return client, Note(tell(block))
+
+    report.__annotations__ = {"message": fl.Ready, "return": tuple[object, Note]}
+    asked = fl.client_function(report)
+
+    def round(server, clients):
+        clients.ask(asked, fl.Ready())
+        return ridge.round(server, clients)
+
+    sends = (*_sends(), *fl.asks(asked))
+    return replace(ridge.RIDGE, round=round, disclosure=fl.Disclosure(sends=sends))
+
+
+def table_in_a_tuple(monkeypatch):
+    return with_question(tuple[float, ...], lambda block: tuple(block.x.ravel().tolist()))
+
+
+def table_in_text(monkeypatch):
+    return with_question(str, lambda block: repr(block.x.tolist()))
+
+
+def table_in_bytes(monkeypatch):
+    return with_question(bytes, lambda block: b"..." + block.x.tobytes())
+
+
+def value_in_a_number(monkeypatch):
+    return with_question(float, lambda block: float(block.x[0, 0]))
+
+
+def label_in_a_number(monkeypatch):
+    return with_question(float, lambda block: float(np.float32(block.y[0])))
+
+
+def thread_that_raises(monkeypatch):
+    def fail():
+        raise RuntimeError("in a thread")
+
+    def more(client, block):
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+        return 0.0
+
+    return with_score(monkeypatch, more)
+
+
+def exit_of_the_process(monkeypatch):
+    def round(server, clients):
+        raise SystemExit(0)
+
+    return replace(ridge.RIDGE, round=round)
+
+
+def name_that_is_taken(monkeypatch):
+    return replace(ridge.RIDGE, name="hyfdca")
+
+
+def name_that_is_a_number(monkeypatch):
+    return replace(ridge.RIDGE, name=5)
+
+
+SERVER = r"the server depends on .*: a server that was given the same answers"
+TABLE = r"Note\.how is asked for and has values of a client's table, to the bit"
 FAULTS = [
+    (state_in_a_global, SERVER),
+    (generator_of_the_server_in_a_global, SERVER),
+    (table_in_a_tuple, TABLE),
+    (table_in_text, TABLE),
+    (table_in_bytes, TABLE),
+    (value_in_a_number, TABLE),
+    (label_in_a_number, TABLE),
+    (thread_that_raises, "a thread that it starts raises RuntimeError: in a thread"),
+    (exit_of_the_process, r"py:\d+, in round: SystemExit: 0"),
+    (name_that_is_taken, "its name is 'hyfdca', which is that of one of intarsia"),
+    (name_that_is_a_number, "its name is 5; give a text that can be printed"),
     (
         sum_without_its_arguments,
         r"clients.sum\(\) missing .*; it takes a client function and its m",
@@ -498,7 +610,7 @@ FAULTS = [
     (total_of_another_name, "a total of Scores.z when slope is called, and declared is 'Scorse.z'"),
     (misspelled_loss, "There is no loss 'sqared'; use 'squared'"),
     (steps_that_are_too_large, "training diverges: after 3 rounds the mean loss is"),
-    (server_reads_a_block, "the server depends on .*: a server that was given the same answers"),
+    (server_reads_a_block, SERVER),
     (
         server_reads_what_a_client_computed,
         "the server depends on .* did not cross, or it depends on .* such as a global, a counter",
@@ -567,12 +679,47 @@ def test_a_function_may_take_powers_of_a_sparse_block_with_its_columns_in_front(
 def test_a_fault_is_found(fault, said, monkeypatch):
     with pytest.raises(AlgorithmError, match=said) as caught:
         check_algorithm(fault(monkeypatch), TOY, **OPTIONS)
-    assert "ridge breaks" in str(caught.value)
+    assert "breaks rules that every one keeps" in str(caught.value)
     first, *more = str(caught.value).splitlines()[1:]
     assert re.search(said, first)
     if fault is not first_client_that_counts_more:  # for which a site has another reason to refuse
         # the fault, and nothing of what follows from it
         assert {one.partition(":")[0] for one in more} <= {first.partition(":")[0]}
+
+
+def test_labels_are_found_in_their_order_and_not_each_class_by_itself():
+    classes = ToyFederation("classes", overlapping(), BINARY, rounds=2)
+    every = with_question(tuple[float, ...], lambda block: tuple(block.y.tolist()))
+    assert [one.rule for one in find_faults(every, classes, **OPTIONS)] == [
+        "rows_and_columns_reach_clients_sealed"
+    ]
+    first = with_question(tuple[float, ...], lambda block: (1.0, -1.0, float(len(block.y))))
+    assert find_faults(first, classes, **OPTIONS) == ()
+
+
+def test_a_user_who_ends_a_check_ends_it():
+    def round(server, clients):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_faults(replace(ridge.RIDGE, round=round), TOY, **OPTIONS)
+
+
+def test_a_process_ends_whose_round_swallows_the_limit(monkeypatch, capfd):
+    ended = []
+
+    def round(server, clients):
+        while not ended:
+            with contextlib.suppress(BaseException):
+                threading.Event().wait(1.0)
+        raise ValueError("the end")  # before there are forks
+
+    monkeypatch.setattr(rules, "SECONDS", 0.5)
+    monkeypatch.setattr(rules, "AGAIN", 0.05)
+    monkeypatch.setattr(rules.os, "_exit", ended.append)
+    find_faults(replace(ridge.RIDGE, round=round), TOY, **OPTIONS)
+    assert ended[0] == 1
+    assert "takes more than 0.5 seconds, and goes on after EndlessError" in capfd.readouterr().err
 
 
 def test_faults_that_do_not_follow_from_each_other_are_all_found(monkeypatch):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -65,12 +66,22 @@ from intarsia.testing.watched_clients import (
     told_in_the_clear,
 )
 from intarsia.training.checks import check_loss
-from intarsia.training.registry import lacking_keys, raised_at, said_of
+from intarsia.training.registry import (
+    algorithm_named,
+    built_in,
+    lacking_keys,
+    raised_at,
+    said_of,
+)
 
 NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm's private form
 SECONDS: Final = 60.0  # in which a training ends
+AGAIN: Final = 1.0  # seconds after which what did not end is told again
+_RAISED: Final = 10  # times that it is told
 NEAR: Final = 1e-3  # how far two trainings may be apart that differ in rounding
 _SEED: Final = 0
+_DECIMALS: Final = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
+_TEXT: Final = 100_000  # bytes of a field that are read as text
 _GROWTH: Final = 10.0  # mean loss over that of a model that says 0, where training diverges
 
 
@@ -130,6 +141,13 @@ def find_faults(
     ------
     ExperimentError
         If a hyperparameter is wrong, or the extra is not installed.
+
+    Notes
+    -----
+    It does not find a server that draws by the number of its process or by `hash` of a text, values
+    of a table that are changed before they are sent, a global without effect on what is computed,
+    or files that a client function writes. In the main thread a training that takes more than
+    60 seconds is a fault; where it swallows the error, the process ends with status 1.
     """
     if not isinstance(algorithm, Algorithm):
         raise ExperimentError(
@@ -147,25 +165,28 @@ def find_faults(
     forms: list[tuple[Algorithm, Sequence[Rule]]] = [(algorithm, RULES)]
     if algorithm.private is not None:
         forms.append((algorithm.private(NOISE), [functions_depend_on_their_arguments_alone]))
-    for form, rules in forms:
-        trials, refusals = [], []
-        for federation in given:
-            trial = Trial(form, made, federation)
-            try:
-                broken = [*_looked_at(ends_as_it_should, trial)][:1]
-            except UserError as refusal:
-                refusals.append(f"{federation.name}: {first_line(refusal)}")
-                continue
-            if not broken:
-                trials.append(trial)
-            found += broken
-        if trials:
-            found += _found_in(trials, rules, complete=len(trials) + len(refusals) == len(given))
-        elif len(refusals) == len(given):
-            found.append(
-                Finding("trains_on_some", "", f"it refuses every federation: {refusals[0]}")
-            )
-    return tuple(_merged(found))
+    with _threads_heard(algorithm) as heard:
+        for form, rules in forms:
+            trials, refusals = [], []
+            for federation in given:
+                trial = Trial(form, made, federation)
+                try:
+                    broken = [*_looked_at(ends_as_it_should, trial)][:1]
+                except UserError as refusal:
+                    refusals.append(f"{federation.name}: {first_line(refusal)}")
+                    continue
+                if not broken:
+                    trials.append(trial)
+                found += broken
+            if trials:
+                found += _found_in(
+                    trials, rules, complete=len(trials) + len(refusals) == len(given)
+                )
+            elif len(refusals) == len(given):
+                found.append(
+                    Finding("trains_on_some", "", f"it refuses every federation: {refusals[0]}")
+                )
+    return tuple(_merged([*heard, *found]))
 
 
 def _found_in(trials: Sequence[Trial], rules: Sequence[Rule], *, complete: bool) -> list[Finding]:
@@ -214,7 +235,9 @@ def _looked_at(rule: Rule, trial: Trial) -> Iterator[Finding]:
         if rule is ends_as_it_should:
             raise  # it is not for these clients
         yield Finding(name, where, f"it refuses what it took before: {_said(trial.algorithm)}")
-    except (Exception, EndlessError):  # whatever the algorithm's own code raises
+    except (KeyboardInterrupt, GeneratorExit):  # of the user, and of who reads no further
+        raise
+    except BaseException:  # whatever the algorithm's own code raises, SystemExit too
         yield Finding(name, where, _said(trial.algorithm))
 
 
@@ -229,21 +252,51 @@ def _said(algorithm: Algorithm) -> str:
 
 
 @contextlib.contextmanager
+def _threads_heard(algorithm: Algorithm) -> Iterator[list[Finding]]:
+    """Yield a list that has, at the end, what threads raised that the algorithm started."""
+    found: list[Finding] = []
+
+    def hear(given: threading.ExceptHookArgs) -> None:
+        error = given.exc_value or given.exc_type()
+        where = raised_at(error, algorithm)
+        said = f"a thread that it starts raises {where}{said_of(error, algorithm)}"
+        found.append(Finding(ends_as_it_should.__name__, "", said))
+
+    before, threading.excepthook = threading.excepthook, hear
+    try:
+        yield found
+    finally:
+        threading.excepthook = before
+
+
+@contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise EndlessError where what is done takes longer; only in a process's main thread."""
+    """Raise EndlessError where what is done takes longer; only in a process's main thread.
+
+    It is raised again where it is swallowed, `_RAISED` times; then the process ends with status 1.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    raised = 0
+
     def over(*_: object) -> None:
-        raise EndlessError(f"takes more than {seconds:g} seconds")
+        nonlocal raised
+        raised += 1
+        said = f"takes more than {seconds:g} seconds"
+        if raised > _RAISED:  # nothing else ends it
+            told = f"What is checked {said}, and goes on after EndlessError; the process ends.\n"
+            os.write(2, told.encode())
+            os._exit(1)
+        raise EndlessError(said)
 
     before = signal.signal(signal.SIGALRM, over)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, left, every)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -310,10 +363,28 @@ class Trial:
         workers: int = 1,
     ) -> Trained:
         """Train; `cut` writes everything to bytes after that round, and another engine goes on."""
+        stages = self.stages(through, blocks=blocks, cut=cut, workers=workers)
+        while True:
+            try:
+                next(stages)
+            except StopIteration as end:
+                trained: Trained = end.value
+                return trained
+
+    def stages(
+        self,
+        through: Callable[[Simulation], Between] = Between,
+        *,
+        blocks: Mapping[ClientId, Block] | None = None,
+        cut: int = 0,
+        workers: int = 1,
+    ) -> Generator[None, None, Trained]:
+        """Train as `trained`, and wait after the set-up and after each round."""
         algorithm, ledger = self.algorithm, ReleaseLedger()
         engine = self.engine(blocks, ledger, workers)
         clients = through(engine)
         server = initialise(algorithm, self.options, engine, clients)
+        yield
         infos: list[RoundMetrics] = []
         number = 0
         for number in range(1, self.federation.rounds + 1):
@@ -334,6 +405,7 @@ class Trial:
                 engine.set_states(states)
                 engine.books.restore_traffic(traffic)
                 server = engine.books.unseal(sealed)
+            yield
         engine.begin_round(number + 1)
         clients.begin_round()
         conclusion = algorithm.conclude(server, clients, engine.key("conclude"))
@@ -401,8 +473,11 @@ def usable_in_a_run(algorithm: Algorithm, options: Any) -> Iterator[str]:
     for one in inspect.signature(cls).parameters.values():
         if one.kind is not one.KEYWORD_ONLY:
             yield f"{cls.__name__}.{one.name} is not by keyword alone"
-    if not algorithm.name.isprintable() or algorithm.name != algorithm.name.strip():
-        yield f"its name is {algorithm.name!r}"
+    name: Any = algorithm.name
+    if not isinstance(name, str) or not name.isprintable() or name != name.strip() or not name:
+        yield f"its name is {name!r}; give a text that can be printed, without spaces around it"
+    elif name in built_in() and algorithm_named(name) is not algorithm:
+        yield f"its name is {name!r}, which is that of one of intarsia; give it one of its own"
 
 
 def declared_in_words(algorithm: Algorithm) -> Iterator[str]:
@@ -628,22 +703,33 @@ def functions_depend_on_their_arguments_alone(trial: Trial) -> Iterator[str]:
 
 
 def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
-    """Yield whether a server comes to something else when it is given the same answers again."""
+    """Yield whether a server comes to something else when it is given the same answers again.
+
+    Another training, of clients with other values, goes on in turns with it: what both have in a
+    global is that of the other one.
+    """
     heard = trial.plain
-    with contextlib.suppress(IntarsiaError):  # whatever it comes to: it was with other values
-        trial.trained(blocks=with_other_values(trial.federation))
+    other = trial.stages(blocks=with_other_values(trial.federation))
+
+    def turn() -> None:
+        with contextlib.suppress(IntarsiaError):  # whatever it comes to: it is with other values
+            next(other, None)
+
     assert isinstance(heard.clients, Listening)
     algorithm, first = trial.algorithm, RandomKey((_SEED, 0, "server", "init"))
     clients = Replayed(heard.clients, trial.schema.clients)
+    turn()
     try:
         server = algorithm.begin(trial.options, trial.schema, first)
         server = algorithm.setup(server, clients, first)
         number, infos = 0, []
         for number in range(1, len(heard.infos) + 1):
             clients.ids = trial.present(number) or trial.schema.clients
+            turn()
             key = RandomKey((_SEED, number, "server"))
             server, info = algorithm.round(server, clients, key)
             infos.append(info)
+        turn()
         clients.ids = trial.schema.clients
         key = RandomKey((_SEED, number + 1, "server", "conclude"))
         found = algorithm.conclude(server, clients, key)
@@ -668,29 +754,86 @@ def rows_and_columns_reach_clients_sealed(trial: Trial) -> Iterator[str]:
             f"{field} holds numbers in the clear; forward a sealed total, or declare by fl.opening "
             "that the server has them (fl.PUBLIC)"
         )
-    yield from read_without_words(trial.plain.clients, sends, trial.options)
+    yield from read_without_words(trial, trial.plain.clients, sends)
 
 
-def read_without_words(heard: Listening, sends: Sequence[Sends], options: Any) -> Iterator[str]:
-    """Yield what the server reads of single clients, beside scalars, and is not told in words."""
-    quiet = {
-        one.function.name: one for one in sends if one.call == "ask" and not one.tells(options)
+def read_without_words(trial: Trial, heard: Listening, sends: Sequence[Sends]) -> Iterator[str]:
+    """Yield what the server reads of single clients and is not told in words.
+
+    These are arrays, and what is a value of a client's table to the bit, or all its labels: in
+    numbers, tuples, text and bytes.
+    """
+    quiet = {one.function.name for one in sends if one.call == "ask"}
+    quiet -= {one.function.name for one in sends if one.tells(trial.options)}
+    held = {
+        client: (block, *_values_of(block), *_values_of(trial.plain.engine.block(client)))
+        for client, block in (trial.federation.blocks.items() if quiet else ())
     }
-    seen = set()
+    arrays, values = set(), set()
     for name, replies in heard.answers:
         if name not in quiet or not isinstance(replies, Mapping):
             continue
-        for reply in replies.values():
-            seen |= {
-                f"{type(reply).__name__}.{field}"
-                for field, value in vars(reply).items()
-                if isinstance(value, np.ndarray) and value.size > 1
-            }
-    for field in sorted(seen):
+        for client, reply in replies.items():
+            for field, value in vars(reply).items():
+                called = f"{type(reply).__name__}.{field}"
+                if isinstance(value, np.ndarray) and value.size > 1:
+                    arrays.add(called)
+                elif _tells_values(value, *held[client]):
+                    values.add(called)
+    for field in sorted(values - arrays):
+        yield (
+            f"{field} is asked for and has values of a client's table, to the bit; send what is of "
+            "all rows, or say what it tells in fl.asks(..., tells=)"
+        )
+    for field in sorted(arrays):
         yield (
             f"{field} is asked for, so that the server reads an array of each client; sum it, or "
             "say what it tells in fl.asks(..., tells=)"
         )
+
+
+def _values_of(block: Block) -> tuple[Array, Array]:
+    """Return the numbers of a client's table that hardly occur by chance; as singles, too."""
+    x: Any = block.x
+    parts = [np.ravel(x.data if issparse(x) else x)]
+    parts += [] if block.y is None else [np.ravel(block.y)]
+    found = np.concatenate(parts).astype(float)
+    long = found * 1e4
+    found = found[abs(long - np.rint(long)) > 1e-3]  # more than four decimals
+    return found, found.astype(np.float32).astype(float)
+
+
+def _tells_values(value: Any, block: Block, *held: Array) -> bool:
+    """Return whether a field of a reply has a value of a table, or is all its labels."""
+    known = np.concatenate(held)
+    for numbers in _numbers_in(value):
+        if np.isin(numbers, known).any():
+            return True
+        if block.y is not None and numbers.size > 1 and np.array_equal(numbers, np.ravel(block.y)):
+            return True
+    return False
+
+
+def _numbers_in(value: Any) -> Iterator[Array]:
+    """Yield the numbers of a field, as they stand in a row; of bytes from each place on."""
+    if isinstance(value, str):
+        yield np.array([float(one) for one in _DECIMALS.findall(value)])
+    elif isinstance(value, bytes):
+        yield from _numbers_in(value[:_TEXT].decode("latin-1"))
+        for first in range(8):
+            yield np.frombuffer(value[first : first + (len(value) - first) // 8 * 8], "<f8")
+    elif isinstance(value, int | float | np.ndarray | np.generic):
+        yield np.ravel(np.asarray(value, float))
+    elif isinstance(value, Mapping):
+        yield from _numbers_in((*value.keys(), *value.values()))
+    elif isinstance(value, tuple):
+        plain = [one for one in value if isinstance(one, int | float | np.generic)]
+        yield np.array(plain, float)
+        for one in value:
+            if not isinstance(one, int | float | np.generic):
+                yield from _numbers_in(one)
+    elif dataclasses.is_dataclass(value):
+        yield from _numbers_in(tuple(vars(value).values()))
 
 
 def a_round_can_be_counted(trial: Trial) -> Iterator[str]:
