@@ -177,9 +177,10 @@ class _Column:
             source = replace(source, missing=source.missing_words)
         own = cls(values, kind, category, told, source, listed, before)
         if kind == "text":
-            odd = arrow.index(arrow.match_substring_regex(values.cast(pa.string()), "\\x00"), True)
-            if odd.as_py() >= 0:
-                check_text(values[odd.as_py()].as_py(), f"{told}, row {odd.as_py() + 1},", source)
+            odd = arrow.match_substring_regex(values.cast(pa.string()), "\\x00")
+            if arrow.any(odd).as_py():
+                row = odd.to_pylist().index(True)
+                check_text(values[row].as_py(), f"{told}, row {row + 1},", source)
         if kind == "bytes":
             raise source.error(
                 f"column {name!r} has the bytes {(own.first or b'')[:20]!r}, which are not UTF-8 "
