@@ -126,6 +126,15 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 MUTATIONS = [
     *_of(
+        "callbacks/contents.py",
+        (
+            "links that trackers follow",
+            "is_file() and _is_in(own / name, own)",
+            "is_file()",
+            "tests/attacks/test_names_in_trackers.py",
+        ),
+    ),
+    *_of(
         "algorithms/hyfdca/newton_client.py",
         ("points measured twice", "if not point.gathered:", "if False:", NORMS),
         (

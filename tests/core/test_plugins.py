@@ -385,3 +385,24 @@ def test_a_search_takes_an_algorithm_itself(tmp_path):
         tables=tables(), algorithm=ridge, search=search, out=tmp_path / "tuned", **own
     )
     assert found.chosen.values["algorithm.regularisation"] == 0.1
+
+
+def test_a_package_that_raises_what_is_no_exception_is_told_in_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "raises_at_import.py").write_text(
+        "class Own(BaseException): ...\nraise Own('no')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ExperimentError, match=r"raises_at_import.py:2: Own: no"):
+        plugins.Plugin("algorithm", "own", "raises_at_import:f", "own 1.0").load()
+    (tmp_path / "stopped_at_import.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        plugins.Plugin("algorithm", "own", "stopped_at_import:f", "own 1.0").load()
+
+
+def test_doctor_names_broken_packages_and_says_no_ok_beside_them(monkeypatch):
+    shadow = plugins.Plugin("algorithm", "hyfdca", "own:f", "own 1.0")
+    monkeypatch.setattr(plugins, "_installed", lambda _: ((shadow,), ("the entry points of x",)))
+    found = doctor._plugins()
+    assert [one.state for one in found] == ["problem", "problem"]
+    assert "own 1.0" in found[0].said
+    assert found[1].said == "the entry points of x"

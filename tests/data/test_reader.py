@@ -703,3 +703,66 @@ def test_the_arrays_of_an_npz_file_are_views_with_shapes(tmp_path: Path) -> None
     assert block.samples.tolist() == [7, 5, 3, 1]
     part = assemble({"clinic": read(replace(source, exclude=("scan2",)))})[0]["clinic"]
     assert (len(part.groups["scan"]), part.shapes) == (5, {})
+
+
+def odd_tables(tmp_path: Path) -> dict[str, tuple[str, Any]]:
+    """Return where a NUL is, and a function that reads the table: by the way it comes."""
+
+    def frame(**more: Any) -> pd.DataFrame:
+        return pd.DataFrame({"id": [1, 2], "income": [3.0, 4.0], **more})
+
+    def parquet(**more: Any) -> Table:
+        pq.write_table(pa.Table.from_pandas(frame(**more)), tmp_path / "own.parquet")
+        return read(Source(name="bank", path=str(tmp_path / "own.parquet"), id="id"))
+
+    def npz(**more: Any) -> Table:
+        np.savez(tmp_path / "own.npz", x=np.eye(2), **more)
+        own = "samples" if "samples" in more else None
+        return read(Source(name="bank", path=str(tmp_path / "own.npz"), id=own))
+
+    def sql() -> Table:
+        with sqlite3.connect(tmp_path / "own.db") as database:
+            database.execute("create table t (id, city)")
+            database.executemany("insert into t values (?, ?)", [(1, "Bern"), (2, "Bern\0")])
+        url = f"sqlite:///{tmp_path / 'own.db'}"
+        return read(Source(name="bank", url=url, query="select * from t", id="id"))
+
+    return {
+        "column of a frame": ("column 3 is 'a\\x00'", lambda: table_from(frame(**{"a\0": 1.0}))),
+        "level": ("row 2, is 'b\\x00'", lambda: table_from(frame(c=["b", "b\0"]))),
+        "category": (
+            "row 1, is 'b\\x00'",
+            lambda: table_from(frame(c=pd.Categorical(["b\0", "b"]))),
+        ),
+        "class": ("row 2, is 'no\\x00'", lambda: table_from(frame(y=["no", "no\0"]), label="y")),
+        "class that is mapped to": (
+            "row 1, is 'no\\x00'",
+            lambda: table_from(frame(y=["a", "b"]), label="y", label_map={"a": "no\0"}),
+        ),
+        "id": ("row 1, is 'k\\x00'", lambda: table_from(frame(k=["k\0", "k"]), id="k")),
+        "column of Parquet": ("column 3 is 'a\\x00'", lambda: parquet(**{"a\0": 1.0})),
+        "level of Parquet": ("row 2, is 'b\\x00'", lambda: parquet(c=["b", "b\0"])),
+        "column of npz": (
+            "column 1 is 'a\\x00b'",
+            lambda: npz(features=np.array(["a\0b", "c"])),
+        ),
+        "id of npz": ("row 1, is 'a\\x00b'", lambda: npz(samples=np.array(["a\0b", "c"]))),
+        "level of a database": ("row 2, is 'Bern\\x00'", sql),
+    }
+
+
+def test_a_nul_in_a_text_is_refused_wherever_a_table_comes_from(tmp_path: Path) -> None:
+    """Arrays of text lose it at the end: a run ended in a KeyError once it was trained."""
+    for what, (place, reads) in odd_tables(tmp_path).items():
+        with pytest.raises(TableError) as problem:
+            reads()
+        assert place in str(problem.value), what
+        assert "NUL" in str(problem.value), what
+
+
+def test_half_a_surrogate_pair_in_a_frame_is_refused() -> None:
+    frame = pd.DataFrame({"a": np.array(["\ud800", "b"], object)}, dtype=object)
+    with pytest.raises(TableError, match="half a surrogate pair"):
+        table_from(frame)
+    with pytest.raises(TableError, match="half a surrogate pair"):
+        table_from(np.eye(2), names=["a", "b\udc00"])

@@ -17,6 +17,7 @@ from typing import Any
 
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.json_text import parse_json
+from intarsia.errors import IntarsiaError
 from intarsia.experiment.config import Experiment, to_dict
 from intarsia.results.comparison import FIGURES, figure_of
 from intarsia.results.result import Result
@@ -82,7 +83,11 @@ def _finite(found: Mapping[str, float | None]) -> dict[str, float]:
 
 @contextmanager
 def files_of(result: Result) -> Iterator[Path]:
-    """Yield a folder with what a run left: figures, its report, and in model/ the model."""
+    """Yield a folder with what a run left: figures, its report, and in model/ the model.
+
+    A link in the run's folder that leads out of it is not followed. Where no model or report can
+    be made, the rest is there, and the error comes at the end.
+    """
     from intarsia.models.serialization import write_model
     from intarsia.reports.page import write_report
 
@@ -91,12 +96,22 @@ def files_of(result: Result) -> Iterator[Path]:
         if own is None:
             result.write(folder)
         for name in (*_FILES, *_PICTURES):
-            if own is not None and (own / name).is_file():
+            if own is not None and (own / name).is_file() and _is_in(own / name, own):
                 shutil.copy(own / name, folder / name)
-        if result.trained is not None:
-            write_model(result.trained, folder / "model")
-        write_report([own or folder], folder / "report.html")
+        problem: Exception | None = None
+        try:
+            if result.trained is not None:
+                write_model(result.trained, folder / "model")
+            write_report([own or folder], folder / "report.html")
+        except (IntarsiaError, OSError) as one:
+            problem = one
         yield folder
+        if problem is not None:
+            raise problem
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def kept_id(folder: Path | None, tracker: str) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from intarsia.callbacks.contents import (
     files_of,
@@ -21,6 +23,8 @@ from intarsia.experiment.config import Experiment
 from intarsia.results.result import Result
 from intarsia.training.loop import Progress
 
+_LOG: Final = logging.getLogger(__name__)
+_LONGEST_NAME = 200  # letters of a model or client in a metric, which has up to 250
 _LONGEST = 500  # letters of a parameter that all versions take
 _SECONDS = 1.0  # between what is sent
 _AT_ONCE = 100  # parameters, and fewer than the metrics that are taken
@@ -92,8 +96,8 @@ class MLflow:
             self._send()
 
     def _add(self, metrics: dict[str, float], step: int) -> None:
-        at, metric = int(time.time() * 1000), self._mlflow.entities.Metric
-        self._waiting += [metric(_key(name), one, at, step) for name, one in metrics.items()]
+        at, metric, keys = int(time.time() * 1000), self._mlflow.entities.Metric, _keys(metrics)
+        self._waiting += [metric(keys[name], one, at, step) for name, one in metrics.items()]
 
     def _send(self) -> None:
         waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()
@@ -101,23 +105,90 @@ class MLflow:
             self._client.log_batch(self._run, metrics=waiting)
 
     def on_end(self, result: Result) -> None:
-        """Send scores and files, and end the run."""
+        """Send scores and files, and end the run whatever comes of them.
+
+        Raises
+        ------
+        Exception
+            The first that sending raised, once all else is sent.
+        """
+        problems: list[Exception] = []
+
+        def each(send: Callable[[Any], object], those: Iterable[Any]) -> None:
+            for one in those:
+                try:
+                    send(one)
+                except Exception as problem:  # whatever the library raises: the rest is sent
+                    problems.append(problem)
+
         self._add(scores_of(result), result.rounds)
-        self._send()
+        waiting, self._waiting = self._waiting, []
+        starts = range(0, len(waiting), _AT_ONCE)
+        batches = [waiting[start : start + _AT_ONCE] for start in starts]
+        each(self._send_all, batches)
         if self._files:
-            with files_of(result) as folder:
-                self._client.log_artifacts(self._run, str(Path(folder)))
-        self._client.set_tag(self._run, "finished", result.finished)
+            try:
+                with files_of(result) as folder:
+                    each(lambda path: self._send_file(path, folder), sorted(folder.rglob("*")))
+            except Exception as problem:  # the report is made last
+                problems.append(problem)
+        each(lambda said: self._client.set_tag(self._run, "finished", said), [result.finished])
         self._client.set_terminated(self._run, "FINISHED")
+        if problems:
+            raise problems[0]
+
+    def _send_all(self, metrics: list[Any]) -> None:
+        """Send metrics, one by one where they are refused together; raise if one is not sent."""
+        try:
+            self._client.log_batch(self._run, metrics=metrics)
+        except self._mlflow.exceptions.MlflowException as first:
+            refused: Exception | None = None
+            for one in metrics if len(metrics) > 1 else ():
+                try:
+                    self._client.log_batch(self._run, metrics=[one])
+                except self._mlflow.exceptions.MlflowException as problem:
+                    refused = refused or problem
+            if refused is not None or len(metrics) == 1:
+                raise refused or first from None
+
+    def _send_file(self, path: Path, folder: Path) -> None:
+        if path.is_file():
+            inside = path.parent.relative_to(folder).as_posix()
+            self._client.log_artifact(self._run, str(path), None if inside == "." else inside)
 
     def on_stop(self, error: BaseException) -> None:
-        """End the run as stopped or failed."""
-        self._send()
-        if self._run:
-            stopped = isinstance(error, KeyboardInterrupt)
-            self._client.set_terminated(self._run, "KILLED" if stopped else "FAILED")
+        """End the run as stopped or failed, whether or not what is left can be sent."""
+        try:
+            self._send()
+        finally:
+            if self._run:
+                stopped = isinstance(error, KeyboardInterrupt)
+                self._client.set_terminated(self._run, "KILLED" if stopped else "FAILED")
 
 
-def _key(name: str) -> str:
-    """Return a name of letters that MLflow takes for a metric: names of clients may have others."""
-    return "".join(one if one.isalnum() or one in "_-. /" else "_" for one in name)
+def _keys(names: Iterable[str]) -> dict[str, str]:
+    """Return a metric's name in MLflow for each, "model.figure", so that no two models are one.
+
+    MLflow refuses long names, those with other letters than these, and those that are paths; names
+    of clients may be all of it.
+    """
+    names = list(names)
+    models = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+    fitting = {
+        one: "".join(c if c.isalnum() or c in "_-. " else "_" for c in one)[:_LONGEST_NAME]
+        for one in models
+    }
+    taken: set[str] = set()
+    for one in sorted(models, key=lambda one: fitting[one] != one):  # first those that fit
+        bare, number = fitting[one], 1
+        while fitting[one].casefold() in taken:
+            number += 1
+            fitting[one] = f"{bare}_{number}"
+        taken.add(fitting[one].casefold())
+        if fitting[one] != one:
+            _LOG.info("the metrics of %r are %r in MLflow", one, fitting[one])
+    return {
+        name: ".".join(filter(None, (fitting[model], figure)))
+        for name in names
+        for model, _, figure in (name.rpartition("."),)
+    }

@@ -199,7 +199,11 @@ def _plugins(*, load: bool = False) -> list[Finding]:
                 findings.append(_refused("plugins", problem))
             else:
                 there.append(f"the {kind} {one.name} of {one.package}")
-    return [_ok("plugins", "; ".join(there) or "no package adds any"), *findings]
+    advice = "mend or uninstall the package"
+    findings += [_problem("plugins", said, advice) for said in plugins.unreadable()]
+    if there or not findings:
+        findings.insert(0, _ok("plugins", "; ".join(there) or "no package adds any"))
+    return findings
 
 
 def _cache() -> Finding:

@@ -60,7 +60,9 @@ class Plugin:
         """
         try:
             return importlib.metadata.EntryPoint(self.name, self.function, "").load()
-        except (Exception, SystemExit) as problem:  # whatever the package's own code raises
+        except KeyboardInterrupt:
+            raise
+        except BaseException as problem:  # whatever the package's own code raises
             own = isinstance(problem, AlgorithmError)
             said = str(problem).rstrip(".") if own else first_line(problem)
             frames = traceback.extract_tb(problem.__traceback__)
@@ -99,8 +101,16 @@ def installed(kind: Kind) -> tuple[Plugin, ...]:
 
     The packages are read again where a folder of Python's path has changed, as by an installation.
     """
-    folders = tuple((one, _changed(one)) for one in sys.path)
-    return tuple(one for one in _installed(folders) if one.kind == kind)
+    return tuple(one for one in _installed(_folders())[0] if one.kind == kind)
+
+
+def unreadable() -> tuple[str, ...]:
+    """Return what is wrong with packages whose entry points cannot be read, a sentence of each."""
+    return _installed(_folders())[1]
+
+
+def _folders() -> tuple[tuple[str, int | None], ...]:
+    return tuple((one, _changed(one)) for one in sys.path)
 
 
 def _changed(folder: str) -> int | None:
@@ -112,13 +122,16 @@ def _changed(folder: str) -> int | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _installed(folders: tuple[tuple[str, int | None], ...]) -> tuple[Plugin, ...]:
-    """Return what all packages in these folders add: reading them takes 20 ms.
+def _installed(
+    folders: tuple[tuple[str, int | None], ...],
+) -> tuple[tuple[Plugin, ...], tuple[str, ...]]:
+    """Return what all packages in these folders add, and which are broken: reading takes 20 ms.
 
     A package whose entry points cannot be read adds nothing: it may have no part in this one.
     """
     kinds = {f"intarsia.{group}": kind for kind, group in _GROUPS.items()}
     found: dict[str, list[Plugin]] = {}
+    broken: list[str] = []
     for package in importlib.metadata.distributions():
         try:
             name = package.name.lower().replace("-", "_")
@@ -126,7 +139,8 @@ def _installed(folders: tuple[tuple[str, int | None], ...]) -> tuple[Plugin, ...
             version = package.version if own else ""
         except Exception as problem:  # whatever reading another's files raises
             where = getattr(package, "_path", "an installed package")
-            _LOG.warning("the entry points of %s cannot be read: %s", where, first_line(problem))
+            broken.append(f"the entry points of {where} cannot be read ({first_line(problem)})")
+            _LOG.warning("%s", broken[-1])
             continue
         found.setdefault(  # of two of a name, the first on the path is what is imported
             name,
@@ -140,7 +154,8 @@ def _installed(folders: tuple[tuple[str, int | None], ...]) -> tuple[Plugin, ...
                 for one in own
             ],
         )
-    return tuple(sorted(chain(*found.values()), key=lambda one: (one.name, one.package)))
+    plugins = sorted(chain(*found.values()), key=lambda one: (one.name, one.package))
+    return tuple(plugins), tuple(broken)
 
 
 def names(kind: Kind, own: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import os
 import sys
 import tomllib
 import types
@@ -203,10 +204,13 @@ def _fields(
 
 
 def absolute_path(path: str, folder: Path) -> str:
-    """Return a path in a settings file as an absolute one; `folder` is where the file lies."""
+    """Return a path in a settings file as an absolute one; `folder` is where the file lies.
+
+    "~/" at its beginning is the user's home, "./~/" a folder of that name.
+    """
     try:
-        return str((folder / Path(path).expanduser()).resolve())
-    except (ValueError, RuntimeError) as problem:  # a NUL; the home of a user who is not there
+        return str((folder / os.path.expanduser(path)).resolve())  # noqa: PTH111  # Path drops "./"
+    except (ValueError, RuntimeError) as problem:  # a NUL; a circle of links
         raise ExperimentError(
             f"The path {path!r} is none that a file can have ({problem}); correct it."
         ) from None

@@ -20,6 +20,7 @@ from intarsia.core.block import Array
 from intarsia.core.memory import new_array
 from intarsia.data.column_types import (
     FINITE,
+    check_text,
     column_of,
     features_of,
     ids_of,
@@ -154,9 +155,10 @@ def table_of_matrix(
 
 
 def check_names(names: Sequence[str], source: Source) -> None:
-    """Raise if two columns have one name, or one has none."""
+    """Raise if two columns have one name, or one has none, or one that is not text."""
     seen: set[str] = set()
     for position, name in enumerate(names):
+        check_text(name, f"the name of column {position + 1}", source)
         if not name.strip():
             advice = "give every column a name in the header line"
             if position and position == len(names) - 1:

@@ -134,6 +134,20 @@ def _bits(buffer: pa.Buffer) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little").astype(bool)
 
 
+def check_text(text: str, place: str, source: Source) -> None:
+    """Raise if a text has a NUL, which arrays of text lose at its end, or is no valid Unicode."""
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise source.error(
+            f"{place} is {text[:40]!r}, with half a surrogate pair, which is not valid Unicode",
+            "correct it where the table is written",
+        )
+    if "\0" in text:
+        raise source.error(
+            f"{place} is {text[:40]!r}, with a NUL character, which is not text",
+            "remove the character where the table is written",
+        )
+
+
 def _absent(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
@@ -163,6 +177,11 @@ class _Column:
         if role in _EXACT_ROLES:  # an id or a label is what the table says
             source = replace(source, missing=source.missing_words)
         own = cls(values, kind, category, told, source, listed, before)
+        if kind == "text":
+            odd = arrow.match_substring_regex(values.cast(pa.string()), "\\x00")
+            if arrow.any(odd).as_py():
+                row = odd.to_pylist().index(True)
+                check_text(values[row].as_py(), f"{told}, row {row + 1},", source)
         if kind == "bytes":
             raise source.error(
                 f"column {name!r} has the bytes {(own.first or b'')[:20]!r}, which are not UTF-8 "

@@ -45,7 +45,7 @@ from intarsia.core.files.npz import check_npz, unpacked_limit
 from intarsia.core.memory import kept
 from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
-from intarsia.data.column_types import column_of
+from intarsia.data.column_types import check_text, column_of
 from intarsia.data.formats import parquet
 from intarsia.data.formats.csv import delimited_text
 from intarsia.data.formats.libsvm import parse_libsvm
@@ -209,7 +209,11 @@ def table_from(
     y = None if labels is None else np.asarray(labels)
     ids = None if samples is None else np.asarray(samples)
     if hasattr(values, "columns") and not issparse(values):
-        frame = _frame(values, source)
+        try:
+            frame = _frame(values, source)
+        except UnicodeEncodeError as error:  # of a text that Arrow does not take
+            check_text(error.object, "one of its texts", source)
+            raise
         if ids is not None:
             frame, name = _joined(frame, "id", source.id, ids, source)
             source = replace(source, id=name)

@@ -58,6 +58,10 @@ class Source:
     def __post_init__(self) -> None:
         if not self.name:
             raise ExperimentError("A client's name is ''; give every client a name.")
+        if "\0" in self.name:
+            raise ExperimentError(
+                f"A client's name is {self.name[:40]!r}, with a NUL character; remove it."
+            )
         where = f"Client {self.name!r}"
         if self.id is not None and self.id == self.label:
             raise ExperimentError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from intarsia.core.files.json_text import parse_json
-from intarsia.errors import ExperimentError
+from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import feature_dictionary
 from intarsia.models.coefficients import NO_ERRORS, Scorecard, Summary, summarise
 from intarsia.models.linear import LinearClassifier, LinearRegressor
@@ -46,7 +46,12 @@ def coefficients(folder: Path | str, scorecard: Scorecard | None = None) -> Summ
 def _of_errors(folder: Path) -> list[str]:
     """Return what the run says of standard errors that it does not have."""
     path = folder / "result.json"
-    tree = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    try:
+        tree = parse_json(path.read_bytes().decode("utf-8")) if path.is_file() else None
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} is no result ({problem}); run the experiment again with --overwrite."
+        ) from None
     notes = tree.get("notes", ()) if isinstance(tree, dict) else ()
     notes = notes if isinstance(notes, list) else ()
     return [note for note in notes if isinstance(note, str) and note.startswith(_WITHHELD)]

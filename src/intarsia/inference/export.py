@@ -107,6 +107,10 @@ def export(
     path = Path(out) if out is not None else folder / f"model.{format}"
     if path.is_dir() or not path.parent.is_dir():
         raise ExperimentError(f"--out {str(path)!r} is no file in a folder that is there.")
+    if path.suffix.lower() != f".{format}":
+        raise ExperimentError(
+            f"--out {str(path)!r} does not end in .{format}, the format's ending; name it so."
+        )
     for one in _NEEDED[format]:
         _library(one, format)
     model = _one(read_model(folder / "model", allow_modules), client, folder)

@@ -57,6 +57,8 @@ def check_table(path: Path, settings: TableSettings | None = None) -> Format:
         raise TableError(f"{path} is a folder; name a {kinds} file in it.")
     if not path.exists():
         raise TableError(f"There is no file {path}; give the path of a {kinds} file.")
+    if not path.is_file():
+        raise TableError(f"{path} is a device or a pipe, not a file; name a {kinds} file.")
     if ending_of(path) in WORKBOOKS and ending_of(path) not in endings:
         raise TableError(
             f"{path} is a workbook or an archive, which is not read; save the sheet as CSV "

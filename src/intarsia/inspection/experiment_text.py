@@ -179,6 +179,7 @@ def _labels(proposal: Proposal) -> list[str]:
 def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[str]:
     source = table.source
     place = Path(os.path.relpath(source.path or "", folder)).as_posix()
+    place = f"./{place}" if place.startswith("~") else place  # else it would be the user's home
     lines = [
         "[[client]]",
         f"name = {toml(source.name)}",

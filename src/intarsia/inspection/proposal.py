@@ -152,6 +152,11 @@ def client_names(paths: Sequence[Path]) -> dict[str, Path]:
     for path in paths:
         if path.is_dir():
             raise _folder_named(path)
+        if any("\udc80" <= letter <= "\udcff" for letter in str(path)):
+            raise ExperimentError(
+                f"The name of the file {str(path)!a} is not UTF-8, and an experiment file "
+                "cannot have it; rename the file."
+            )
     places = [path.resolve() for path in paths]
     for place in places:
         if places.count(place) > 1:

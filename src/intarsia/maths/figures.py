@@ -151,6 +151,8 @@ def figures_from(found: Mapping[str, Any]) -> Figures:
         given["confusion"] = tuple(tuple(row) for row in given["confusion"])
     if given.get("curves") is not None:
         given["curves"] = tuple(tuple((p, n) for p, n in one) for one in given["curves"])
+        if not all(given["curves"]):
+            raise ValueError("a curve has no points")
     if given.get("predictions") is not None:
         given["predictions"] = tuple(PredictionBin(**one) for one in given["predictions"])
     if given.get("calibration") is not None:

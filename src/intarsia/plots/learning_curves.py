@@ -30,6 +30,7 @@ from intarsia.plots.style import (
 from intarsia.results.history import Course
 
 _SIZE = (9.5, 5.4)  # inches, above the legend
+_MOST_PHASES = 100  # whose lines can be told apart
 _LINE = 0.21  # inches of a line of the legend
 
 
@@ -115,10 +116,14 @@ def _draw(axes: Axes, one: Course, colour: str, accurate: bool, in_front: bool) 
 
 
 def _mark(axes: Axes, course: Course) -> None:
-    """Draw a line where each phase began, and write its name above."""
-    ends = [*course.begun.values(), course.last]
+    """Draw a line where each phase began, and write its name above; of too many, say how many."""
+    ends, earliest = [*course.begun.values(), course.last], min(course.begun.values())
+    if len(course.begun) > _MOST_PHASES:
+        said = f"{len(course.begun):,} phases, too many to be drawn"
+        write(axes, 1.0, 1.015, said, 8.5, transform=axes.transAxes, va="baseline", ha="right")
+        return
     for (name, start), (first, last) in zip(course.begun.items(), pairwise(ends), strict=True):
-        if start > min(course.begun.values()):
+        if start > earliest:
             axes.axvline(start, color="#3b6fb6", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
         across = axes.get_xaxis_transform()
         write(axes, (first + last) / 2, 1.015, name, 8.5, transform=across, va="baseline")

@@ -142,7 +142,7 @@ def _held(folder: Path) -> Holdings | None:
         return None
     try:
         return Holdings.from_dict(parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
         raise CheckpointError(
             f"{path} does not say who holds what ({type(problem).__name__}: {problem}); remove it "
             "for a report without, or run the experiment again with --overwrite."

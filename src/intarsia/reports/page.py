@@ -41,6 +41,7 @@ NAME: Final = "report.html"
 _MODELS = ("federated", "stand-alone", "centralised")
 _MOST_ROWS = 30  # of a chart or a table of clients
 _MOST_WHOLE = 6  # runs beside each other of which a page has all
+_MOST_PHASES = 100  # whose lines can be told apart
 _MOST_SCORES = 200  # clients of the table of scores
 
 
@@ -251,10 +252,11 @@ def rounds_charts(course: Course | None) -> list[tuple[str, Markup]]:
     """Return headings and charts of the rounds, of what their history has."""
     if course is None:
         return []
-    begun = course.begun if len(course.begun) > 1 else {}
-    phases = {name: first for name, first in begun.items() if first > min(begun.values())}
+    begun = course.begun if 1 < len(course.begun) <= _MOST_PHASES else {}
+    earliest = min(begun.values(), default=0)
+    phases = {name: first for name, first in begun.items() if first > earliest}
     found = []
-    positive = {round_: value for round_, value in course.gap.items() if value > 0}
+    positive = {round_: value for round_, value in course.gap.items() if _by_powers(value)}
     for heading, values, settings in (
         ("Relative duality gap", positive, {"logarithmic": True}),
         ("Objective of training", course.loss, {}),
@@ -266,6 +268,11 @@ def rounds_charts(course: Course | None) -> list[tuple[str, Markup]]:
             chart = lines_chart([line], across="round", up="", said=text, phases=phases, **settings)
             found.append((text, Markup(chart)))
     return found
+
+
+def _by_powers(value: float) -> bool:
+    """Return whether an axis by powers of ten can have a value: others are a damaged file's."""
+    return 1e-30 <= value <= 1e30
 
 
 def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
@@ -280,7 +287,9 @@ def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
         lines = []
         for name, course in courses:
             values = {} if course is None else getattr(course, key)
-            points = sorted((a, b) for a, b in values.items() if b > 0)
+            points = sorted(
+                (a, b) for a, b in values.items() if (_by_powers(b) if key == "gap" else b > 0)
+            )
             lines += [Line(name, points, marked=len(points) < 30)] if points else []
         if len(lines) > 1:
             chart = lines_chart(lines[:8], across="round", up="", said=heading, **settings)

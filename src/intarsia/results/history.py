@@ -83,10 +83,11 @@ def history_of(folder: Path, name: str = "") -> Course:
     known: dict[str, dict[int, float]] = {"accuracy": {}, "loss": {}, "gap_relative": {}}
     begun: dict[str, int] = {}
     reached: dict[str, float] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for raw in path.read_bytes().splitlines():
         try:
+            text = raw.decode("utf-8")
             line = parse_json(text)
-        except ValueError:  # cut short: the run may be going on
+        except ValueError:  # damaged, or cut short: the run may be going on
             continue
         if not isinstance(line, dict) or not _fits(line.get("round"), int):
             continue

@@ -23,7 +23,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.contained import check_contained
-from intarsia.core.files.json_text import parse_json
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.plugins import check_allowed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.errors import CheckpointError, KeyMaterialError, lacks, listed
@@ -130,7 +130,12 @@ def keep_description(folder: Path, description: Experiment, fingerprint: str) ->
 
 def change_description(folder: Path, description: Experiment) -> None:
     """Write down a setting of a run that was changed since it began; the tables stay."""
-    keep_description(folder, description, (folder / _TABLES).read_text(encoding="utf-8"))
+    keep_description(folder, description, _fingerprint_of_tables(folder))
+
+
+def _fingerprint_of_tables(folder: Path) -> str:
+    """Return the checksum of a run's tables; one that is damaged is that of no tables."""
+    return (folder / _TABLES).read_text(encoding="utf-8", errors="replace")
 
 
 _SECRET = "key of pseudonyms"
@@ -224,8 +229,7 @@ def described(folder: Path) -> Experiment | None:
 
 def reopen(folder: Path, fingerprint: str) -> Checkpoints:
     """Return a stopped run's checkpoints; CheckpointError if its tables changed since it began."""
-    known = folder / _TABLES
-    if not known.is_file() or known.read_text(encoding="utf-8") != fingerprint:
+    if not (folder / _TABLES).is_file() or _fingerprint_of_tables(folder) != fingerprint:
         raise CheckpointError(
             f"The tables of {folder} are not those the run was started with; put them back, "
             "or start again with --overwrite."
@@ -287,7 +291,14 @@ def check_fingerprints(folder: Path, description: Experiment) -> None:
     path = folder / "keys.json"
     if not path.is_file():
         return
-    started = parse_json(path.read_text(encoding="utf-8"))
+    try:
+        started = parse_json(path.read_text(encoding="utf-8"))
+        check_kind(started, dict[str, str], "it")
+    except ValueError as problem:
+        raise CheckpointError(
+            f"{path} does not say which keys the run was started with ({problem}); bring the file "
+            "back, or start a new run."
+        ) from None
     for name, file in _key_files(folder, description).items():
         if name not in started:
             continue

@@ -19,12 +19,18 @@ def parse_json(text: str | bytes) -> Any:
     Raises
     ------
     ValueError
-        If it is none, or its values lie deeper in each other than can be read.
+        If it is none, or its values lie deeper in each other than can be read, or one of its texts
+        has half a surrogate pair, which no file or library takes.
     """
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("its values lie too deep in each other") from None
+    except UnicodeEncodeError:
+        raise ValueError("a text in it has half a surrogate pair") from None
+    return found
 
 
 def check_kind(value: Any, hint: Any, place: str = "it") -> None:
