@@ -125,6 +125,23 @@ def test_a_folder_that_is_itself_a_link_is_the_users_own(prepared, tmp_path):
     assert (folder / "report.html").is_file()
 
 
+def test_links_of_weights_and_biases_are_its_own(prepared, tmp_path):
+    folder, own = prepared
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "debug.log").symlink_to(own)
+    check_contained(folder)
+    assert given("report", folder) == 0
+    (folder / "model" / "wandb").mkdir()
+    (folder / "model" / "wandb" / "debug.log").symlink_to(own)  # not where it has its folder
+    with pytest.raises(CheckpointError, match="leads out"):
+        check_contained(folder)
+    shutil.rmtree(folder / "model" / "wandb")
+    shutil.rmtree(folder / "wandb")
+    (folder / "wandb").symlink_to(tmp_path)
+    with pytest.raises(CheckpointError, match="leads out"):
+        check_contained(folder)
+
+
 @pytest.mark.parametrize("name", ["round-²", "round-x", "round-1.tmp"])
 def test_checkpoints_of_other_names_are_none(prepared, capfd, name):
     folder, _ = prepared

@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from intarsia.errors import CheckpointError
+
+_FOREIGN: Final = "wandb"
 
 
 def check_contained(folder: Path) -> None:
     """Raise unless all in a folder is files, folders, and links to what is in it.
 
-    The folder itself may be a link, which the user gave. What goes meanwhile is left out.
+    The folder itself may be a link, which the user gave. What goes meanwhile is left out, and so is
+    what Weights & Biases has in a folder of its own: there are links to its logs, and no command
+    reads or writes there.
 
     Raises
     ------
@@ -26,6 +31,8 @@ def check_contained(folder: Path) -> None:
     own = folder.resolve()
     for place, folders, files in os.walk(own):
         folders.sort()
+        if Path(place) == own and _FOREIGN in folders and not (own / _FOREIGN).is_symlink():
+            folders.remove(_FOREIGN)
         for path in (Path(place, name) for name in sorted([*folders, *files])):
             try:
                 mode = path.lstat().st_mode
