@@ -590,7 +590,8 @@ REFUSED: dict[str, Case] = {
         path="bank\\u0000.csv",
     ),
     "the home of a user who is not there": Case(
-        "The path '~nobody-of-this-name/bank.csv' is none that a file can have (…); correct it.",
+        "Client 'bank' (~nobody-of-this-name/bank.csv): there is no such file; correct path (it "
+        "is relative to the experiment file).",
         path="~nobody-of-this-name/bank.csv",
     ),
     "half a gzip file": Case(

@@ -353,7 +353,7 @@ def test_compare_shows_figures_with_their_intervals(tmp_path, capfd):
     assert first["figures"]["accuracy"]["interval"] == pytest.approx([0.5, 1.0])
     assert first["figures"]["brier"]["interval"] is None
     assert "rmse" not in first["figures"]
-    assert second["figures"]["auc"]["value"] == {"mean": 0.6, "deviation": None}
+    assert second["figures"]["auc"]["value"] == {"mean": 0.6, "deviation": None, "runs": 1}
     assert "AUC" in err
     assert "RMSE" not in err
     assert "0.85 ± 0.07071" in err
