@@ -294,7 +294,7 @@ REFUSED: dict[str, Case] = {
     ),
     "ids in letters of another alphabet": Case(
         "Client 'shop' has 30 training samples, none of which has a label at any client; ids such "
-        "as 'A10' look like those of samples with a label, in letters of another alphabet at one "
+        "as 'A…' look like those of samples with a label, in letters of another alphabet at one "
         "of the clients: write them in one alphabet.",
         bank={"customer": lambda i, old: f"\u0410{old}"},
         shop={"customer": lambda i, old: f"A{old}"},
