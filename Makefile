@@ -2,6 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/setup.stamp
 QUICK := not slow and not gpu
+unexport PYTHONDONTWRITEBYTECODE
 
 FLOWER := .venv-flower
 RAY := .venv-ray
@@ -31,14 +32,15 @@ help:
 setup: $(STAMP)
 
 # What constraints.txt lists, hatchling for the build too, each file held against its checksum.
+# Python compiles what is imported, a third of it all, and keeps that for the next process.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python %d.%d is too old; 3.11 or newer is needed: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	@echo "Setting up .venv (once, a minute or two)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@grep '^torch==' constraints.txt > .venv/torch.txt
 	@grep -v '^torch==' constraints.txt > .venv/hashed.txt
-	@$(BIN)/python -m pip install -qq --no-deps --require-hashes -r .venv/hashed.txt
-	@$(BIN)/python -m pip install -qq --no-deps -r .venv/torch.txt
+	@$(BIN)/python -m pip install -qq --no-deps --no-compile --require-hashes -r .venv/hashed.txt
+	@$(BIN)/python -m pip install -qq --no-deps --no-compile -r .venv/torch.txt
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e '.[dev]'
 	@$(BIN)/python -m pip check > .venv/check.txt || { cat .venv/check.txt; exit 1; }
 	@touch $@

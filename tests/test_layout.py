@@ -158,6 +158,19 @@ def stray_test_folders(tests: Path, source: Path) -> list[str]:
     )
 
 
+def importers(library: str, source: Path) -> set[str]:
+    """Return the files that import a library, wherever in them."""
+    found = set()
+    for module in source.rglob("*.py"):
+        for node in ast.walk(syntax(module)):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            if any(name.split(".")[0] == library for name in names):
+                found.add(module.relative_to(source).as_posix())
+    return found
+
+
 def packages_without_docstring(source: Path) -> list[str]:
     return [
         folder.relative_to(source).as_posix()
@@ -230,6 +243,11 @@ def test_packages_name_modules_that_are_there():
 
 def test_public_names_stand_in_packages_alone():
     assert modules_with_public_lists(SOURCE) == []
+
+
+@pytest.mark.parametrize(("library", "module"), [("flwr", "flower"), ("ray", "ray")])
+def test_a_library_of_an_engine_is_imported_in_one_file_alone(library, module):
+    assert importers(library, SOURCE) == {f"engines/transports/{module}.py"}
 
 
 QUESTIONS = re.findall(
@@ -317,6 +335,13 @@ def test_a_string_that_names_a_module_beside_is_found_where_layers_keep_them_apa
 def test_a_name_that_leads_nowhere_is_found(tree, name):
     (tree / "top/run.py").write_text(f'"""See `{name}`."""\n')
     assert dangling_names(tree) == [("top/run.py", name)]
+
+
+def test_each_way_of_importing_a_library_is_found(tree):
+    (tree / "low/solver.py").write_text("def solve():\n    from flwr.app import Context\n")
+    (tree / "top/run.py").write_text("import ray.util, flwr\n")
+    assert importers("flwr", tree) == {"low/solver.py", "top/run.py"}
+    assert importers("ray", tree) == {"top/run.py"}
 
 
 def test_a_test_folder_without_a_package_is_found(tree):

@@ -22,7 +22,10 @@ def counts(rows, columns, seed=0):
     return BlockClasses(*names, held)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (4, 10), (12, 40), (40, 300)])
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(1, 2), (4, 10), (12, 40), (4, 300), pytest.param(40, 300, marks=pytest.mark.slow)],
+)
 def test_a_cell_is_black_where_nobody_holds_it(tmp_path, rows, columns):
     held = counts(rows, columns)
     image = np.asarray(Image.open(blocks_picture(held, tmp_path / "new" / "a.png")).convert("RGB"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -18,18 +17,6 @@ from intarsia.experiment import config as experiment
 TESTS = Path(__file__).parents[2] / "support"
 PROJECT = TESTS.parents[1]
 SOURCE = PROJECT / "src" / "intarsia"
-
-
-def test_flower_is_imported_in_one_file_alone() -> None:
-    found = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if isinstance(node, ast.Import):
-                names = [one.name for one in node.names]
-            if any(name.split(".")[0] == "flwr" for name in names):
-                found.add(path.relative_to(SOURCE).as_posix())
-    assert found == {"engines/transports/flower.py"}
 
 
 def test_the_example_over_flower_is_the_experiment_credit() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import sys
@@ -30,18 +29,6 @@ from tests.training.test_resume import lines_of
 PROJECT = Path(__file__).parents[3]
 SOURCE = PROJECT / "src" / "intarsia"
 PATH = (SOURCE.parent, PROJECT, PROJECT / "tests" / "support")  # what nodes import
-
-
-def test_ray_is_imported_in_one_file_alone() -> None:
-    found = set()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if isinstance(node, ast.Import):
-                names = [one.name for one in node.names]
-            if any(name.split(".")[0] == "ray" for name in names):
-                found.add(path.relative_to(SOURCE).as_posix())
-    assert found == {"engines/transports/ray.py"}
 
 
 @pytest.fixture(scope="module")
