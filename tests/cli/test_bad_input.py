@@ -156,6 +156,9 @@ READ: dict[str, Case] = {
     "true and false in several spellings": Case(
         bank={"member": lambda i, old: (("FALSE", "true"), ("False", "TRUE"))[i % 2][int(old)]}
     ),
+    "true and false among 1 and 0": Case(
+        bank={"member": lambda i, old: (("False", "true"), ("0", "1"))[i % 2][int(old)]}
+    ),
     "the sign of minus in mathematics": Case(
         bank={"debt": lambda i, old: old.replace("-", "\u2212")}
     ),

@@ -161,6 +161,15 @@ def test_ids_of_other_names_are_found_by_their_values(tmp_path, monkeypatch):
     assert client(found, 1) == {"id": "CustomerID", "exclude": ["defaulted"]}
 
 
+def test_ids_of_names_that_say_nothing_match_without_their_zeros(tmp_path, monkeypatch):
+    numbers = [7 * one + 101_736 for one in range(120)]
+    own = {"Kundennummer": numbers[:80], "income": INCOME[:80], "default": DEFAULT[:80]}
+    other = {"who": [f"{one:08}" for one in numbers[20:]], "basket": BASKET[20:]}
+    found = proposed(tmp_path, monkeypatch, own, other)
+    assert found["alignment"] == {"normalise": ["zeros"]}
+    assert [client(found, at)["id"] for at in (0, 1)] == ["Kundennummer", "who"]
+
+
 def test_three_tables_have_one_id_and_their_labels(tmp_path, monkeypatch):
     own = {"id": range(60), "age": AGE[:60], "y": DEFAULT[:60]}
     other = {
@@ -752,6 +761,21 @@ def test_numbers_with_a_sign_beside_them_are_named_with_what_to_do(tmp_path, mon
     assert "such as" not in text.partition("exclude")[2]
     assert "has dates" in whole
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_limits_and_times_of_day_are_named_with_what_to_do(tmp_path, monkeypatch, capfd):
+    own = bank(
+        lab=["<5" if one % 9 == 2 else "> 100" if one % 9 == 3 else 5 + one for one in BANK],
+        call=[f"{one % 24}:{one * 7 % 60:02}" for one in BANK],
+    )
+    found = proposed(tmp_path, monkeypatch, own, shop())
+    assert set(client(found, 0)["exclude"]) == {"lab", "call"}
+    text, err = (tmp_path / "mine.toml").read_text(), " ".join(said(capfd)[1].split())
+    assert "has limits beside numbers: '<5' in row 3; to learn from it, write a number" in err
+    assert "has times of day (such as '0:00'); to learn from it, write minutes since" in err
+    whole = " ".join(text.replace("#", " ").split())
+    assert "has limits beside numbers: ... in row 3; to learn" in whole
+    assert "has times of day; to learn from it, write minutes since midnight, and take" in whole
 
 
 def test_the_file_has_no_words_of_cells_that_the_terminal_tells(tmp_path, monkeypatch, capfd):

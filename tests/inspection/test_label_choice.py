@@ -104,6 +104,24 @@ def test_the_reason_of_a_label_names_what_may_be_it_too(tmp_path):
     assert found.reasons["label"] == "by its name; 'diagnosis', 'smoker' may be it too"
 
 
+def test_what_is_the_same_in_all_rows_of_a_table_is_no_label(tmp_path):
+    one = {"id": np.arange(60), "x": OTHER, "land": np.array(["DE"] * 60)}
+    two = {"id": np.arange(60), "smoker": drawn("n", "y"), "vip": drawn("n", "y")}
+    paths = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    written(paths[0], one)
+    written(paths[1], {**two, "land": np.array(["DE", "AT"] * 30)})
+    with pytest.raises(ExperimentError, match="those of two values: 'smoker', 'vip'"):
+        propose(paths)
+
+
+def test_where_no_name_tells_the_label_columns_of_all_tables_may_be_it(tmp_path):
+    one = {"id": np.arange(60), "smoker": drawn("n", "y"), "x": OTHER}
+    two = {"id": np.arange(60), "size": AMOUNT, "bought": drawn("n", "y")}
+    tables = [written(tmp_path / f"{at}.csv", own) for at, own in enumerate((one, two))]
+    found = propose(tables).tables[1]
+    assert found.reasons["label"] == "the last column, of two values; 'smoker' may be it too"
+
+
 def test_the_only_column_with_classes_that_all_tables_have_is_the_label(tmp_path):
     one = {"id": range(100, 160), "shape": drawn("a", "b", "c"), "sex": drawn("f", "m"), "x": OTHER}
     two = {"id": range(500, 560), "shape": drawn("a", "c"), "sex": drawn("f", "m"), "x": AMOUNT}

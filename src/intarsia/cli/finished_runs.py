@@ -152,7 +152,7 @@ def report(
 @app.command()
 def predict(
     folder: Folder,
-    tables: Annotated[list[str], typer.Argument(metavar="TABLE")],
+    tables: Annotated[list[str], typer.Argument(metavar="TABLE...")],
     out: Output = None,
     id: IdColumn = None,
     client: Annotated[

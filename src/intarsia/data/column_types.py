@@ -400,6 +400,9 @@ def features_of(
 
 
 _MOST_TOLD = 12  # columns of which an error says what is wrong
+_TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
+_LIMIT = re.compile(r"\s*([<>≤≥]=?)\s*(.+)")  # as "<5", of a laboratory
+_TIME_OF_DAY = re.compile(r"([01]?\d|2[0-4]):[0-5]\d(:[0-5]\d)?")
 
 
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
@@ -423,8 +426,8 @@ def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array
         return values + 0.0 if own.kind == "text" else values  # "-0" is 0
     codes, texts = own.texts
     given = [text for text in texts if text is not None]
-    if all(text.lower() in ("true", "false") for text in given):
-        lookup = [np.nan if t is None else float(t.lower() == "true") for t in texts]
+    if all(text.lower() in _TRUTHS for text in given):
+        lookup = [np.nan if t is None else _TRUTHS[t.lower()] for t in texts]
         return np.array([*lookup, np.nan])[codes]
     if source.dates is not None and _are_dates(given):
         return _days(own)
@@ -565,13 +568,18 @@ def _check_category(own: _Column, given: list[str]) -> None:
         rare, usual = words, figures
         if sum(often[one] for one in figures) < sum(often[one] for one in words):
             rare, usual = figures, words
+        where = f"{rare[0]!r} in row {own.row(rare[0])}"
+        limits = [_LIMIT.fullmatch(one) for one in words]
+        if all(one is not None and own.number(one[2]) is not None for one in limits):
+            advice = "write a number for what lies beyond a limit, such as the limit itself"
+            reason = _Reason("have limits beside numbers", advice, advice, advice)
+            raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
         reason = _Reason(
             "mix numbers and text",
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
             "correct these values, add them to missing, or list the columns in categorical",
             f"correct it, or let it count as missing: --missing {rare[0]!r}",
         )
-        where = f"{rare[0]!r} in row {own.row(rare[0])}"
         said = f"mixes numbers and text: {where} beside values such as {usual[0]!r}"
         raise _UnfitError(own, said, reason, f" ({where})")
     _check_public(own, given)
@@ -582,6 +590,15 @@ def _check_public(own: _Column, given: list[str]) -> None:
     problem = _telling(own, given)
     if problem == _DATES:
         raise _unfit_dates(own)
+    if problem and all(_TIME_OF_DAY.fullmatch(one) for one in given):
+        plain = "write minutes since midnight"
+        reason = _Reason(
+            "have times of day",
+            f"{plain}, or list it in exclude",
+            f"{plain}, or list them in exclude",
+            f"{plain}, or leave it out of the table",
+        )
+        raise _UnfitError(own, f"has times of day (such as {given[0]!r})", reason)
     if problem:
         advice = "list {0} in exclude, or in categorical if {1} texts say nothing of single rows"
         reason = _Reason(

@@ -102,7 +102,8 @@ def _likeness(first: Column, second: Column) -> float:
     named = same or (is_id(first.name) and is_id(second.name))
     most = min(first.rows, second.rows)
     shared = len(first.values_there & second.values_there)
-    if named and 2 * shared < most:
+    written = any(own.coded or own.figures is None for own in (first, second))  # as a rule changes
+    if 2 * shared < most and (named or written):
         shared = max(_shared([first, second], rules) for rules in _RULES)
     share = shared / most
     if not shared or (not named and (share < 0.2 or shared < 10)):

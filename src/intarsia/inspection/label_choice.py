@@ -34,6 +34,7 @@ _TRUTHS = {
 _MOST_CLASSES = 10  # of text, of a label that only its name tells from a feature
 _MOST_TOLD = 4  # columns that may be the label too
 _DOUBTFUL = 2
+_BY_NAME = "by its name"
 
 
 def labelled(one: TableProposal) -> bool:
@@ -58,7 +59,9 @@ def with_labels(
         one = one.with_keys({}, label=own[0])
         for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
             one = one.without(name, f"may be a label too: --label {name} takes it instead")
-        others = [] if wanted else _alternatives(one)
+        # where a name tells it, what other tables have beside it needs no word
+        asked = [] if wanted else [one] if why == _BY_NAME else [one, *tables]
+        others = list(dict.fromkeys(name for each in asked for name in _alternatives(each, names)))
         more = f"; {listed(others, _MOST_TOLD)} may be it too" if others else ""
         found.append(one.with_keys({"label": why + more}))
     return _without_other_labels(_with_one_spelling(found), matched)
@@ -118,6 +121,8 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
     last: dict[str, None] = {}
     weak: list[str] = []
     alike: list[tuple[str, str]] = []
+    # what is the same in all rows of a table says which table it is
+    constant = {name for one in tables for name, own in one.columns.items() if len(own.texts) == 1}
     for one in tables:
         own = [
             column
@@ -131,17 +136,17 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
         ]
         for place, column in enumerate(own):
             kind = ("two", "few", "numbers").index(column.kinds)
-            twos += [column.name] * (kind == 0)
+            twos += [column.name] * (kind == 0 and column.name not in constant)
             rank = _label_rank(column)
             if rank is not None and kind == 2 and words(column.name) == ["y"]:
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
                 ranked.append((_doubt(column), rank, kind, -place, column.name))
-        if own and own[-1].kinds == "two" and own[-1].name == list(one.columns)[-1]:
-            last[own[-1].name] = None
+        ends = [column for column in own[-1:] if column.name == list(one.columns)[-1]]
+        last |= {end.name: None for end in ends if end.kinds == "two" and end.name not in constant}
     best = min(ranked, default=None)
     if best is not None and best[0] < _DOUBTFUL:
-        return [best[-1]], "by its name"
+        return [best[-1]], _BY_NAME
     if any(not one.columns for one in tables):  # files with labels of their own
         return [], ""
     if alike and best is None:
@@ -156,9 +161,9 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
     if len(last) == 1 and not is_trait(*last):
         return list(last), "the last column, of two values"
     if best is not None:
-        return [best[-1]], "by its name"
+        return [best[-1]], _BY_NAME
     if weak:
-        return [weak[0]], "by its name"
+        return [weak[0]], _BY_NAME
     shared = _common_to_all(tables)
     if len(shared) == 1:
         return shared, "the only column with classes that all tables have"
@@ -212,9 +217,10 @@ def _other_labels(one: TableProposal) -> Iterator[str]:
             yield own.name
 
 
-def _alternatives(one: TableProposal) -> list[str]:
-    """Return the columns beside the label that may be it: named like one, or of two values."""
-    others = [own for own in one.columns.values() if own.kinds and own.name != one.source.label]
+def _alternatives(one: TableProposal, labels: Sequence[str]) -> list[str]:
+    """Return the columns beside the labels that may be it: named like one, or of two values."""
+    taken = (*labels, one.source.label)
+    others = [own for own in one.columns.values() if own.kinds and own.name not in taken]
     others = [own for own in others if own.name != one.source.id and not is_trait(own.name)]
     named = [own.name for own in others if _label_rank(own) is not None]
     return list(dict.fromkeys((*named, *(own.name for own in others if own.kinds == "two"))))

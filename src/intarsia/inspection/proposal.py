@@ -403,7 +403,12 @@ def _unfit(own: Column, source: Source) -> str:
     return said
 
 
-_AS_NUMBERS = ("has numbers with", "has dates")  # how a reason begins of what could be a number
+_AS_NUMBERS = (
+    "has numbers with",
+    "has dates",
+    "has times of day",
+    "has limits",
+)  # how a reason begins of what could be a number
 
 
 def _said(problem: TableError, name: str) -> str:
@@ -412,8 +417,9 @@ def _said(problem: TableError, name: str) -> str:
     if said == "has dates or times":
         advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
         said += f"; to learn from it, {advice}, and take it out of exclude"
-    if said.startswith("has numbers with"):  # a sign, or another mark than the table's
-        said += f"; to learn from it, {problem.without_settings}, and take it out of exclude"
+    if said.startswith(("has numbers with", "has limits", "has times of day")):
+        advice = problem.without_settings.removesuffix(", or leave it out of the table")
+        said += f"; to learn from it, {advice}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
     return said
