@@ -162,12 +162,25 @@ def test_ids_of_other_names_are_found_by_their_values(tmp_path, monkeypatch):
 
 
 def test_ids_of_names_that_say_nothing_match_without_their_zeros(tmp_path, monkeypatch):
-    numbers = [7 * one + 101_736 for one in range(120)]
+    numbers = [one + 101_736 for one in range(120)]
     own = {"Kundennummer": numbers[:80], "income": INCOME[:80], "default": DEFAULT[:80]}
     other = {"who": [f"{one:08}" for one in numbers[20:]], "basket": BASKET[20:]}
     found = proposed(tmp_path, monkeypatch, own, other)
     assert found["alignment"] == {"normalise": ["zeros"]}
     assert [client(found, at)["id"] for at in (0, 1)] == ["Kundennummer", "who"]
+
+
+@pytest.mark.parametrize("start", [0, 1, 7])
+def test_rows_that_each_table_numbers_are_no_ids(start, tmp_path, monkeypatch, capfd):
+    lines = range(max(start, 1), max(start, 1) + 80)
+    own = {"line": lines, "income": INCOME[:80], "default": DEFAULT[:80]}
+    other = {"counted": range(start, start + 100), "basket": BASKET[20:], "default": DEFAULT[20:]}
+    write(tmp_path, "a.csv", own)
+    write(tmp_path, "b.csv", other)
+    monkeypatch.chdir(tmp_path)
+    main(["init", "a.csv", "b.csv"])
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    assert "id" not in client(found, 1)
 
 
 def test_three_tables_have_one_id_and_their_labels(tmp_path, monkeypatch):

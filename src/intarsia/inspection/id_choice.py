@@ -108,9 +108,17 @@ def _likeness(first: Column, second: Column) -> float:
     share = shared / most
     if not shared or (not named and (share < 0.2 or shared < 10)):
         return 0.0
-    if not named and first.numbered and second.numbered:  # the rows' numbers, by chance
+    if not named and _count_rows(first, second):
         return 0.0
     return share + same + (is_id(first.name) and is_id(second.name))
+
+
+def _count_rows(first: Column, second: Column) -> bool:
+    """Return whether two columns may number the rows of each table, the same ones by chance."""
+    if not (first.numbered and second.numbered):
+        return False
+    starts = [min(own.figures or (0.0,)) for own in (first, second)]
+    return max(starts) <= 1 or starts[0] == starts[1]
 
 
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
