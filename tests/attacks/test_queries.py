@@ -123,12 +123,34 @@ def test_a_name_that_says_more_of_an_sqlite_file_is_a_name(tmp_path):
     assert (names, columns) == (["a"], [[1]])
 
 
-@pytest.mark.parametrize("url", ["mysql://me:$WORD@host/bank", "oracle://h/x", "mssql+odbc://h/x"])
+@pytest.mark.parametrize(
+    "url", ["mysql://me:$PASSWORD@host/bank", "oracle://h/x", "mssql+odbc://h/x"]
+)
 def test_databases_whose_queries_cannot_be_held_to_reading_are_refused(url, monkeypatch):
-    monkeypatch.setenv("WORD", "hidden")
+    monkeypatch.setenv("PASSWORD", "hidden")
     with pytest.raises(TableError, match=r"of the kind '\w+'.*Parquet or CSV") as refused:
         read(Source(name="bank", url=url, query="select 1"))
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", [
+    "postgresql://me:$API_TOKEN@127.0.0.1:1/x?sslmode=disable", "postgresql://$HOME@127.0.0.1:1/x",
+    "postgresql://me@127.0.0.1:1/${AWS_SECRET_ACCESS_KEY}", "postgresql://me@$PASSWORDS_KEY:1/x",
+])  # fmt: skip
+def test_a_file_of_somebody_else_sends_no_variable_but_a_database_s(url, monkeypatch, tmp_path):
+    for name in ("API_TOKEN", "AWS_SECRET_ACCESS_KEY", "PASSWORDS_KEY"):
+        monkeypatch.setenv(name, "s3cret")
+    with pytest.raises(TableError, match=r"sends the environment variable \w+ to a server") as no:
+        read(Source(name="bank", url=url, query="select 1"))
+    assert "s3cret" not in str(no.value)
+
+
+@pytest.mark.parametrize("name", ["BANK_PASSWORD", "PGUSER", "USER", "db_password_2", "INTARSIA_X"])
+def test_variables_of_a_database_s_settings_are_sent(name, monkeypatch):
+    monkeypatch.setenv(name, "reader")
+    with pytest.raises(TableError) as told:
+        read(Source(name="bank", url=f"mysql://me:${name}@host/bank", query="select 1"))
+    assert "of the kind 'mysql', of which no query can be held to reading" in str(told.value)
 
 
 @pytest.mark.parametrize("url", [

@@ -144,8 +144,8 @@ def test_a_query_that_fails_or_writes_is_refused(server: Server, query: str, tol
     ("change", "told"),
     [
         ({"login": "reader"}, "no password was found"),
-        ({"login": "reader:$WRONG"}, "user name or password is wrong"),
-        ({"login": "nobody:$WRONG"}, "user name or password is wrong"),
+        ({"login": "reader:$WRONG_PASSWORD"}, "user name or password is wrong"),
+        ({"login": "nobody:$WRONG_PASSWORD"}, "user name or password is wrong"),
         ({"host": "nowhere.invalid"}, "host is unknown"),
         ({"host": "127.0.0.1"}, "certificate for another name"),
         ({"sslrootcert": "/nowhere/authority.pem"}, "vouches for the server is missing"),
@@ -157,7 +157,7 @@ def test_a_query_that_fails_or_writes_is_refused(server: Server, query: str, tol
 def test_a_connection_that_cannot_be_made_says_why(
     server: Server, change: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WRONG", "wr0ng")
+    monkeypatch.setenv("WRONG_PASSWORD", "wr0ng")
     (server.folder / "stranger.pem").chmod(0o644)
     change = {key: value.format(folder=server.folder) for key, value in change.items()}
     if change.get("host") == "closed":

@@ -248,11 +248,15 @@ def test_what_cannot_be_reported_is_one_sentence(folder, tmp_path, capfd):
     damaged = tmp_path / "damaged"
     shutil.copytree(folder, damaged)
     (damaged / "holdings.json").write_text('{"clients": ["bank"], "samples": [[[3], 1, []]]}')
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    (other / "model" / "linear.json").write_text('{"classes": true}')
     cases = {
         "holds an unfinished run; finish it first": [OLDER / "hyfdca-stopped"],
         "is not a folder": [tmp_path / "nowhere"],
         "holds no result.json": [tmp_path / "empty"],
         "does not say who holds what": [damaged],
+        "is no model (classes is True, not a list)": [other],
         "does not end in .html": [folder, "--out", folder / "result.json"],
         "is a folder; name a file": [folder, "--out", tmp_path],
         "which is no folder; make it first": [folder, "--out", tmp_path / "a" / "b.html"],

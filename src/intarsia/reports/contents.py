@@ -160,7 +160,13 @@ def _model(folder: Path) -> Mapping[str, Any]:
                 raise CheckpointError(
                     f"{path} is no model ({problem}); run the experiment again with --overwrite."
                 ) from None
-            return found if isinstance(found, dict) else {}
+            known = found.get("classes") if isinstance(found, dict) else found
+            if not isinstance(found, dict) or not isinstance(known or [], list):
+                raise CheckpointError(
+                    f"{path} is no model (classes is {known!r:.40}, not a list); run the "
+                    "experiment again with --overwrite."
+                )
+            return found
     return {}
 
 

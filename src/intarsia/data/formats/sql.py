@@ -9,6 +9,8 @@ in a read-only transaction, so that a function that it calls cannot write either
 are refused: nothing here could hold their queries to reading.
 
 A password comes from an environment variable or a password file, never from the experiment file.
+Who wrote that file also wrote where the password goes. So only variables whose names are those of
+databases' settings go to a server, and no key of another service.
 """
 
 from __future__ import annotations
@@ -160,6 +162,12 @@ def _sentence(error: BaseException, source: Source) -> TableError:
 
 
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|(\w+))", re.ASCII)
+# names of variables that a server is sent: of libpq, or with a word of a database's settings
+_OF_DATABASES = re.compile(
+    r"(PG|INTARSIA_)\w+|(\w+_)?(PASSWORD|PASSWD|PASS|PWD|PW|USER|USERNAME|LOGIN|HOST|PORT|DB|DBNAME"
+    r"|DATABASE)(_\w+)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def absolute_url(source: Source, folder: Path) -> str | None:
@@ -193,8 +201,11 @@ def _in_a_file(url: URL) -> bool:
 
 def _unset(url: str) -> list[str]:
     """Return the names of the variables in a url that the environment lacks."""
-    named = [one or other for one, other in _VARIABLE.findall(url)]
-    return [name for name in named if name not in os.environ]
+    return [name for name in _named(url) if name not in os.environ]
+
+
+def _named(url: str) -> list[str]:
+    return [one or other for one, other in _VARIABLE.findall(url)]
 
 
 def _database_url(source: Source) -> URL:
@@ -216,6 +227,13 @@ def _database_url(source: Source) -> URL:
             '"postgresql://reader@host/bank"',
         ) from None  # the library's words may repeat a password
     _check_no_password(written, url, source)
+    other = [name for name in _named(written) if not _OF_DATABASES.fullmatch(name)]
+    if other and "://" in written and not _in_a_file(url):
+        raise source.error(
+            f"url sends the environment variable {other[0]} to a server, and its name is none of a "
+            "database's settings",
+            "name it such as BANK_PASSWORD or BANK_USER if it is one",
+        )
     return url
 
 
