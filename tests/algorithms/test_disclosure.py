@@ -20,6 +20,7 @@ from intarsia.results import audit
 from intarsia.testing import rules
 from intarsia.testing.rules import NOISE
 from intarsia.testing.toy_federations import CLASSES, NUMBERS, ToyFederation, rows_apart
+from intarsia.testing.trials import Trial
 from intarsia.training.registry import BASELINES, algorithm_named, algorithm_names
 
 
@@ -156,7 +157,7 @@ def trials(name, noise):
     for run in (one for one in runs if one.noise is noise):
         blocks, labels = make(run.kind)
         toy = ToyFederation(run.kind, blocks, labels, run.rounds, run.away)
-        yield rules.Trial(used, used.hyperparameters(**run.options), toy)
+        yield Trial(used, used.hyperparameters(**run.options), toy)
 
 
 @cache

@@ -15,7 +15,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.sealed import SealedTotal
 from intarsia.errors import SealedError
-from intarsia.testing import rules
+from intarsia.testing import rules, trials
 from intarsia.testing.toy_federations import CLASSES, ToyFederation
 from intarsia.testing.watched_clients import Between
 from intarsia.training.registry import ALGORITHMS
@@ -89,7 +89,7 @@ def trial(name, options, kind):
     blocks, labels = federation(algorithm, kind)
     made = algorithm.hyperparameters(**dict(options))
     toy = ToyFederation(kind, blocks, labels, ROUNDS, away=(2, 3))
-    return rules.Trial(algorithm, made, toy)
+    return trials.Trial(algorithm, made, toy)
 
 
 def test_every_algorithm_has_its_name():

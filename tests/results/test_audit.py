@@ -22,8 +22,8 @@ from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 from intarsia.results import audit
-from intarsia.testing import rules
 from intarsia.testing.toy_federations import CLASSES, ToyFederation, rows_apart
+from intarsia.testing.trials import Trial
 from intarsia.training.registry import algorithm_named
 from intarsia.training.run import resume, run
 from plain_words import check_kinds, check_plain, listed
@@ -587,7 +587,7 @@ def test_a_model_that_the_server_writes_in_the_clear_is_told_in_words():
             small, blocks = {}, dict(list(blocks.items())[:2])
         algorithm = algorithm_named(name)
         options = algorithm.hyperparameters(**small, **more)
-        trial = rules.Trial(algorithm, options, ToyFederation("", blocks, CLASSES, 4, ()))
+        trial = Trial(algorithm, options, ToyFederation("", blocks, CLASSES, 4, ()))
         found = audit._audit("masked", trial.plain.engine.books.crossings.summary())
         assert (f"among them {audit.MODEL} (" in audit.sentences(found)[2]) == read
         told = {one.what for one in found.lines if one.contents == audit.MODEL}

@@ -20,7 +20,7 @@ import own_algorithm
 from intarsia import core as fl
 from intarsia.errors import AlgorithmError, ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import load
-from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules
+from intarsia.testing import ToyFederation, check_algorithm, find_faults, rules, trials
 from intarsia.testing.toy_federations import (
     BINARY,
     NUMBERS,
@@ -715,8 +715,8 @@ def test_a_process_ends_whose_round_swallows_the_limit(monkeypatch, capfd):
         raise ValueError("the end")  # before there are forks
 
     monkeypatch.setattr(rules, "SECONDS", 0.5)
-    monkeypatch.setattr(rules, "AGAIN", 0.05)
-    monkeypatch.setattr(rules.os, "_exit", ended.append)
+    monkeypatch.setattr(trials, "AGAIN", 0.05)
+    monkeypatch.setattr(trials.os, "_exit", ended.append)
     find_faults(replace(ridge.RIDGE, round=round), TOY, **OPTIONS)
     assert ended[0] == 1
     assert "takes more than 0.5 seconds, and goes on after EndlessError" in capfd.readouterr().err
@@ -821,7 +821,7 @@ def test_a_sealed_total_that_is_read_ends_a_run_with_the_line_that_reads_it(monk
     description = replace(
         load(path), own_algorithm=total_that_is_read_sealed(monkeypatch), algorithm="x"
     )
-    trial = rules.Trial(description.own_algorithm, ridge.Ridge(**OPTIONS), TOY)
+    trial = trials.Trial(description.own_algorithm, ridge.Ridge(**OPTIONS), TOY)
     said = r"^\w+\.py:\d+, in \w+: SealedError: .*; mend"
     with pytest.raises(AlgorithmError, match=said), errors_placed(description):
         _ = trial.plain

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -386,6 +390,61 @@ def test_without_optuna_the_remedy_is_said(folder, tmp_path, monkeypatch):
     with pytest.raises(ExperimentError, match=r'run pip install "intarsia\[tune\]"'):
         tune(folder / "two.toml", out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            "update trial_params set param_name = 'privacy.mode', param_value = 0, "
+            """distribution_json = '{"name": "CategoricalDistribution", "attributes": """
+            """{"choices": ["plain"]}}' where trial_id = 2""",
+            "trial 2 has privacy.mode = 'plain', which is not in [tune.ranges]",
+        ),
+        ("update trial_params set param_value = -5 where trial_id = 3", "which is not in"),
+        ("delete from trial_params where trial_id = 3", "has no algorithm.regularisation"),
+        ("update trial_values set value_type = 'INF_POS', value = null", "has no finite scores"),
+        ("update trial_values set value = 'abc'", "is damaged"),
+        ("update trials set state = 'EVIL'", "is damaged"),
+        ("update trial_user_attributes set value_json = '5' where key = 'folds'", "is damaged"),
+        ('update trial_params set distribution_json = \'{"name": "os.system"}\'', "is damaged"),
+        ("update alembic_version set version_num = 'v9.9'", "is damaged"),
+        (
+            f"update study_user_attributes set value_json = '{'[' * 100_000}' where key = 'of'",
+            "is damaged",
+        ),
+        (
+            "create trigger t after insert on trials begin delete from trials; end",
+            "it holds 't', which a search does not make",
+        ),
+        (
+            "alter table trials rename to old; create view trials as with recursive n(a) as "
+            "(select 1 union all select a + 1 from n) select a as trial_id from n",
+            "it holds 'trials', which a search does not make",
+        ),
+    ],
+)
+def test_trials_that_no_search_wrote_are_refused(folder, whole, tmp_path, change, sentence):
+    """A folder of somebody else could else say what best.toml has, such as sums in the clear."""
+    copy = tmp_path / "copy"
+    shutil.copytree(whole.folder, copy)
+    with closing(sqlite3.connect(copy / "study.db")) as database:
+        database.executescript(change)
+        database.commit()
+    before = (copy / "best.toml").read_bytes()
+    with pytest.raises(CheckpointError, match=re.escape(sentence)) as told:
+        tune(folder / "two.toml", out=copy, trials=5)
+    assert "put back a copy, or begin the search anew with --overwrite" in str(told.value)
+    assert (copy / "best.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["why?mode=memory&uri=true", "br{x}$HOME", "p%2e%2e#a"])
+def test_the_folder_of_a_search_has_any_name(folder, tmp_path, name):
+    found = tune(folder / "two.toml", out=tmp_path / name, trials=1)
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "study.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / name / "study.db").stat().st_size > 0
+    assert tune(folder / "two.toml", out=tmp_path / name, trials=1).trials == found.trials
 
 
 def test_a_folder_of_a_run_is_left_alone(folder, whole, tmp_path):

@@ -75,6 +75,15 @@ class Range:
         """Return the outermost values, or all choices."""
         return self.choices or (self.low, self.high)
 
+    def holds(self, value: object) -> bool:
+        """Return whether a value is one of these."""
+        truth = isinstance(value, bool)
+        if self.choices:
+            return any(value == one and truth == isinstance(one, bool) for one in self.choices)
+        if truth or not isinstance(value, int if self.whole else (int, float)):
+            return False
+        return bool(self.low <= value <= self.high)  # type: ignore[operator]
+
     def steps(self, count: int) -> tuple[float, ...]:
         """Return so many numbers in even steps, from the largest; whole ones once each."""
         if self.low is None or self.high is None:

@@ -2,8 +2,9 @@
 
 `check_algorithm(MINE, regularisation=0.1)` trains it on small federations, in this process and
 over sites with masks, and raises an error with all that it found. Read `rules` first: what every
-algorithm keeps. `toy_federations` makes the clients, `watched_clients` stands between the server
-and them, and `toy_sites` has sites in this process.
+algorithm keeps. `trials` trains it for them, and `told_values` finds values of tables in what the
+server reads. `toy_federations` makes the clients, `watched_clients` stands between the server and
+them, and `toy_sites` has sites in this process.
 """
 
 from typing import TYPE_CHECKING

@@ -10,30 +10,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import os
 import re
-import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
-from intarsia.core.block import Array, Block, ClientId
+from intarsia.core.algorithm import Algorithm
+from intarsia.core.block import Array, ClientId
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.disclosure import Release, Sends, contents
-from intarsia.core.schema import Schema
 from intarsia.core.settings import check_ranges, hyperparameters
 from intarsia.engines import codec
-from intarsia.engines.communication_log import RECORDS
-from intarsia.engines.release_ledger import ReleaseLedger
-from intarsia.engines.simulation import Simulation
 from intarsia.errors import (
     AlgorithmError,
     ExperimentError,
@@ -47,17 +40,14 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols.evaluation import grade_scores, grading_loss
 from intarsia.results import audit
-from intarsia.testing import toy_sites
+from intarsia.testing.told_values import tells_values, values_of
 from intarsia.testing.toy_federations import (
     ToyFederation,
-    initialise,
-    secrets_of,
     small_federations,
     with_other_values,
 )
+from intarsia.testing.trials import SEED, Trained, Trial, within
 from intarsia.testing.watched_clients import (
-    Between,
-    EndlessError,
     Listening,
     Replayed,
     Together,
@@ -76,12 +66,7 @@ from intarsia.training.registry import (
 
 NOISE: Final = Release(deviation=1e-3, clip=1.0, releases=9)  # of an algorithm's private form
 SECONDS: Final = 60.0  # in which a training ends
-AGAIN: Final = 1.0  # seconds after which what did not end is told again
-_RAISED: Final = 10  # times that it is told
 NEAR: Final = 1e-3  # how far two trainings may be apart that differ in rounding
-_SEED: Final = 0
-_DECIMALS: Final = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
-_TEXT: Final = 100_000  # bytes of a field that are read as text
 _GROWTH: Final = 10.0  # mean loss over that of a model that says 0, where training diverges
 
 
@@ -267,188 +252,6 @@ def _threads_heard(algorithm: Algorithm) -> Iterator[list[Finding]]:
         yield found
     finally:
         threading.excepthook = before
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Raise EndlessError where what is done takes longer; only in a process's main thread.
-
-    It is raised again where it is swallowed, `_RAISED` times; then the process ends with status 1.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    raised = 0
-
-    def over(*_: object) -> None:
-        nonlocal raised
-        raised += 1
-        said = f"takes more than {seconds:g} seconds"
-        if raised > _RAISED:  # nothing else ends it
-            told = f"What is checked {said}, and goes on after EndlessError; the process ends.\n"
-            os.write(2, told.encode())
-            os._exit(1)
-        raise EndlessError(said)
-
-    before = signal.signal(signal.SIGALRM, over)
-    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, left, every)
-        signal.signal(signal.SIGALRM, before)
-
-
-# -- a training
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a training came to."""
-
-    conclusion: FinalResult
-    infos: tuple[RoundMetrics, ...]
-    engine: Simulation
-    clients: Between
-
-    def bits(self) -> dict[str, bytes]:
-        """Return all of it as bytes, by what it is."""
-        states = {f"the state of {n}": one for n, one in self.engine.get_states().items()}
-        found = {"the result": self.conclusion, "the metrics of rounds": self.infos, **states}
-        found["the traffic"] = dataclasses.asdict(self.engine.books.traffic)
-        return {name: codec.encode(one) for name, one in found.items()}
-
-
-class Trial:
-    """An algorithm on a federation.
-
-    Parameters
-    ----------
-    options
-        Its hyperparameters.
-    """
-
-    def __init__(self, algorithm: Algorithm, options: Any, federation: ToyFederation) -> None:
-        self.algorithm, self.options, self.federation = algorithm, options, federation
-        self.schema = Schema.of(federation.blocks, federation.labels)
-
-    @cached_property
-    def plain(self) -> Trained:
-        """Return the training with clients that listen alone, done once."""
-        return self.trained(Listening)
-
-    def engine(
-        self,
-        blocks: Mapping[ClientId, Block] | None = None,
-        ledger: ReleaseLedger | None = None,
-        workers: int = 1,
-    ) -> Simulation:
-        """Return the clients, who have the same secrets each time."""
-        own = self.federation.blocks if blocks is None else blocks
-        schema = self.schema if blocks is None else Schema.of(own, self.federation.labels)
-        given: Any = {"secrets": secrets_of(own), "ledger": ledger, "workers": workers}
-        return Simulation({"train": (schema, own)}, _SEED, **given)
-
-    def present(self, number: int) -> Sequence[ClientId] | None:
-        """Return who is there in a round; None: all."""
-        return self.schema.clients[1:] if number in self.federation.away else None
-
-    def trained(
-        self,
-        through: Callable[[Simulation], Between] = Between,
-        *,
-        blocks: Mapping[ClientId, Block] | None = None,
-        cut: int = 0,
-        workers: int = 1,
-    ) -> Trained:
-        """Train; `cut` writes everything to bytes after that round, and another engine goes on."""
-        stages = self.stages(through, blocks=blocks, cut=cut, workers=workers)
-        while True:
-            try:
-                next(stages)
-            except StopIteration as end:
-                trained: Trained = end.value
-                return trained
-
-    def stages(
-        self,
-        through: Callable[[Simulation], Between] = Between,
-        *,
-        blocks: Mapping[ClientId, Block] | None = None,
-        cut: int = 0,
-        workers: int = 1,
-    ) -> Generator[None, None, Trained]:
-        """Train as `trained`, and wait after the set-up and after each round."""
-        algorithm, ledger = self.algorithm, ReleaseLedger()
-        engine = self.engine(blocks, ledger, workers)
-        clients = through(engine)
-        server = initialise(algorithm, self.options, engine, clients)
-        yield
-        infos: list[RoundMetrics] = []
-        number = 0
-        for number in range(1, self.federation.rounds + 1):
-            engine.begin_round(number, self.present(number))
-            clients.begin_round()
-            server, info = algorithm.round(server, clients, engine.key())
-            infos.append(info)
-            if info.finished:
-                break
-            if number == cut:
-                written = codec.encode((engine.books.seal(server), engine.get_states()))
-                traffic = dataclasses.asdict(engine.books.traffic)
-                engine = self.engine(blocks, ledger)
-                clients = through(engine)
-                if algorithm.model.additive:
-                    engine.count_once()
-                sealed, states = codec.decode(written, *algorithm.states, *RECORDS)
-                engine.set_states(states)
-                engine.books.restore_traffic(traffic)
-                server = engine.books.unseal(sealed)
-            yield
-        engine.begin_round(number + 1)
-        clients.begin_round()
-        conclusion = algorithm.conclude(server, clients, engine.key("conclude"))
-        return Trained(conclusion, tuple(infos), engine, clients)
-
-    @cached_property
-    def masked(self) -> FinalResult | str:
-        """Return what a training over sites with masks comes to, or why a site refuses, once."""
-        federation, names = self.federation, tuple(self.federation.blocks)
-        privacy = Privacy(mode="masked")
-        keys = modes.keys(privacy, names, None, "test")
-        assert keys is not None
-        made = toy_sites.federation(
-            *(self.algorithm, self.options, federation.blocks, federation.labels),
-            sealing=lambda: modes.sealing(privacy, names, keys),
-            complete=not federation.away,
-            rounds=federation.rounds,
-        )
-        engine, number = made.engine, 0
-        try:
-            with np.errstate(invalid="ignore"):  # a dual outside its box is -inf under masks
-                server = toy_sites.begun(made, self.algorithm, self.options)
-                for number in range(1, federation.rounds + 1):
-                    engine.begin_round(number, self.present(number))
-                    server, info = self.algorithm.round(server, engine, engine.key())
-                    server = engine.books.settle(server)
-                    if info.finished:
-                        break
-                engine.begin_round(number + 1)
-                return self.algorithm.conclude(server, engine, engine.key("conclude"))
-        except Exception:
-            if not made.errors:
-                raise
-            said = made.errors[0]
-            return f"{type(said).__name__}: {first_line(said)}"
-
-    def scores(self, trained: Trained) -> dict[ClientId, Array]:
-        """Return what each client's model, or its part, says of its training rows."""
-        states, engine = trained.engine.get_states(), trained.engine
-        return {
-            name: self.algorithm.model.predict(state, engine.block(name))
-            for name, state in states.items()
-        }
 
 
 Rule = Callable[[Trial], Iterator[str]]
@@ -716,7 +519,7 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
             next(other, None)
 
     assert isinstance(heard.clients, Listening)
-    algorithm, first = trial.algorithm, RandomKey((_SEED, 0, "server", "init"))
+    algorithm, first = trial.algorithm, RandomKey((SEED, 0, "server", "init"))
     clients = Replayed(heard.clients, trial.schema.clients)
     turn()
     try:
@@ -726,12 +529,12 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
         for number in range(1, len(heard.infos) + 1):
             clients.ids = trial.present(number) or trial.schema.clients
             turn()
-            key = RandomKey((_SEED, number, "server"))
+            key = RandomKey((SEED, number, "server"))
             server, info = algorithm.round(server, clients, key)
             infos.append(info)
         turn()
         clients.ids = trial.schema.clients
-        key = RandomKey((_SEED, number + 1, "server", "conclude"))
+        key = RandomKey((SEED, number + 1, "server", "conclude"))
         found = algorithm.conclude(server, clients, key)
         same = codec.encode((found, tuple(infos))) == codec.encode((heard.conclusion, heard.infos))
         why = "comes to another result"
@@ -766,7 +569,7 @@ def read_without_words(trial: Trial, heard: Listening, sends: Sequence[Sends]) -
     quiet = {one.function.name for one in sends if one.call == "ask"}
     quiet -= {one.function.name for one in sends if one.tells(trial.options)}
     held = {
-        client: (block, *_values_of(block), *_values_of(trial.plain.engine.block(client)))
+        client: (block, *values_of(block), *values_of(trial.plain.engine.block(client)))
         for client, block in (trial.federation.blocks.items() if quiet else ())
     }
     arrays, values = set(), set()
@@ -778,7 +581,7 @@ def read_without_words(trial: Trial, heard: Listening, sends: Sequence[Sends]) -
                 called = f"{type(reply).__name__}.{field}"
                 if isinstance(value, np.ndarray) and value.size > 1:
                     arrays.add(called)
-                elif _tells_values(value, *held[client]):
+                elif tells_values(value, *held[client]):
                     values.add(called)
     for field in sorted(values - arrays):
         yield (
@@ -790,50 +593,6 @@ def read_without_words(trial: Trial, heard: Listening, sends: Sequence[Sends]) -
             f"{field} is asked for, so that the server reads an array of each client; sum it, or "
             "say what it tells in fl.asks(..., tells=)"
         )
-
-
-def _values_of(block: Block) -> tuple[Array, Array]:
-    """Return the numbers of a client's table that hardly occur by chance; as singles, too."""
-    x: Any = block.x
-    parts = [np.ravel(x.data if issparse(x) else x)]
-    parts += [] if block.y is None else [np.ravel(block.y)]
-    found = np.concatenate(parts).astype(float)
-    long = found * 1e4
-    found = found[abs(long - np.rint(long)) > 1e-3]  # more than four decimals
-    return found, found.astype(np.float32).astype(float)
-
-
-def _tells_values(value: Any, block: Block, *held: Array) -> bool:
-    """Return whether a field of a reply has a value of a table, or is all its labels."""
-    known = np.concatenate(held)
-    for numbers in _numbers_in(value):
-        if np.isin(numbers, known).any():
-            return True
-        if block.y is not None and numbers.size > 1 and np.array_equal(numbers, np.ravel(block.y)):
-            return True
-    return False
-
-
-def _numbers_in(value: Any) -> Iterator[Array]:
-    """Yield the numbers of a field, as they stand in a row; of bytes from each place on."""
-    if isinstance(value, str):
-        yield np.array([float(one) for one in _DECIMALS.findall(value)])
-    elif isinstance(value, bytes):
-        yield from _numbers_in(value[:_TEXT].decode("latin-1"))
-        for first in range(8):
-            yield np.frombuffer(value[first : first + (len(value) - first) // 8 * 8], "<f8")
-    elif isinstance(value, int | float | np.ndarray | np.generic):
-        yield np.ravel(np.asarray(value, float))
-    elif isinstance(value, Mapping):
-        yield from _numbers_in((*value.keys(), *value.values()))
-    elif isinstance(value, tuple):
-        plain = [one for one in value if isinstance(one, int | float | np.generic)]
-        yield np.array(plain, float)
-        for one in value:
-            if not isinstance(one, int | float | np.generic):
-                yield from _numbers_in(one)
-    elif dataclasses.is_dataclass(value):
-        yield from _numbers_in(tuple(vars(value).values()))
 
 
 def a_round_can_be_counted(trial: Trial) -> Iterator[str]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +27,13 @@ import numpy as np
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.settings import toml_text
-from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, first_line
+from intarsia.errors import (
+    CheckpointError,
+    ConvergenceError,
+    ExperimentError,
+    IntarsiaError,
+    first_line,
+)
 from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
@@ -157,8 +165,9 @@ def tune(
     with alone(folder / "tuning.lock", busy):
         if overwrite:
             _clear(folder)
-        with _readable(folder / _STUDY):
+        with _undamaged(folder / _STUDY):
             study = _opened(folder, described, how, checksum)
+        with _readable(folder / _STUDY):
             work = _Work(study, described, how, folder, tables, progress)
             found = _tried(work)
         return _finished(found, work)
@@ -256,14 +265,32 @@ def _optuna() -> Any:
 
 
 @contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """Say in a sentence that the file of the trials is none that a search wrote."""
+    try:
+        with _readable(path):
+            yield
+    except IntarsiaError:
+        raise
+    except Exception as problem:  # whatever optuna meets in a file that is not its own
+        raise _damaged(path, f"{type(problem).__name__}: {first_line(problem)}") from problem
+
+
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged ({why}); put back a copy, or begin the search anew with --overwrite."
+    )
+
+
+@contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Say in a sentence where the file of the trials cannot be read or written."""
     from sqlalchemy.exc import SQLAlchemyError  # here: optuna brings it along
 
-    damaged = SQLAlchemyError, _optuna().exceptions.StorageInternalError, json.JSONDecodeError
+    storage = _optuna().exceptions.StorageInternalError
     try:
         yield
-    except damaged as problem:
+    except (SQLAlchemyError, sqlite3.Error, storage, json.JSONDecodeError) as problem:
         cause = getattr(problem, "orig", None) or problem.__cause__ or problem
         raise CheckpointError(
             f"{path} cannot be read or written ({first_line(cause)}); make sure that the disk has "
@@ -281,10 +308,18 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
     if not how.path:
         del ranges["trials"]  # there may be more of them later
     own = {"experiment": tree, "tune": ranges, "tables": tables}
-    (folder / _STUDY).touch(mode=0o600)  # the experiment in it may hold the URLs of databases
+    path = folder / _STUDY
+    path.touch(mode=0o600)  # the experiment in it may hold the URLs of databases
+    _check_plain(path)
+
+    def connect() -> sqlite3.Connection:  # a path as it is, whatever it means in a URL
+        return sqlite3.connect(path, check_same_thread=False)
+
     study = optuna.create_study(
         study_name="tuning",
-        storage=f"sqlite:///{folder / _STUDY}",
+        storage=optuna.storages.RDBStorage(
+            "sqlite:///study.db", engine_kwargs={"creator": connect}
+        ),
         load_if_exists=True,
         directions=["maximize" if OBJECTIVES[one] else "minimize" for one in how.objectives],
     )
@@ -304,7 +339,39 @@ def _opened(folder: Path, described: Experiment, how: Search, tables: str) -> An
             f"{folder} holds a search over {' and '.join(words[one] for one in differ)}; choose "
             "another folder with --out, or replace it with --overwrite."
         )
+    for one in study.trials:
+        if why := _foreign(one, how):
+            raise _damaged(path, f"trial {one.number + 1} {why}")
     return study
+
+
+def _check_plain(path: Path) -> None:
+    """Raise if a file of trials does something by itself when it is read or written."""
+    # closed before optuna opens it
+    with closing(sqlite3.connect(path)) as database:
+        query = "select type, name, sql from sqlite_master"
+        for kind, name, made in database.execute(query).fetchall():
+            if kind in ("trigger", "view") or "virtual" in str(made).lower().split()[:2]:
+                raise _damaged(path, f"it holds {name!r}, which a search does not make")
+
+
+def _foreign(trial: Any, how: Search) -> str:
+    """Return what a search over these ranges would not have put into a trial; "": nothing."""
+    states = _optuna().trial.TrialState
+    for key, value in trial.params.items():
+        if key not in how.ranges or not how.ranges[key].holds(value):
+            return f"has {key} = {value!r}, which is not in [tune.ranges]"
+    if trial.state not in (states.COMPLETE, states.FAIL):
+        return ""
+    if missing := [key for key in how.ranges if key not in trial.params]:
+        return f"has no {missing[0]}"
+    folds = trial.user_attrs.get("folds", [])
+    values = trial.values or () if trial.state == states.COMPLETE else ()
+    wanted = len(how.objectives) * (trial.state == states.COMPLETE)
+    rows = [(*(one[name] for name in how.objectives), one["samples"]) for one in folds]
+    if len(values) != wanted or not np.isfinite([*values, *chain(*rows)]).all():
+        return "has no finite scores"
+    return "" if isinstance(trial.user_attrs.get("note", ""), str) else "has a note that is no text"
 
 
 @dataclass(frozen=True, eq=False)
