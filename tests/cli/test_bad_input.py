@@ -393,6 +393,13 @@ REFUSED: dict[str, Case] = {
         shop={"default": lambda i, old: ("no", "yes")[i % 2]},
         shop_keys='label = "default"',
     ),
+    "an amount as the label of one client": Case(
+        "Label column 'default' has '10', '11', '12' and 27 more at 'shop' but 'no', 'yes' at 'bank'; name the "
+        "same label at both: label = ... at 'shop' or 'bank'.",
+        bank={"default": lambda i, old: ("no", "yes")[i % 2]},
+        shop={"default": lambda i, old: str(i)},
+        shop_keys='label = "default"',
+    ),
     "yes and no in two languages of a spreadsheet": Case(
         "Label column 'default' has 'N', 'Y' at 'bank' but 'false', 'true' at 'shop'; say at "
         "'shop' which class each is, …",

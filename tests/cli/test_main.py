@@ -154,6 +154,16 @@ def test_a_shell_completes_commands():
     assert done.stdout.split() == ["inspect"]
 
 
+def test_paragraphs_of_help_are_as_wide_as_the_terminal():
+    command = [sys.executable, "-m", "intarsia", "predict", "--help"]
+    done = subprocess.run(
+        command, env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True
+    )
+    assert "\n npz file with a client's own columns, or with all of them. The output is CSV:" in (
+        done.stdout
+    )
+
+
 def test_help_is_shown_without_the_libraries_that_are_slow_to_import():
     command = [sys.executable, "-X", "importtime", "-m", "intarsia", "--help"]
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stderr

@@ -162,11 +162,14 @@ def test_a_device_stays_what_it_is(finished_run, capfd):
     assert Path("full").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.csv.gz", "out.XLSX"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.XLSX", "result.json", "one.toml"])
 def test_predictions_under_the_name_of_another_format_are_refused(finished_run, capfd, name):
-    assert main(["predict", str(finished_run), "bank.csv", "--out", name]) == 2
-    assert "written as CSV" in one_error(said(capfd)[1])
-    assert not Path(name).exists()
+    for path in (Path(name), finished_run / name):
+        before = path.read_bytes() if path.exists() else None
+        for command in (["predict", str(finished_run), "bank.csv"], ["coefficients", finished_run]):
+            assert main([*map(str, command), "--out", str(path)]) == 2
+            assert "are written as CSV; name it .csv" in one_error(said(capfd)[1])
+        assert (path.read_bytes() if path.exists() else None) == before
 
 
 def test_a_key_that_cannot_be_used_leaves_no_half_of_a_run(folder, capfd):

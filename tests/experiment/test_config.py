@@ -157,6 +157,7 @@ def test_overrides_set_any_key(tmp_path: Path) -> None:
     [
         ("experiment.round=5", "[experiment] has the unknown key 'round'; use 'rounds'"),
         ("experiment.rounds=2.5", "[experiment] rounds is 2.5; expected a whole number"),
+        ("experiment.rounds=1e3", "rounds is 1000.0; expected a whole number: write 1000"),
         ("experiment.rounds=true", "[experiment] rounds is true; expected a whole number"),
         ("experiment.yardsticks=1", "[experiment] yardsticks is 1; expected true or false"),
         ("experiment.clients=1", "[experiment] has the unknown key 'clients'"),
@@ -277,7 +278,7 @@ def test_hyperparameters_make_the_dataclass() -> None:
         ({"lr": 1}, "unknown key 'lr'; use 'rate', as it is called here."),
         ({"rate": 1, "n_epochs": 2}, "unknown key 'n_epochs'; use 'epochs', as it is called here."),
         ({"rate": 1, "lambda": 2}, "unknown key 'lambda'; use"),  # it has none: all are listed
-        ({"rate": 1, "epochs": 2.0}, "epochs is 2.0; expected a whole number."),
+        ({"rate": 1, "epochs": 2.0}, "epochs is 2.0; expected a whole number: write 2."),
         ({"rate": 1, "loss": "hingee"}, "use 'hinge'"),
         ({"rate": 1, "loss": 5}, 'loss is 5; expected one of "hinge", "logistic".'),
         ({"rate": 1, "layers": [1, "a"]}, 'layers is [1, "a"]; expected a list of whole numbers.'),

@@ -210,9 +210,23 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
     assert told == same
     with pytest.raises(CheckpointError, match="holds the coalitions of another experiment;"):
         study.contribution(config.load(folder / "four.toml", ["experiment.seed=4"]), out=out)
-    (out / "coalitions" / "3.npz").write_bytes(b"PK")
-    with pytest.raises(CheckpointError, match="is not what this version wrote"):
-        study.contribution(folder / "four.toml", out=out)
+    path = out / "coalitions" / "3.npz"
+    kept = dict(np.load(path))
+    record = json.loads(str(kept["record"]))
+    for damaged in (
+        {"party0": kept["party0"][:1]},
+        {"party0": kept["party0"].astype(str)},
+        {"record": np.array(json.dumps({**record, "note": 5}))},
+        {"record": np.array(json.dumps({**record, "rounds": "x"}))},
+        {"party-1": kept["party0"]},
+        b"PK",
+    ):
+        if isinstance(damaged, bytes):
+            path.write_bytes(damaged)
+        else:
+            np.savez(path, **{**kept, **damaged})
+        with pytest.raises(CheckpointError, match="is not what this version wrote"):
+            study.contribution(folder / "four.toml", out=out)
 
 
 def test_what_others_left_in_the_folder_stays(tmp_path):

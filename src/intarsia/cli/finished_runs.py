@@ -33,7 +33,11 @@ app = typer.Typer()
 Folders = Annotated[list[Path], typer.Argument(metavar="DIR...")]
 Picture = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The PNG to write.")]
 
-_OTHERS = (".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json")  # no CSV
+# of files that are no CSV, those of a run among them
+_OTHERS = (
+    *(".parquet", ".pq", ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".json", ".jsonl", ".toml"),
+    *(".html", ".md", ".png", ".npz", ".db", ".lock", ".state", ".onnx", ".skops", ".safetensors"),
+)
 
 
 @app.command()
@@ -280,6 +284,8 @@ def coefficients(
     card = None
     if scorecard:
         card = Scorecard(points=points, base_score=base_score, base_odds=base_odds)
+    if out is not None:
+        _check_output(out, "coefficients")
     found = listed_of(folder, card)
     answer(*found.parts(), as_json=as_json)
     if out is not None:
@@ -414,20 +420,20 @@ def _prediction_tables(
             raise ExperimentError(f"{one!r} is no NAME=FILE; give each client's table once.")
         named[name] = Path(file)
         if out is not None:
-            _check_output(out, Path(file))
+            _check_output(out, "predictions", Path(file))
     return named
 
 
-def _check_output(out: Path, table: Path) -> None:
+def _check_output(out: Path, what: str, table: Path | None = None) -> None:
     """Refuse a file that cannot be written, or that is the table itself."""
     problem = None
     if out.suffix.lower() in _OTHERS and not (out.exists() and not out.is_file()):
-        problem = f"ends in {out.suffix}, and predictions are written as CSV; name it .csv"
+        problem = f"ends in {out.suffix}, and {what} are written as CSV; name it .csv"
     elif not out.name or out.is_dir():
         problem = "is a folder; name a file in it"
     elif not out.parent.is_dir():
         problem = f"is in {out.parent}, which is no folder; make it first, or name another file"
-    elif out.exists() and table.exists() and out.samefile(table):
+    elif table is not None and out.exists() and table.exists() and out.samefile(table):
         problem = "is the table itself; name another file"
     if problem is not None:
         raise ExperimentError(f"--out {shlex.quote(str(out))} {problem}.")

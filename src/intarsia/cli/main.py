@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from inspect import cleandoc
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -171,7 +172,16 @@ def _main(arguments: Sequence[str] | None) -> int:
 @cache
 def _command() -> Any:
     """Return the command line of all commands: making it takes a tenth of a second."""
-    return typer.main.get_command(app)
+    made = typer.main.get_command(app)
+    _unwrap(made)
+    return made
+
+
+def _unwrap(command: Any) -> None:
+    """Let the paragraphs of help be as wide as the terminal, not as the lines of the source."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(command.help or ""))
+    for one in getattr(command, "commands", {}).values():
+        _unwrap(one)
 
 
 def _unknown_command(problem: Any) -> str:

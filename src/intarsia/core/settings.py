@@ -229,6 +229,8 @@ _NO_TEXT = {  # how files begin that are taken for one of settings
 
 def read_text(path: Path, what: str) -> str:
     """Return a settings file's text; errors call it `what`, such as "the experiment file"."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ExperimentError(f"{path} is a device or a pipe; name {what}, which is a file.")
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -387,6 +389,8 @@ def wrong_value(
         advice = nearest(value, options)
         if any(typing.get_args(one)[1:] == (float,) for one in typing.get_args(hint)):
             advice += ", or a table of numbers such as { ill = 3.0 }"
+    elif expected == "a whole number" and isinstance(value, float) and value.is_integer():
+        advice += f": write {int(value)}"
     elif expected == "a list of texts" and isinstance(value, str):
         advice += f", such as [{toml_text(value)}]"
     elif expected == "text" and isinstance(value, Mapping | list | tuple):

@@ -411,10 +411,15 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
         pairs = (positive_last(words), positive_last(classes)) if two else (words, classes)
         both = zip(*pairs, strict=False)
         example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
+        advice = (
+            f"say at {of_text!r} which class each is, as in label_map = {{ {example} }}, or list "
+            "all classes in [labels] if they are different."
+        )
+        if len(classes) > MOST_NUMBER_CLASSES:  # an amount rather than classes
+            advice = f"name the same label at both: label = ... at {of_numbers!r} or {of_text!r}."
         raise FederationError(
             f"Label column {name!r} has {listed(classes, 3)} at {of_numbers!r} but "
-            f"{listed(words, 3)} at {of_text!r}; say at {of_text!r} which class each is, as in "
-            f"label_map = {{ {example} }}, or list all classes in [labels] if they are different."
+            f"{listed(words, 3)} at {of_text!r}; {advice}"
         )
     if text and figures:
         raise FederationError(

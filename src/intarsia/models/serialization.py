@@ -165,6 +165,9 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
             f"The run in {parent} is not finished and has no model yet; finish it first: intarsia "
             f"resume {parent}"
         )
+    inside = [one.parent for one in sorted(parent.glob("*/result.json"))]
+    if not path.is_file() and inside:
+        raise CheckpointError(f"{parent} is no run and has {len(inside)}; name one: {inside[0]}.")
     if not path.is_file():
         raise CheckpointError(
             f"{path} does not exist; a finished run writes it: run or resume the experiment first."

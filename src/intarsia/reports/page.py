@@ -43,6 +43,11 @@ _MOST_ROWS = 30  # of a chart or a table of clients
 _MOST_WHOLE = 6  # runs beside each other of which a page has all
 _MOST_PHASES = 100  # whose lines can be told apart
 _MOST_SCORES = 200  # clients of the table of scores
+# of charts of scores
+_OF_NUMBERS: Final = "On the dashed line what is predicted is what was."
+_OF_CLASSES: Final = (
+    "Bars are 95 % intervals of each point. The dashed line is chance, or a perfect match."
+)
 
 
 def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -138,6 +143,9 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "verdict": " ".join(said.verdict_sentences(result)),
         "structure": list(structure_lines(result)),
         "figures": [(heading, Markup(chart)) for heading, chart in figures],
+        "figures_remark": _OF_NUMBERS
+        if score is not None and score.figures is not None and score.figures.predictions
+        else _OF_CLASSES,
         "rounds": rounds_charts(contents.course),
         "groups": Markup(groups_drawing(result.structure)),
         "levels": levels_of(result.structure, contents.course),

@@ -140,7 +140,7 @@ def _figures_of(rows: Sequence[FigureRow], positive: str | None) -> Table:
         "centralised\nall samples": [_number(row.centralised) for row in rows],
     }
     columns = {name: some for name, some in columns.items() if any(some)}
-    title = f"figures {_of_class(positive)}(docs/reference/figures.md)"
+    title = f"figures {_of_class(positive)}".rstrip()
     table = new_table(title, "", *columns)
     for place, row in enumerate(rows):
         table.add_row(Text(row.name), *(some[place] or "–" for some in columns.values()))
@@ -295,7 +295,7 @@ def _compared_figures(groups: Sequence[Group]) -> Table:
     """Return the figures of groups with their intervals; a column without any is left out."""
     there = {key for group in groups for key in group.figures}
     columns = {key: title for key, title in _COMPARED.items() if key in there}
-    title = "figures over all samples, with 95 % intervals (docs/reference/figures.md)"
+    title = "figures over all samples, with 95 % intervals"
     table = new_table(title, "experiment", "algorithm", *columns.values())
     for group in groups:
         cells = []

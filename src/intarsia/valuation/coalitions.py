@@ -54,6 +54,14 @@ class Coalition:
     said: Mapping[ClientId, Array] = field(default_factory=dict[ClientId, Array])
 
 
+_KINDS: Mapping[str, Any] = {
+    "trained": bool,
+    "note": str,
+    "rounds": int,
+    "seconds": (int, float),
+}  # of a record
+
+
 def members(number: int, parties: Sequence[ClientId]) -> tuple[ClientId, ...]:
     """Return the parties of a coalition."""
     return tuple(name for at, name in enumerate(parties) if number >> at & 1)
@@ -186,8 +194,15 @@ def write(found: Coalition, parties: Sequence[ClientId], folder: Path) -> None:
     write_atomically(_file(found.number, folder), data.getvalue(), private=True)
 
 
-def read(number: int, parties: Sequence[ClientId], folder: Path) -> Coalition | None:
+def read(
+    number: int, parties: Sequence[ClientId], folder: Path, rows: Mapping[ClientId, int]
+) -> Coalition | None:
     """Return the coalition that is kept in a folder; None: it is not there, or in another order.
+
+    Parameters
+    ----------
+    rows
+        How many test rows each party has.
 
     Raises
     ------
@@ -205,6 +220,12 @@ def read(number: int, parties: Sequence[ClientId], folder: Path) -> Coalition | 
                 return None
             names = [name for name in file.files if name != "record"]
             said = {parties[int(name.removeprefix("party"))]: file[name] for name in names}
+            for name, own in said.items():
+                if own.dtype != np.float64 or own.shape != (rows.get(name, 0),):
+                    raise ValueError(f"the scores of {name} are {own.dtype} {own.shape}")
+            for key, kind in _KINDS.items():
+                if not isinstance(record[key], kind):
+                    raise TypeError(f"{key} is {record[key]!r}")
             return Coalition(number, said=said, **record)
     except (OSError, ValueError, LookupError, TypeError, BadZipFile) as problem:
         raise CheckpointError(

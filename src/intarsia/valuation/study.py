@@ -161,7 +161,8 @@ def contribution(
     # a coalition may have labels that would be taken for something else
     described = replace(described, labels=replace(described.labels, task=found.labels.task))
     labelled = tuple(name for name in parties if _has_labels(found.train[name]))
-    work = _Work(described, tables, parties, labelled, found.labels, found.secret, progress)
+    rows = {name: len(block.samples) for name, block in found.test.items()}
+    work = _Work(described, tables, parties, labelled, found.labels, rows, found.secret, progress)
     if folder is None:
         return _found(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
@@ -200,6 +201,7 @@ class _Work:
     parties: tuple[ClientId, ...]
     labelled: tuple[ClientId, ...]  # those that have labels to train on
     labels: Labels
+    rows: Mapping[ClientId, int]  # each party's test rows
     secret: bytes | None
     progress: Callable[[Progress], None] | None = field(default=None, repr=False)
 
@@ -322,7 +324,7 @@ def _runs(work: _Work, folder: Path | None) -> dict[int, Coalition]:
     """
     wanted, found = _wanted(len(work.parties)), dict[int, Coalition]()
     for number in wanted:
-        kept = None if folder is None else coalitions.read(number, work.parties, folder)
+        kept = None if folder is None else coalitions.read(number, work.parties, folder, work.rows)
         if kept is not None:
             found[number] = kept
     left = {number: at for at, number in enumerate(wanted, 1) if number not in found}
