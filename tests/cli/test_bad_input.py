@@ -394,8 +394,8 @@ REFUSED: dict[str, Case] = {
         shop_keys='label = "default"',
     ),
     "an amount as the label of one client": Case(
-        "Label column 'default' has '10', '11', '12' and 27 more at 'shop' but 'no', 'yes' at 'bank'; name the "
-        "same label at both: label = ... at 'shop' or 'bank'.",
+        "Label column 'default' has '10', '11', '12' and 27 more at 'shop' but 'no', 'yes' at "
+        "'bank'; name the same label at both: label = ... at 'shop' or 'bank'.",
         bank={"default": lambda i, old: ("no", "yes")[i % 2]},
         shop={"default": lambda i, old: str(i)},
         shop_keys='label = "default"',
