@@ -218,6 +218,7 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
         {"party0": kept["party0"].astype(str)},
         {"record": np.array(json.dumps({**record, "note": 5}))},
         {"record": np.array(json.dumps({**record, "rounds": "x"}))},
+        {"record": np.array(json.dumps({**record, "seconds": 7}).replace(": 7,", ": 1e400,"))},
         {"party-1": kept["party0"]},
         b"PK",
     ):

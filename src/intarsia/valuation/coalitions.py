@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -224,7 +225,7 @@ def read(
                 if own.dtype != np.float64 or own.shape != (rows.get(name, 0),):
                     raise ValueError(f"the scores of {name} are {own.dtype} {own.shape}")
             for key, kind in _KINDS.items():
-                if not isinstance(record[key], kind):
+                if not isinstance(record[key], kind) or record[key] == math.inf:
                     raise TypeError(f"{key} is {record[key]!r}")
             return Coalition(number, said=said, **record)
     except (OSError, ValueError, LookupError, TypeError, BadZipFile) as problem:
