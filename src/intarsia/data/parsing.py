@@ -55,9 +55,13 @@ def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
 
     A mark between thousands that none of them needs is not among them.
     """
-    fits = [one for one in _SPELLINGS if all(number(text, *one) is not None for text in texts)]
-    bare = [decimal for decimal, mark in fits if mark is None]
-    return [(decimal, mark) for decimal, mark in fits if mark is None or decimal not in bare]
+    found: list[tuple[str, str | None]] = []
+    for decimal, mark in _SPELLINGS:  # those without a mark come first
+        if (decimal, None) not in found and all(
+            number(text, decimal, mark) is not None for text in texts
+        ):
+            found.append((decimal, mark))
+    return found
 
 
 def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:
