@@ -124,6 +124,14 @@ def numpys_shared_generator(monkeypatch):
     return with_score(monkeypatch, lambda *_: 1e-9 * np.random.normal())  # noqa: NPY002
 
 
+def server_that_seeds_numpy(monkeypatch):
+    def round(server, clients, rng):
+        np.random.seed(0)  # noqa: NPY002
+        return ridge.round(server, clients)
+
+    return replace(ridge.RIDGE, round=round)
+
+
 def secret_from_a_seed(monkeypatch):
     with_score(monkeypatch, lambda *_: 1e-9 * np.random.default_rng(7).normal())
     return declared(monkeypatch, score=replace(ridge.score, secret=True))
@@ -617,6 +625,7 @@ FAULTS = [
     ),
     (message_with_numbers_in_the_clear, r"Vector\.v holds numbers in the clear"),
     (array_of_each_client_that_the_server_reads, r"Labels\.z is asked for, so that the server"),
+    (server_that_seeds_numpy, "a server draws from or seeds the random numbers that all of a proc"),
     (numpys_shared_generator, "score uses the random numbers that all of a process share"),
     (secret_from_a_seed, "score is declared to hide something, and comes to the same"),
     (changed_state, "score changes its state; leave it as it is, and return new ones"),

@@ -53,6 +53,7 @@ from intarsia.testing.watched_clients import (
     Together,
     Watching,
     Written,
+    shared_generators_apart,
     told_in_the_clear,
 )
 from intarsia.training.checks import check_loss
@@ -521,21 +522,30 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
     assert isinstance(heard.clients, Listening)
     algorithm, first = trial.algorithm, RandomKey((SEED, 0, "server", "init"))
     clients = Replayed(heard.clients, trial.schema.clients)
+    drawn = False
+
+    def begun(step: Callable[..., Any], *given: Any) -> Any:
+        nonlocal drawn
+        with shared_generators_apart() as touched:
+            found = step(*given)
+        drawn |= touched()
+        return found
+
     turn()
     try:
-        server = algorithm.begin(trial.options, trial.schema, first)
-        server = algorithm.setup(server, clients, first)
+        server = begun(algorithm.begin, trial.options, trial.schema, first)
+        server = begun(algorithm.setup, server, clients, first)
         number, infos = 0, []
         for number in range(1, len(heard.infos) + 1):
             clients.ids = trial.present(number) or trial.schema.clients
             turn()
             key = RandomKey((SEED, number, "server"))
-            server, info = algorithm.round(server, clients, key)
+            server, info = begun(algorithm.round, server, clients, key)
             infos.append(info)
         turn()
         clients.ids = trial.schema.clients
         key = RandomKey((SEED, number + 1, "server", "conclude"))
-        found = algorithm.conclude(server, clients, key)
+        found = begun(algorithm.conclude, server, clients, key)
         same = codec.encode((found, tuple(infos))) == codec.encode((heard.conclusion, heard.infos))
         why = "comes to another result"
     except LookupError as problem:
@@ -545,6 +555,11 @@ def the_server_depends_on_what_it_is_given_alone(trial: Trial) -> Iterator[str]:
             f"a server that was given the same answers {why} when clients have other values: it "
             "reads something of theirs that did not cross, or it depends on something beside its "
             "arguments, such as a global, a counter or a file"
+        )
+    if drawn:
+        yield (
+            "a server draws from or seeds the random numbers that all of a process share; draw "
+            "from the key that it is given"
         )
 
 

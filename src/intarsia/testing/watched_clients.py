@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from intarsia.engines.sums.sealed import SealedField, layouts
 from intarsia.testing.toy_federations import secret_of
 
 MOST: Final = 2000  # exchanges of a round: more, and it does not end
+_NOBODYS: Final = 271_828  # a seed that nobody else takes
 _ROWS: Final = (Layout.SAMPLES, Layout.FEATURES, Layout.SELECTED)
 
 
@@ -269,6 +271,25 @@ def shared_generators() -> tuple[str, str]:
     """Return what tells where the generators are that all of a process share."""
     numpy: Any = np.random.get_state()  # noqa: NPY002  # whether somebody else uses it
     return repr((numpy[1].tobytes(), *numpy[2:])), repr(random.getstate())
+
+
+@contextlib.contextmanager
+def shared_generators_apart() -> Iterator[Callable[[], bool]]:
+    """Yield what says whether the generators of a process were drawn from or seeded meanwhile.
+
+    They begin where nobody would seed them, and are put back at the end.
+    """
+    numpy, python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    np.random.seed(_NOBODYS)  # noqa: NPY002
+    random.seed(_NOBODYS)
+    before = shared_generators()
+    after: list[tuple[str, str]] = []
+    try:
+        yield lambda: after[0] != before
+    finally:
+        after.append(shared_generators())
+        np.random.set_state(numpy)  # noqa: NPY002
+        random.setstate(python)
 
 
 def _arguments(state: Any, block: Block, message: Any) -> dict[str, bytes]:
