@@ -63,6 +63,7 @@ def networks(kind):
 
 
 SMALL = {"hidden": 8, "latent": 4, "local_epochs": 1, "batch": 12, "engine": "loop"}
+NARROW = {"features": 4, "extractor_hidden": (8,), "hidden": (8,), "steps": 4, "batch": 12}
 TUNED = {**SMALL, "final_epochs": 1}
 LEVELS = {**TUNED, "first_rounds": 1, "level_rounds": 2, "level_schedule": "paper"}
 ADAPTIVE = {"final_epochs": 0, "warm_up": 1, "patience": 1, "candidates": (2,)}
@@ -128,7 +129,10 @@ RUNS = {
     "flic-linear": (networks, [Run({"latent": 2, "rank": 1}, kind="numbers")]),
     "hyfem": (
         networks,
-        [Run(), Run({"hidden": ()}), Run({"matching": "rounds"}), Run({"shares": "nothing"})],
+        [
+            Run({**NARROW, **own})
+            for own in ({}, {"hidden": ()}, {"matching": "rounds"}, {"shares": "nothing"})
+        ],
     ),
     "femam": (
         networks,

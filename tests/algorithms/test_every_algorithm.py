@@ -48,10 +48,12 @@ OF_EVERY_KIND = pytest.mark.parametrize(
             *one.values,
             kind,
             id=f"{one.id}-{kind}",
-            # encrypted products of many columns take long; networks read all kinds alike
+            # of systems that are shared or encrypted the dense one stands for all; ascent reads
+            # wide tables as narrow ones, and networks read all kinds alike
             marks=[pytest.mark.slow]
             * (
-                (kind == "wide" and "encrypted" in one.id)
+                (kind != "dense" and "system" in one.id)
+                or (kind in ("wide", "text") and "ascent" in one.id)
                 or (kind in ("wide", "sparse") and one.values[0].name not in VARIANTS)
             ),
         )
@@ -140,8 +142,8 @@ def test_no_total_can_be_read_without_reveal(algorithm, options):
             *one.values,
             kind,
             id=f"{one.id}-{kind}",
-            # of encrypted systems the dense one stands for all
-            marks=[pytest.mark.slow] * (kind != "dense" and "encrypted" in one.id),
+            # of systems that are shared or encrypted the dense one stands for all
+            marks=[pytest.mark.slow] * (kind != "dense" and "system" in one.id),
         )
         for one in CASES
         for kind in ("dense", "sparse", "classes")

@@ -295,7 +295,7 @@ def views(values: tuple[float, float], trials: int, trust: str = "pairs") -> np.
     return np.array(found)
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_swapped_contributions_look_alike_under_fresh_keys(place):
     one, other = views((3.0, -5.0), 1500), views((-5.0, 3.0), 1500)
     for shift in (56, 0):

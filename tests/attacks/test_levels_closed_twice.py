@@ -172,7 +172,11 @@ def test_a_level_is_closed_once_whoever_is_said_to_be_gone(tmp_path, goes_on):
     assert "each level is closed once" in (made.folder / "bank" / "errors.log").read_text()
 
 
-@pytest.mark.parametrize("level", [2.0, [2], [[2]], [[[2]]]], ids=str)
+@pytest.mark.parametrize(
+    "level",
+    [2.0, [2], *(pytest.param(one, marks=pytest.mark.slow) for one in ([[2]], [[[2]]]))],
+    ids=str,
+)
 def test_another_word_for_a_level_is_no_other_level(tmp_path, goes_on, level):
     """2.0, [2], [[2]] and so on were each another level, that was closed by another message."""
     made = at_the_second_close(tmp_path)
@@ -181,6 +185,7 @@ def test_another_word_for_a_level_is_no_other_level(tmp_path, goes_on, level):
     assert close(made, "bank", worth(0.2), level=level).error == "RefusedError"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_to_its_best_round_closes_later_levels_once_more(tmp_path):
     """Levels that were closed after the best round are closed anew from there: of other models."""
     described = four_sites.write_tables("femam", tmp_path)

@@ -201,7 +201,13 @@ HONEST = {
 }
 
 
-@pytest.mark.parametrize("kind", HONEST)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one in ("elastic net", "the log link")))
+        for one in HONEST
+    ],
+)
 def test_honest_rounds_tell_no_more_than_those_that_a_site_has_counted(kind, monkeypatch):
     """The job says as many rounds as it likes: after each, the bound is of those that were."""
     options = HYFDCA.hyperparameters(regularisation=1e-3, **HONEST[kind])

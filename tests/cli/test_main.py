@@ -599,8 +599,8 @@ sys.exit(main())
     ("ending", "pressed"),
     [
         (signal.SIGINT, "once"),
-        (signal.SIGINT, "until it ends"),
-        (signal.SIGTERM, "once"),
+        pytest.param(signal.SIGINT, "until it ends", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "once", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "until it ends", marks=pytest.mark.slow),
     ],
 )

@@ -82,6 +82,7 @@ def test_mnist_is_scaled_to_one_and_has_the_official_test_part(data_folder):
     assert not set(train.samples) & set(test.samples)
 
 
+@pytest.mark.slow
 def test_20news_has_the_classes_of_news20_binary_and_a_vocabulary_of_its_train_part(data_folder):
     dataset = load("20news", folder=data_folder)
     train, test = dataset.split()

@@ -89,21 +89,31 @@ def test_each_site_keeps_its_part_and_the_server_predicts_where_all_give_their_s
         )
 
 
-def test_each_site_has_the_errors_of_its_own_coefficients(tmp_path, monkeypatch):
-    tree = four_sites.tree
+@pytest.fixture(scope="module")
+def with_errors(tmp_path_factory):
+    """Return the folder and the results of both runs with errors, of sites that keep their scales.
+
+    Read only.
+    """
+    tree, folder = four_sites.tree, tmp_path_factory.mktemp("with-errors")
 
     def asking(*given, **settings):
         found = tree(*given, **settings)
         own = {**found["algorithm"], "loss": "logistic", "errors": True}
         return {**found, "algorithm": own}
 
-    monkeypatch.setattr(four_sites, "tree", asking)
-    result, expected = both(tmp_path, "hyfdca")
-    same(tmp_path, result, expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(four_sites, "tree", asking)
+        return folder, *both(folder, "hyfdca")
+
+
+def test_each_site_has_the_errors_of_its_own_coefficients(with_errors):
+    folder, result, expected = with_errors
+    same(folder, result, expected)
     whole = {(row.feature, row.output): row for row in expected.model.summary().rows}
     for name in four_sites.NAMES:
-        rows = coefficients(tmp_path / name / "models" / "hyfdca").rows
-        columns = (tmp_path / f"{name}.csv").read_text().splitlines()[0].split(",")
+        rows = coefficients(folder / name / "models" / "hyfdca").rows
+        columns = (folder / f"{name}.csv").read_text().splitlines()[0].split(",")
         own = {row for row in rows if not row.feature.startswith("intercept")}
         assert {row.feature.split("=")[0] for row in own} <= set(columns)
         assert {(row.feature, row.output) for row in own} < whole.keys()
@@ -120,14 +130,13 @@ def test_each_site_has_the_errors_of_its_own_coefficients(tmp_path, monkeypatch)
             assert row.error == pytest.approx(of_all.error, rel=1e-9)
 
 
-def test_a_site_that_keeps_its_scales_leaves_the_server_without_a_model(tmp_path):
-    result, expected = both(tmp_path, "hyfdca")
-    same(tmp_path, result, expected)
+def test_a_site_that_keeps_its_scales_leaves_the_server_without_a_model(with_errors):
+    folder, result, _ = with_errors
     assert result.model is None
     assert "'bank', 'branch', 'telecom', 'retailer' keep means and scales" in result.notes[-1]
     with pytest.raises(CheckpointError, match="each site has its own"):
-        predict(tmp_path / "sites", tmp_path / "bank.csv")
-    (note,) = predict(tmp_path / "bank/models/hyfdca", tmp_path / "bank.csv").notes
+        predict(folder / "sites", folder / "bank.csv")
+    (note,) = predict(folder / "bank/models/hyfdca", folder / "bank.csv").notes
     assert "is the table of 'bank' in this run" in note
 
 

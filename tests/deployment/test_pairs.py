@@ -65,7 +65,7 @@ def changed(function, client, change):
     ("algorithm", "mode"),
     [
         ("hyfdca", "masked"),
-        ("hyfem", "masked"),
+        pytest.param("hyfem", "masked", marks=pytest.mark.slow),
         pytest.param("hyfdca", "ckks", marks=pytest.mark.slow),
         pytest.param("flic", "masked", marks=pytest.mark.slow),
         pytest.param("femam", "masked", marks=pytest.mark.slow),

@@ -318,15 +318,15 @@ def test_set_ups_that_never_come_to_training_are_counted_too(tmp_path, monkeypat
 
 
 def test_a_run_goes_on_the_next_day_where_the_rounds_of_one_are_used_up(tmp_path, monkeypatch):
-    found = with_policy(tmp_path, "rounds_a_day = 4")
-    with pytest.raises(PolicyError, match=r"Site 'bank': the owner allows no more than 4 a day"):
-        run_over(tmp_path, found, job(tmp_path))
-    assert len(history(tmp_path / "sites")) == 4
+    found = with_policy(tmp_path, "rounds_a_day = 2")
+    with pytest.raises(PolicyError, match=r"Site 'bank': the owner allows no more than 2 a day"):
+        run_over(tmp_path, found, job(tmp_path, rounds=3))
+    assert len(history(tmp_path / "sites")) == 2
     monkeypatch.setattr(policies, "today", lambda: "2999-01-01")
     lines = sites.Lines({name: site_in(tmp_path / name) for name in NAMES})
     result = remote_running.resume_over(tmp_path / "sites", lines, patience=HASTY)
     secrets = sites.in_run_of(tmp_path / "sites", {name: tmp_path / name for name in NAMES})
-    expected = running.run(job(tmp_path), out=tmp_path / "one", secrets=secrets)
+    expected = running.run(job(tmp_path, rounds=3), out=tmp_path / "one", secrets=secrets)
     assert result.certificate == expected.certificate
     assert history(tmp_path / "sites") == history(tmp_path / "one")
 
@@ -334,7 +334,7 @@ def test_a_run_goes_on_the_next_day_where_the_rounds_of_one_are_used_up(tmp_path
 # -- what the run does
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_that_may_go_on_without_sites_goes_on_without_one_that_refuses(tmp_path, killed):
     found = with_policy(tmp_path, 'algorithms = ["fedavg"]', name="telecom")
     patience = RetryPolicy(deadline=60.0, pause=0.001, probe=0.2, absent="continue", quorum=3)

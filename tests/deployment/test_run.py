@@ -133,7 +133,7 @@ def weights_of(folder):
     return codec.decode((folder / "conclusion.state").read_bytes())["weights"]
 
 
-@pytest.fixture(params=["plain", "masked"])
+@pytest.fixture(params=[pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def federation(request, tmp_path):
     """Return sites, the experiment, and what runs it in one process with their secrets."""
     found = set_up(tmp_path, plain=request.param == "plain")

@@ -44,7 +44,7 @@ class Recording:
         return answer
 
 
-@pytest.fixture(scope="module", params=["masked", "plain"])
+@pytest.fixture(scope="module", params=["masked", pytest.param("plain", marks=pytest.mark.slow)])
 def made(request, tmp_path_factory):
     """A run over four sites, with all that crossed."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -25,7 +25,7 @@ from tests.deployment.test_run import HASTY, NAMES, set_up
 RECORDS = (SealedRecord, CombinationRecord, PieceRecord)
 
 
-@pytest.fixture(scope="module", params=["masked", "plain"])
+@pytest.fixture(scope="module", params=["masked", pytest.param("plain", marks=pytest.mark.slow)])
 def made(request, tmp_path_factory):
     """A run over four sites, and what the bank was asked and answered."""
     folder, calls = tmp_path_factory.mktemp(request.param), []

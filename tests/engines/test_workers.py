@@ -277,7 +277,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_processes_end_with_the_one_that_asks(busy):
     code = SLEEPING.format(busy=busy, path=[*sys.path, str(Path(__file__).parents[2])])
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:

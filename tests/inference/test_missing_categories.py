@@ -109,7 +109,14 @@ def run(tmp_path_factory):
     return written(folder), trained(folder)
 
 
-@pytest.mark.parametrize("how", ["sparse", "dense", "masked", "on disk"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "sparse",
+        "masked",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("dense", "on disk")),
+    ],
+)
 def test_gaps_count_as_the_mean_as_in_a_pooled_model(how, run, tmp_path, monkeypatch):
     whole, folder = run
     if how != "sparse":
@@ -199,6 +206,9 @@ def test_a_network_takes_means_for_the_gaps(tmp_path):
     result = intarsia.run(
         tables={"bank": left, "shop": right},
         algorithm="flic",
+        hidden=8,
+        latent=4,
+        pretraining_epochs=2,
         label="y",
         test=0.0,
         rounds=1,

@@ -215,7 +215,7 @@ def test_the_federations_classes_are_not_too_many_for_a_new_clients_rows(tmp_pat
     assert not [note for note in found.notes if "26 classes" in note]
 
 
-@pytest.mark.parametrize("only", ["p", "r"])
+@pytest.mark.parametrize("only", ["p", pytest.param("r", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("classes", [None, ["p", "q", "r"]])
 def test_a_client_of_one_class_joins_where_one_is_against_the_rest(tmp_path, only, classes):
     tables = {"north": table("north", 3), "south": table("south", 5)}
@@ -302,9 +302,9 @@ HEAD = ["classifier.bias", "classifier.weight", "shared.0.bias", "shared.0.weigh
     ("scheme", "final_epochs", "taken"),
     [
         ("fedrep", 5, ["shared.0.bias", "shared.0.weight"]),
-        ("fedavg-ft", 0, HEAD),
+        pytest.param("fedavg-ft", 0, HEAD, marks=pytest.mark.slow),
         ("fedavg-ft", 5, None),
-        ("l2gd", 5, [f"common.{name}" for name in HEAD]),
+        pytest.param("l2gd", 5, [f"common.{name}" for name in HEAD], marks=pytest.mark.slow),
     ],
 )
 def test_what_clients_tuned_for_themselves_is_not_taken(tmp_path, scheme, final_epochs, taken):

@@ -12,7 +12,7 @@ from intarsia.algorithms.personalised.ditto import DITTO, Ditto  # noqa: E402
 
 
 @pytest.mark.parametrize("rows", [*oracle.ROWS])
-@pytest.mark.parametrize("weights", ["samples", "clients"])
+@pytest.mark.parametrize("weights", ["samples", pytest.param("clients", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_two_rounds_are_the_paper_s(rows, weights, optimiser):
     blocks = oracle.clients(oracle.ROWS[rows])

@@ -17,7 +17,7 @@ PULL, STEP, OUTER, INNER = 3.0, 0.05, 4, 3  # λ, η, R, K
 
 
 @pytest.mark.parametrize("rows", [*oracle.ROWS])
-@pytest.mark.parametrize("weights", ["samples", "clients"])
+@pytest.mark.parametrize("weights", ["samples", pytest.param("clients", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mixing", [1.0, 0.4])
 def test_two_rounds_are_the_paper_s(rows, weights, mixing):
     blocks = oracle.clients(oracle.ROWS[rows])

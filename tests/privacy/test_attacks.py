@@ -184,8 +184,6 @@ def attacked(
     }
     description = experiment.from_dict(tree, folder)
     with pytest.MonkeyPatch.context() as patch:
-        # drawing takes longer than a small run
-        patch.setattr("intarsia.plots.overlap.holdings_picture", lambda parties, path, **_: None)
         if mode == "ckks" and long is not None:
             patch.setattr(modes, "_LONG", long)
         run(description)
@@ -365,9 +363,8 @@ GIVE_AWAY = (
     ("newton by conjugate gradients", least_squares_attack_on_newton),
 )
 SEALED = [
-    pytest.param(mode, run, attack, marks=pytest.mark.slow)
-    if mode == "ckks" and run != "ascent"
-    else (mode, run, attack)
+    # in ciphertexts quickly with the server's own key beside the keys of an owner, below
+    pytest.param(mode, run, attack, marks=[pytest.mark.slow] * (mode == "ckks"))
     for mode in ("masked", "ckks")
     for run, attack in (*GIVE_AWAY, ("newton", least_squares_attack_on_newton))
 ]
@@ -434,20 +431,26 @@ def test_without_the_masks_every_table_is_recovered(tmp_path, kind, monkeypatch)
         assert errors(tables(attack, server, patients()[0]))[0] < 1e-3
 
 
-@pytest.mark.parametrize("trust", ["pairs", pytest.param("clients", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["pairs", pytest.param("clients", marks=pytest.mark.slow)])
+def without_masks(request, tmp_path_factory):
+    """Return whose keys there are, and the server of a run in ciphertexts whose masks are zeros."""
+    folder = tmp_path_factory.mktemp("without-masks")
+    rounds, settings = RUNS["ascent"]
+    source = {"client": parties(folder, *patients())}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masking, "BlockCipher", Zeros)
+        server = attacked(folder, "ckks", rounds, source, trust=request.param, **settings)
+    return request.param, server
+
+
 @pytest.mark.parametrize("attack", [least_squares_attack, inner_product_attack])
-def test_with_the_keys_of_an_owner_tables_are_recovered_where_all_have_them(
-    tmp_path, attack, trust, monkeypatch
-):
+def test_with_the_keys_of_an_owner_tables_are_recovered_where_all_have_them(without_masks, attack):
     """A client that gives the server its keys, of ciphertexts and of the masks that it takes off.
 
     One of them alone will not do: totals are in ciphertexts, what one client alone has in masks.
     With keys of pairs neither will both: what two others have in common hides their parts.
     """
-    monkeypatch.setattr(masking, "BlockCipher", Zeros)
-    rounds, settings = RUNS["ascent"]
-    source = {"client": parties(tmp_path, *patients())}
-    server = attacked(tmp_path, "ckks", rounds, source, trust=trust, **settings)
+    trust, server = without_masks
     assert errors(tables(attack, server, patients()[0]))[0] > 0.5  # a key of its own
     given = CkksSecret.load(server.folder / "out" / "keys" / "ckks.key")
     arithmetic, _ = server.key

@@ -211,7 +211,9 @@ def test_errors_of_numbers_are_those_of_the_joined_table(mode):
     assert all(low < high for low, high in found.intervals.values())
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(one, marks=[pytest.mark.slow] * (one != "masked")) for one in MODES]
+)
 def test_intervals_of_numbers_over_all_samples_are_those_of_a_bootstrap_of_the_joined_table(mode):
     noise = np.random.default_rng(0).standard_t(5, size=300)
     y = 50_000 + 2_000 * (X @ np.arange(6.0) + noise)  # as prices are

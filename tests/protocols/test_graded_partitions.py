@@ -77,15 +77,24 @@ def takes(name, kind):
     return kind not in SAME_ROWS or name == "hyfem"
 
 
-# of kinds that deal rows alike the horizontal one; the others are slow tests
+def is_quick(name, kind):
+    """Return whether no other quick test is alike; the others are slow tests.
+
+    Of kinds that deal rows alike it is the horizontal one, of algorithms those that read clusters
+    and columns in a way of their own.
+    """
+    own = name in ("femam", "hyfem", "flic")
+    return kind in ("horizontal", "blocks", *SAME_ROWS) or (own and kind in ("levels", "clusters"))
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("name", "kind"),
     [
-        pytest.param(kind, marks=[pytest.mark.slow] * (kind in ("iid", "dirichlet", "prior_shift")))
+        pytest.param(name, kind, marks=[pytest.mark.slow] * (not is_quick(name, kind)))
+        for name in OWN
         for kind in DEALT
     ],
 )
-@pytest.mark.parametrize("name", OWN)
 def test_a_client_is_graded_by_what_its_own_network_predicts(tmp_path, name, kind):
     file = described(tmp_path, name, kind)
     if not takes(name, kind):

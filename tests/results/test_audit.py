@@ -89,7 +89,13 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(one, marks=[pytest.mark.slow] * (one in ("plain", "clients away, plain")))
+        for one in RUNS
+    ],
+)
 def recording(request, tmp_path_factory):
     mode, algorithm, settings = RUNS[request.param]
     return recorded(tmp_path_factory.mktemp("audit"), mode, algorithm, **settings)
@@ -392,7 +398,7 @@ def test_the_audit_of_a_stopped_run_is_that_of_its_checkpoint(tmp_path):
     assert not line.readable
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_the_audit_of_a_resumed_run_is_that_of_an_uninterrupted_one(tmp_path, participation):
     stopped(tmp_path / "stopped", participation=participation)
     resume(tmp_path / "stopped")

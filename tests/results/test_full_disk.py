@@ -34,14 +34,27 @@ method = "ascent"
 """
 
 
+def write_experiment(folder):
+    """Write an experiment with a checkpoint after each round; return the words that run it."""
+    described = four_sites.write_tables("hyfdca", folder / "tables")
+    clients = "".join(f'[[client]]\nname = "{name}"\n{one}' for name, one in described.items())
+    (folder / "small.toml").write_text(EXPERIMENT + clients)
+    return ["run", str(folder / "small.toml"), "--quiet", "-c"]
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return the words that run an experiment with a checkpoint after each round, into `out`."""
+    """Return the words that run an experiment into `out` of the current folder."""
     monkeypatch.chdir(tmp_path)
-    described = four_sites.write_tables("hyfdca", tmp_path / "tables")
-    clients = "".join(f'[[client]]\nname = "{name}"\n{one}' for name, one in described.items())
-    Path("small.toml").write_text(EXPERIMENT + clients)
-    return ["run", "small.toml", "--quiet", "-c", "experiment.out=out"]
+    return [*write_experiment(tmp_path), "experiment.out=out"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the run on a disk that has room."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert cli.main([*write_experiment(folder), f"experiment.out={folder / 'out'}"]) == 0
+    return folder / "out"
 
 
 class Disk:
@@ -114,18 +127,16 @@ STAGES = {  # how many times a file can be written, and from which round the run
 
 
 # of files of one stage, one; the others are slow tests
-ALIKE = {"tables.crc", "server.state", "holdings.png", "linear.json"}
+ALIKE = {"tables.crc", "server.state", "extra.json", "holdings.png", "linear.json"}
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(one, marks=[pytest.mark.slow] * (one in ALIKE)) for one in STAGES]
 )
 def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
-    run, disk, capfd, name
+    run, whole, disk, capfd, name
 ):
     writes, round = STAGES[name]
-    assert cli.main([*run, "-c", "experiment.out=whole"]) == 0
-    said(capfd)
     disk.fill(name, writes)
     assert cli.main(run) == 2
     sentence = one_error(said(capfd)[1])
@@ -139,11 +150,11 @@ def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
         assert "round" in one  # no half of a line
     again = run if round is None else ["resume", "out", "--quiet"]
     assert cli.main(again) == 0
-    assert result(Path("out")) == result(Path("whole"))
-    assert lines(Path("out")) == lines(Path("whole"))
+    assert result(Path("out")) == result(whole)
+    assert lines(Path("out")) == lines(whole)
 
 
-@pytest.mark.parametrize("before", ["", "as it was"])
+@pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "as it was"])
 def test_predictions_and_pictures_are_written_whole_or_not_at_all(run, disk, capfd, before):
     assert cli.main(run) == 0
     said(capfd)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import intarsia
+from command_line import one_error, said
+from intarsia.cli import main as cli
 
 OLDER = Path(__file__).parents[1] / "fixtures" / "574201d"
 EXPECTED = OLDER / "expected"
@@ -26,27 +26,29 @@ STOPPED = {"hyfdca-stopped": (1, 3), "fedrep-stopped": (3, 6)}  # after which ro
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """Return a copy of all folders, as a run's is written to."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of all folders, as a run's is written to, of a user with their secret."""
     shutil.copytree(OLDER, tmp_path / "older")
     secret = tmp_path / "state" / "intarsia" / "secret"
     secret.parent.mkdir(parents=True)
     secret.touch(mode=0o600)
     secret.write_bytes(bytes(range(32)))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "older"
 
 
-def intarsia_says(place: Path, *words: str, status: int = 0) -> str:
+@pytest.fixture
+def intarsia_says(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return what a command writes: its results, or what is said where it is to be refused."""
-    done = subprocess.run(
-        [sys.executable, "-m", "intarsia", *words],
-        env={**os.environ, "XDG_STATE_HOME": str(place.parent / "state")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    return done.stderr if status else done.stdout
+
+    def says(*words: str, status: int = 0) -> str:
+        capfd.readouterr()
+        found = cli.main([*words])
+        out, err = said(capfd)
+        assert found == status, err
+        return err if status else out
+
+    return says
 
 
 def numbers(value: object, where: str = "") -> dict[str, object]:
@@ -85,17 +87,17 @@ def rows(text: str) -> list[list[object]]:
 
 
 @pytest.mark.parametrize("name", PREDICTIONS)
-def test_an_older_model_predicts_what_it_did(place, name):
+def test_an_older_model_predicts_what_it_did(place, name, intarsia_says):
     tables = [word.format(place=place) for word in PREDICTIONS[name]]
-    found = rows(intarsia_says(place, "predict", str(place / name), *tables))
+    found = rows(intarsia_says("predict", str(place / name), *tables))
     expected = rows((EXPECTED / f"{name}.csv").read_text(encoding="utf-8"))
     assert len(expected) > 30  # a header and a table of rows
     assert_same(found, expected, 1e-12)
 
 
 @pytest.mark.parametrize("name", ["hyfdca", "masked"])
-def test_the_audit_of_an_older_run_says_what_it_did(place, name):
-    found = json.loads(intarsia_says(place, "audit", str(place / name), "--json"))
+def test_the_audit_of_an_older_run_says_what_it_did(place, name, intarsia_says):
+    found = json.loads(intarsia_says("audit", str(place / name), "--json"))
     expected = json.loads((EXPECTED / f"{name}-audit.json").read_text(encoding="utf-8"))
     # which audits of that version did not say
     assert found.pop("undeclared") == []
@@ -110,12 +112,12 @@ def test_the_audit_of_an_older_run_says_what_it_did(place, name):
 @pytest.mark.parametrize(
     "name", ["hyfdca-stopped", pytest.param("fedrep-stopped", marks=pytest.mark.slow)]
 )
-def test_an_older_run_is_resumed_to_the_result_that_it_had_there(place, name):
+def test_an_older_run_is_resumed_to_the_result_that_it_had_there(place, name, intarsia_says):
     stopped, last = STOPPED[name]
     history = place / name / "history.jsonl"
     before = history.read_text(encoding="utf-8")
     assert len(before.splitlines()) == stopped
-    intarsia_says(place, "resume", str(place / name), "-q")
+    intarsia_says("resume", str(place / name), "-q")
     after = history.read_text(encoding="utf-8")
     assert after.startswith(before)  # nothing is trained again
     rounds = [json.loads(line)["round"] for line in after.splitlines()]
@@ -152,38 +154,36 @@ def of_before(folder: Path, name: str) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def refused(place: Path, *words: str) -> str:
+@pytest.fixture
+def refused(intarsia_says: Callable[..., str]) -> Callable[..., str]:
     """Return the one sentence that a command is refused in."""
-    lines = intarsia_says(place, *words, status=2).strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    return lines[0]
+    return lambda *words: one_error(intarsia_says(*words, status=2))
 
 
-def test_a_model_of_an_unknown_version_is_refused_in_a_sentence(place):
+def test_a_model_of_an_unknown_version_is_refused_in_a_sentence(place, refused):
     folder = place / "hyfdca"
     of_before(folder, "model/linear.json")
     tables = [word.format(place=place) for word in PREDICTIONS["hyfdca"]]
-    assert str(folder / "model" / "linear.json") in refused(place, "predict", str(folder), *tables)
+    assert str(folder / "model" / "linear.json") in refused("predict", str(folder), *tables)
 
 
-def test_a_result_of_an_unknown_version_is_refused_in_a_sentence(place):
+def test_a_result_of_an_unknown_version_is_refused_in_a_sentence(place, refused):
     folder = place / "hyfdca"
     of_before(folder, "result.json")
-    assert "not a result that this version wrote" in refused(place, "compare", str(folder))
+    assert "not a result that this version wrote" in refused("compare", str(folder))
 
 
-def test_an_experiment_of_an_unknown_version_is_refused_in_a_sentence(place):
+def test_an_experiment_of_an_unknown_version_is_refused_in_a_sentence(place, refused):
     path = place / "hyfdca-stopped" / "experiment.json"
     tree = json.loads(path.read_text(encoding="utf-8"))
     tree["experiment"]["annealing"] = 0.5  # a setting that no version has had
     path.write_text(json.dumps(tree), encoding="utf-8")
-    assert "'annealing'" in refused(place, "resume", str(path.parent))
+    assert "'annealing'" in refused("resume", str(path.parent))
 
 
-def test_a_checkpoint_of_an_unknown_version_is_refused_in_a_sentence(place):
+def test_a_checkpoint_of_an_unknown_version_is_refused_in_a_sentence(place, refused):
     folder = place / "fedrep-stopped"
     (state,) = folder.glob("checkpoints/round-*/server.state")
     written = state.read_bytes()
     state.write_bytes(written[:4] + b"\x63" + written[5:])  # the number of the encoding
-    assert "this was not written by this version" in refused(place, "resume", str(folder), "-q")
+    assert "this was not written by this version" in refused("resume", str(folder), "-q")

@@ -391,7 +391,7 @@ def test_noise_as_large_as_the_weights_may_be_is_noted(tmp_path):
 # ---- whole runs
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_a_private_run_says_what_it_promises_and_keeps_its_accuracy(tmp_path, mode, epsilon):
     result = trained(tmp_path, privacy={"epsilon": epsilon, "mode": mode})
@@ -436,7 +436,8 @@ def test_the_model_on_disk_and_its_accuracy_are_those_with_noise(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["hyfdca", pytest.param("cocoa", marks=pytest.mark.slow), "fedavg"]
+    "algorithm",
+    ["hyfdca", *(pytest.param(one, marks=pytest.mark.slow) for one in ("cocoa", "fedavg"))],
 )
 def test_a_run_that_goes_on_releases_the_same_model(tmp_path, algorithm):
     changes = {"checkpoint_seconds": 0.0, "rounds": 12, "tolerance": 0.1, "evaluate_every": 4}

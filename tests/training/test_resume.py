@@ -172,7 +172,7 @@ def check_kill(uninterrupted, kind, moment):
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [
-        pytest.param(kind, moment, marks=[pytest.mark.slow] * (kind == "ascent"))
+        pytest.param(kind, moment, marks=[pytest.mark.slow] * (kind != "newton"))
         for kind, moment in zip(["newton", "ascent", "partial"], moments(3), strict=True)
     ],
 )
@@ -224,10 +224,10 @@ def test_a_run_whose_tables_changed_since_is_not_gone_on_with(tmp_path):
 
 
 def test_ctrl_c_says_how_to_go_on(uninterrupted):
-    folder = uninterrupted("ascent")
+    folder = uninterrupted("newton")
     out = folder / "stopped"
-    path = write_experiment(folder, "ascent", "stopped")
-    status, said = stopped("SIGINT", out, 24, "run", path)
+    path = write_experiment(folder, "newton", "stopped")
+    status, said = stopped("SIGINT", out, 4, "run", path)
     assert status == 130
     assert f"intarsia resume {out}" in said
     assert "Traceback" not in said
@@ -251,7 +251,13 @@ def interrupted(folder: Path, kind: str, name: str, after: int) -> Path:
     return folder / name
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("newton", "partial")))
+        for kind in KINDS
+    ],
+)
 @pytest.mark.parametrize("after", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_that_stopped_between_rounds_goes_on_to_the_same_bits(uninterrupted, kind, after):
     folder = uninterrupted(kind)

@@ -270,7 +270,7 @@ def test_a_run_that_diverges_says_so(tmp_path):
 # -- figures
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_figures_of_a_run_are_those_of_the_joined_table(tmp_path, layout, mode):
     x, y = pooled()
@@ -312,7 +312,9 @@ def test_a_model_that_says_one_class_is_noted(tmp_path):
     assert "'well' of all 150 training samples" in note
 
 
-@pytest.mark.parametrize(("positives", "rare"), [(15, True), (24, True), (45, False)])
+@pytest.mark.parametrize(
+    ("positives", "rare"), [(15, True), pytest.param(24, True, marks=pytest.mark.slow), (45, False)]
+)
 def test_a_rare_class_is_judged_by_the_auc(tmp_path, positives, rare):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, FEATURES))

@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from intarsia.training import yardsticks
 LINEAR = ("hyfdca", "plain"), ("hyfdca", "masked"), ("hyfdca", "ckks"), ("centralised", "plain")
 NETWORKS = {"femam": "plain", "flic": "masked", "hyfem": "masked"}
 EVERY = (*LINEAR, ("standalone", "plain"), *NETWORKS.items())
-COSTLY = ("hyfdca", "ckks"), ("flic", "masked")  # slow tests
+QUICK = ("hyfdca", "plain"), ("femam", "plain")  # the others take long
 
 
 class StoppedError(Exception):
@@ -66,7 +67,7 @@ def model(folder):
 
 @pytest.mark.parametrize(
     ("algorithm", "mode"),
-    [pytest.param(*one, marks=[pytest.mark.slow] * (one in COSTLY)) for one in EVERY],
+    [pytest.param(*one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in EVERY],
 )
 def test_reference_models_that_were_stopped_go_on_to_the_same_result(tmp_path, algorithm, mode):
     experiment = described(tmp_path / "tables", algorithm, mode)
@@ -103,7 +104,7 @@ def test_reference_models_that_were_stopped_go_on_to_the_same_result(tmp_path, a
     assert (out / "result.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("algorithm", ["hyfdca", "hyfem"])
+@pytest.mark.parametrize("algorithm", ["hyfdca", pytest.param("hyfem", marks=pytest.mark.slow)])
 def test_both_at_once_come_to_the_same_result(tmp_path, monkeypatch, algorithm):
     made = []
     for workers in (1, 2):
@@ -245,12 +246,22 @@ LEFT_OUT = (["--no-yardsticks"], ["-c", "experiment.yardsticks=false"])
 ADDED = (["--yardsticks"], ["-c", "experiment.yardsticks=true"], ["-c", "yardsticks=true"])
 
 
+@pytest.fixture(scope="module")
+def left_out(tmp_path_factory):
+    """The folders of a run with its reference models, and of those that left them out."""
+    folder = tmp_path_factory.mktemp("left-out")
+    (folder / "four.toml").write_text(toml(folder / "tables"))
+    ways = {"whole": [], **{one[0]: one for one in LEFT_OUT}}
+    for name, words in ways.items():
+        command = ["run", str(folder / "four.toml"), "--quiet", "--out", str(folder / name), *words]
+        assert cli.main(command) == 0
+    return folder
+
+
 @pytest.mark.parametrize("added", ADDED)
-def test_reference_models_that_were_left_out_can_be_added(file, capfd, added):
-    whole, out = file.parent / "whole", file.parent / "out"
-    assert cli.main(["run", str(file), "--quiet", "--out", str(whole)]) == 0
-    without = LEFT_OUT[added[0] == "-c"]
-    assert cli.main(["run", str(file), "--quiet", "--out", str(out), *without]) == 0
+def test_reference_models_that_were_left_out_can_be_added(left_out, tmp_path, added):
+    whole, out = left_out / "whole", tmp_path / "out"
+    shutil.copytree(left_out / LEFT_OUT[added[0] == "-c"][0], out)
     found = content(out)
     assert found["yardsticks_left"] == []
     assert found["metrics"]["centralised"] is None

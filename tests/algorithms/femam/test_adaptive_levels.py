@@ -294,7 +294,7 @@ def test_who_was_away_joins_its_group():
     assert server.levels[1].groups["c7"] == server.levels[1].groups["c1"]
 
 
-@pytest.mark.parametrize("cut", [1, 3, 6])
+@pytest.mark.parametrize("cut", [3, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 6))])
 def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
     blocks = clients(4)
     ends = []

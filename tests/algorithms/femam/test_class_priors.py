@@ -333,7 +333,9 @@ def test_the_server_reads_sums_over_all_clients_only():
         np.asarray(total.at)
 
 
-@pytest.mark.parametrize("cut", [11, 12, 13])
+@pytest.mark.parametrize(
+    "cut", [12, *(pytest.param(one, marks=pytest.mark.slow) for one in (11, 13))]
+)
 def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
     blocks = clients()
     options = dataclasses.replace(OPTIONS, levels=("global", "shares", "personal"))

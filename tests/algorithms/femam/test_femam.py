@@ -518,7 +518,9 @@ def test_clients_that_train_together_come_to_what_each_comes_to_alone():
         close(parameters, networks(together)[name], atol=1e-10)
 
 
-@pytest.mark.parametrize("cut", [1, 3, 4, 6, 9])
+@pytest.mark.parametrize(
+    "cut", [3, 6, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 4, 9))]
+)
 def test_a_run_read_back_from_bytes_goes_on_to_the_same_bits(cut):
     whole, last, expected = run(FEMAM, EVERY, rounds=10)
     assert len(last.levels[1].trials) == 2  # a number of clusters was chosen
@@ -563,7 +565,7 @@ def functions_called(options):
     return watched.called
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def test_a_run_leaves_networks_that_predict(tmp_path, mode):
     blocks = clients()
     tables = {client: (block.x, block.y.astype(int)) for client, block in blocks.items()}

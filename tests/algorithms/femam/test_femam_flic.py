@@ -80,11 +80,11 @@ def level(number, network):
     "flic",
     [
         {},
-        {"variant": "class"},
-        {"scheme": "fedavg-ft"},
+        pytest.param({"variant": "class"}, marks=pytest.mark.slow),
+        pytest.param({"scheme": "fedavg-ft"}, marks=pytest.mark.slow),
         {"final_epochs": 0, "meta_classes": (("a", "b"),)},
         {"anchor_covariance": "learned", "anchor_average": "barycentre"},
-        {"alignment": "sample", "alignment_epochs": 1},
+        pytest.param({"alignment": "sample", "alignment_epochs": 1}, marks=pytest.mark.slow),
     ],
     ids=lambda known: ", ".join(known) or "as it is",
 )
@@ -232,7 +232,9 @@ def test_a_client_that_was_away_makes_up_for_level_1_and_those_after():
     assert all(state.points is not None for state in engine.get_states().values())
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    "rounds", [2, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 3, 5))]
+)
 def test_a_run_goes_on_from_written_states_to_the_same_bits(rounds):
     classes = (*FEMAM_FLIC.states, *RECORDS)
     engine, server = started(FEMAM_FLIC, OPTIONS)

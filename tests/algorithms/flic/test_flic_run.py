@@ -61,7 +61,10 @@ def test_every_client_gets_a_model_of_its_own_columns(tmp_path):
     assert [line["round"] for line in lines if line["loss"] is not None] == [1, 2]
 
 
-@pytest.mark.parametrize("algorithm", ["flic", "local", "fedhenn"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["flic", *(pytest.param(one, marks=pytest.mark.slow) for one in ("local", "fedhenn"))],
+)
 def test_the_loss_of_a_result_is_that_of_the_history(tmp_path, algorithm):
     given = {**(FLIC if algorithm == "flic" else SETTINGS), "algorithm": algorithm}
     found = intarsia.run(tables=tables(), out=tmp_path, test=0.0, final_epochs=0, **given)
@@ -152,7 +155,7 @@ def test_states_on_disk_give_the_same_bits_and_can_be_gone_on_from(tmp_path):
     assert intarsia.resume(tmp_path / "run", tables=tables()).metrics == whole.metrics
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_models_of_states_on_disk_are_made_when_asked_for_and_written_alike(workers, tmp_path):
     inside = intarsia.run(tables=tables(), out=tmp_path / "inside", **FLIC)
     outside = intarsia.run(

@@ -63,7 +63,7 @@ def distance(engine, server, truth):
     return float(np.sin(subspace_angles(engine.reveal(server.average), truth)[0]))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_the_principal_angle_falls_as_fast_as_the_theorem_says(share):
     blocks, truth, heads = problem()
     spread = np.linalg.eigvalsh(heads.T @ heads / CLIENTS)
@@ -153,7 +153,7 @@ def tables(samples=60):
     return found
 
 
-@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("standardise", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_graded(tmp_path, standardise):
     out, known = tmp_path / "run", tables()
     known["c00"].loc[:9, "y"] = np.nan  # rows without a label count for the embedding

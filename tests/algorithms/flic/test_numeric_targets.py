@@ -159,9 +159,11 @@ class _Valued(torch.nn.Module):
     "given",
     [
         {},
-        {"label_bins": 3},
+        pytest.param({"label_bins": 3}, marks=pytest.mark.slow),
         {"label_bins": 2, "alignment": "transport", "variant": "class"},
-        {"label_bins": 2, "alignment": "energy", "alignment_epochs": 1},
+        pytest.param(
+            {"label_bins": 2, "alignment": "energy", "alignment_epochs": 1}, marks=pytest.mark.slow
+        ),
         {"label_bins": 2, "alignment": "sample", "scheme": "l2gd"},
         {"scheme": "fedavg-ft"},
     ],
@@ -242,7 +244,14 @@ def tables(label="price"):
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["flic", "hetfedrep", "local", "fedhenn", "fedrep", "fedavg-ft", "l2gd"]
+    "algorithm",
+    [
+        *("flic", "local", "fedrep"),
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("hetfedrep", "fedhenn", "fedavg-ft", "l2gd")
+        ),
+    ],
 )
 def test_every_algorithm_on_networks_learns_numbers(algorithm):
     given = {

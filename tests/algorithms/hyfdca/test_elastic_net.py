@@ -143,7 +143,7 @@ def test_the_optimum_is_certified(loss, weight, ratio):
 
 
 @pytest.mark.parametrize("loss", ["huber", "quantile", "poisson", "gamma"])
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def test_losses_of_numbers_have_it_too(loss, mode):
     x, _ = sparse_truth(120, 12)
     rng = np.random.default_rng(2)

@@ -126,8 +126,19 @@ def test_the_secure_sums_are_exact_under_overlaps():
 # -- convergence of dual ascent alone
 
 
-@EVERY_LOSS
-@EVERY_GRID
+@pytest.mark.parametrize(
+    ("grid", "loss"),
+    [
+        pytest.param(
+            GRIDS[grid],
+            loss,
+            id=f"{grid}-{loss}",
+            marks=[pytest.mark.slow] * (grid != "overlaps" and loss != "hinge"),
+        )
+        for grid in GRIDS
+        for loss in ON_SIGNS
+    ],
+)
 def test_dual_ascent_reaches_the_optimum(loss, grid):
     x, y = table()
     code = losses.loss_code(loss)
@@ -186,10 +197,10 @@ def cyclic(turns, names):
 @pytest.mark.parametrize(
     ("loss", "pattern", "shared"),
     [
-        ("hinge", "half", 0),
+        pytest.param("hinge", "half", 0, marks=pytest.mark.slow),
         ("hinge", "cyclic", 9),
         ("logistic", "quarter", 9),
-        ("squared", "half", 0),
+        pytest.param("squared", "half", 0, marks=pytest.mark.slow),
     ],
 )
 def test_with_clients_away_the_gap_becomes_small(loss, pattern, shared):

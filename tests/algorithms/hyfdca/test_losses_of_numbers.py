@@ -264,13 +264,17 @@ def frames(x, y, overlap=9):
     }
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize(
+    "mode", ["masked", *(pytest.param(one, marks=pytest.mark.slow) for one in ("plain", "ckks"))]
+)
 @pytest.mark.parametrize(("loss", "shape"), [("huber", 0.8), ("quantile", 0.7), ("poisson", 0)])
 def test_a_run_finds_and_predicts_what_one_table_would(loss, shape, mode):
     check_run(loss, shape, mode)
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize(
+    "mode", ["masked", *(pytest.param(one, marks=pytest.mark.slow) for one in ("plain", "ckks"))]
+)
 def test_a_run_with_gamma_finds_and_predicts_what_one_table_would(mode):
     check_run("gamma", 0.0, mode)
 
@@ -364,7 +368,7 @@ def test_labels_that_the_log_link_has_no_mean_for_are_refused(loss, wrong, said,
         )
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 @pytest.mark.parametrize(
     ("loss", "theirs"), [("poisson", PoissonRegressor), ("gamma", GammaRegressor)]
 )
@@ -494,7 +498,7 @@ def huber_run(x, y, mode, **options):
 
 
 # with masked sums Newton's method alone; else it hands over where labels are nearer to 0
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 @pytest.mark.parametrize("shift", [2000.0, 6000.0])
 def test_a_note_tells_a_delta_far_below_the_errors_and_the_one_to_set(shift, mode):
     rng = np.random.default_rng(13)
@@ -530,7 +534,7 @@ def test_a_delta_far_below_the_errors_has_a_note_where_the_penalty_holds_the_wei
     assert (found < 0.9) == held
 
 
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 @pytest.mark.parametrize("outliers", [0, 40])
 def test_labels_that_vary_by_one_have_no_note_of_delta_with_gross_errors_among_them(outliers, mode):
     rng = np.random.default_rng(14)

@@ -192,7 +192,14 @@ def test_axes_that_rounding_made_up_are_not_followed(smoothed):
     assert np.isfinite(direction(np.zeros((3, 3)), np.zeros(3), 0.0)).all()
 
 
-@pytest.mark.parametrize(("l1_ratio", "mode"), [(0.0, "masked"), (0.5, "plain"), (0.5, "masked")])
+@pytest.mark.parametrize(
+    ("l1_ratio", "mode"),
+    [
+        pytest.param(0.0, "masked", marks=pytest.mark.slow),
+        pytest.param(0.5, "plain", marks=pytest.mark.slow),
+        (0.5, "masked"),
+    ],
+)
 def test_shared_systems_come_down_from_a_larger_penalty_where_they_stand_still(l1_ratio, mode):
     """Each certificate on the way is that of the model."""
     x, y = heavy_tailed()
@@ -411,7 +418,7 @@ def test_rows_too_large_for_exact_products_are_refused(monkeypatch):
         HYFDCA.round(server, engine, engine.key())
 
 
-@pytest.mark.parametrize("system", ["shares", "encrypted"])
+@pytest.mark.parametrize("system", ["shares", pytest.param("encrypted", marks=pytest.mark.slow)])
 def test_a_step_made_again_from_a_checkpoint_has_the_same_bits(system):
     _, _, blocks = federation("copies")
     options = HyFDCA(loss="hinge", regularisation=1e-2, method="newton", system=system)
@@ -538,7 +545,7 @@ def concluded(shape, mode="plain", labels=BINARY, rounds=12, change=away_from_ze
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
-@pytest.mark.parametrize("weight", [1e-6, 0.1])
+@pytest.mark.parametrize("weight", [1e-6, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_errors_are_those_of_the_penalised_fisher_information_of_the_pooled_table(
     shape, mode, weight
 ):

@@ -73,7 +73,11 @@ def optimum(x, y, loss):
 
 @pytest.mark.parametrize(
     ("loss", "layout"),
-    [*((loss, np.ascontiguousarray) for loss in ON_SIGNS), ("hinge", csr_array)],
+    [
+        pytest.param(loss, np.ascontiguousarray, marks=[pytest.mark.slow] * (loss != "logistic"))
+        for loss in ON_SIGNS
+    ]
+    + [("hinge", csr_array)],
     ids=[*ON_SIGNS, "csr"],
 )
 def test_half_of_the_clients_at_a_time_reach_the_centralised_optimum(loss, layout):
@@ -89,7 +93,15 @@ def test_half_of_the_clients_at_a_time_reach_the_centralised_optimum(loss, layou
     assert info.primal == pytest.approx(pooled, abs=1e-12)
 
 
-@pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids=["rows", "columns", "grid"])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        pytest.param((4, 1), marks=pytest.mark.slow),
+        pytest.param((1, 4), marks=pytest.mark.slow),
+        (2, 2),
+    ],
+    ids=["rows", "columns", "grid"],
+)
 def test_one_client_at_a_time_reaches_the_optimum(grid):
     x, y = table()
     info, _, _ = train(HyFDCA(regularisation=RIDGE), split(x, y, *grid), 150, one)

@@ -81,7 +81,10 @@ def test_dual_ascent_certifies_the_weighted_optimum(loss):
     check_bounds(loss, x, y, train_weighted, regularisation=0.1, close=0.01)
 
 
-@pytest.mark.parametrize("loss", ON_SIGNS)
+@pytest.mark.parametrize(
+    "loss",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one != "logistic")) for one in ON_SIGNS],
+)
 def test_rounds_with_clients_away_certify_the_weighted_optimum(loss):
     x, y = table(60, 4)
 

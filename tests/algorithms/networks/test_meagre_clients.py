@@ -17,7 +17,7 @@ ALGORITHMS = {
     "femam-flic": {"flic": {"pretraining_epochs": 2}, "femam": PAPER},
     "hyfem": {"features": 4, "extractor_hidden": [8], "hidden": [8], "steps": 4},
 }
-QUICK = ("local", "fedavg-ft")
+QUICK = ("fedavg-ft",)
 KINDS = ("three rows", "one row", "one class", "missing values", "a missing column")
 
 

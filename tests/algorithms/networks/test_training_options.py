@@ -25,6 +25,7 @@ from intarsia.errors import ExperimentError, TableError  # noqa: E402
 from intarsia.training.registry import _PERSONAL, algorithm_named  # noqa: E402
 
 NAMES = [name for name in _PERSONAL if name not in ("flic-linear", "femam-flic")]
+QUICK = ("fedrep", "fedhenn", "femam", "hyfem")  # one of each way to share; others are slow tests
 SHORT = {
     "latent": 3,
     "features": 3,
@@ -114,7 +115,7 @@ def far(one, other):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=pytest.mark.slow) if one == "flic" else one for one in NAMES],
+    [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in NAMES],
 )
 def test_one_after_the_other_or_together_all_options_come_to_the_same(name):
     """Also for a client with three rows, and one with one class."""
@@ -129,7 +130,10 @@ def test_one_after_the_other_or_together_all_options_come_to_the_same(name):
     del algorithm
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in NAMES],
+)
 def test_a_scheduled_run_goes_on_from_bytes_to_the_same_bits(name):
     how = made(name, engine="loop", **ALL)
     assert far(after(*how), after(*how, cut=2)) == 0.0

@@ -639,7 +639,7 @@ def test_a_masked_run_reaches_the_gap_of_the_plain_one(tmp_path, algorithm, more
     assert masked.metrics.server.accuracy == pytest.approx(plain.metrics.server.accuracy, abs=0.01)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "logistic"])
+@pytest.mark.parametrize("loss", [pytest.param("hinge", marks=pytest.mark.slow), "logistic"])
 def test_a_masked_run_with_clients_away_has_the_certificate_of_the_plain_one(tmp_path, loss):
     more = {"loss": loss, "rounds": 12, "participation": 0.67}
     made = [run(described(tmp_path / mode, mode, "hyfdca", **more)) for mode in ("plain", "masked")]
@@ -650,7 +650,9 @@ def test_a_masked_run_with_clients_away_has_the_certificate_of_the_plain_one(tmp
 
 
 def test_masked_federated_averaging_gives_the_weights_of_the_plain_run(tmp_path):
-    made = [run(described(tmp_path / mode, mode, "fedavg")) for mode in ("plain", "masked")]
+    made = [
+        run(described(tmp_path / mode, mode, "fedavg", rounds=20)) for mode in ("plain", "masked")
+    ]
     plain, masked = (one.model.coef_ for one in made)
     np.testing.assert_allclose(masked, plain, rtol=1e-6, atol=1e-9)
     assert made[0].metrics.server.loss == pytest.approx(made[1].metrics.server.loss, rel=1e-6)
@@ -676,7 +678,7 @@ class StoppedError(Exception):
             {"loss": "squared", "rounds": 12, "participation": 0.67},
             marks=pytest.mark.slow,
         ),
-        ("fedavg", 7, {"rounds": 11, "participation": 0.67}),
+        ("fedavg", 3, {"rounds": 5, "participation": 0.67}),
         pytest.param("cocoa", 7, {"rounds": 11}, marks=pytest.mark.slow),
     ],
 )

@@ -153,7 +153,12 @@ def test_values_are_rounded_to_the_grid_without_a_bias(range):
 
 @pytest.mark.parametrize(
     ("range", "clients", "error"),
-    [(2.0**14, 3, None), (2.0**14, 16, None), (1e6, 4, None), (2.0**22, 3, 1e-5)],
+    [
+        (2.0**14, 3, None),
+        pytest.param(2.0**14, 16, None, marks=pytest.mark.slow),
+        pytest.param(1e6, 4, None, marks=pytest.mark.slow),
+        (2.0**22, 3, 1e-5),
+    ],
 )
 def test_what_a_moved_total_opens_to_says_nothing_of_its_noise(range, clients, error):
     """A server that moves values by part of a step sees in no total which way noise took them."""
