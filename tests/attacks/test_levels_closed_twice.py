@@ -185,7 +185,6 @@ def test_another_word_for_a_level_is_no_other_level(tmp_path, goes_on, level):
     assert close(made, "bank", worth(0.2), level=level).error == "RefusedError"
 
 
-@pytest.mark.slow
 def test_a_run_that_goes_back_to_its_best_round_closes_later_levels_once_more(tmp_path):
     """Levels that were closed after the best round are closed anew from there: of other models."""
     described = four_sites.write_tables("femam", tmp_path)
