@@ -1,9 +1,10 @@
 """Install wheel and sdist into fresh environments, and try the commands in each.
 
-python tests/installs/environments.py [NAME...] [--folder .installs] [--list]
+python tests/installs/environments.py [NAME...] [--folder .installs] [--jobs N] [--list]
 
-What passed with the same wheel is not tried again, so that the command goes on after a stop. The
-exit status is 1 where an environment fails. Environments:
+As many are tried at once as there are processors. What passed with the same wheel is not tried
+again, so that the command goes on after a stop. The exit status is 1 where an environment fails.
+Environments:
 
 lowest           the oldest Python, and of each requirement the lowest version that is declared
 newest[-3.X]     the newest releases, with each Python that is there
@@ -26,6 +27,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +144,8 @@ def tried(
     own = str(place / "bin/python")
     # what another user runs later can be compiled now alone
     later = [] if name == "other-user" else ["--no-compile"]
-    torch = folder / "torch.txt"
-    torch.write_text(pinned(), "utf-8")
-    install = [*PIP, "--python", own, "install", *later, "-c", str(torch), *requirements]
+    torch = ["-c", str(folder / "torch.txt")]
+    install = [*PIP, "--python", own, "install", *later, *torch, *requirements]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if not line.startswith("WARNING")]
@@ -187,6 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Try the package in fresh environments.")
     parser.add_argument("name", nargs="*", help=f"of {', '.join(known)}; all where none is named")
     parser.add_argument("--folder", type=Path, default=ROOT / ".installs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tried at once")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
     if unknown := set(given.name) - set(known):
@@ -196,37 +198,41 @@ def main() -> int:
         return 0
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "torch.txt").write_text(pinned(), "utf-8")
     wheel, sdist = built(folder)
-    digest, status = content(wheel), 0
-    for name in given.name or known:
+    digest = content(wheel)
+
+    def one(name: str) -> bool:
         version, requirements, extras = known[name]
         kept = folder / f"{name}.json"
         passed = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
         if passed.get("content") == digest and not passed["failed"]:
-            sys.stdout.write(f"{name}: passed before\n")
-            continue
+            return _say(f"{name}: passed before")
         python = interpreter(version)
         if python is None:
-            sys.stdout.write(f"{name}: skipped, no Python {version} is there\n")
-            continue
+            return _say(f"{name}: skipped, no Python {version} is there")
         asked = [
-            one.replace("{wheel}", str(wheel)).replace("{sdist}", str(sdist))
-            for one in requirements
+            part.replace("{wheel}", str(wheel)).replace("{sdist}", str(sdist))
+            for part in requirements
         ]
         found = tried(name, python, asked, extras, folder)
         kept.write_text(
             json.dumps({"content": digest, "python": version, **found}, indent=1), "utf-8"
         )
-        failed = found["failed"]
-        status |= bool(failed)
-        said = (
-            f"{len(failed)} FAILED" if failed else f"{found['commands']} commands as they should be"
-        )
-        sys.stdout.write(f"{name}: {said}\n")
-        for command, why in failed.items():
-            sys.stdout.write(f"  {command}: {why}\n")
-        sys.stdout.flush()
-    return status
+        if not found["failed"]:
+            return _say(f"{name}: {found['commands']} commands as they should be")
+        reasons = [f"  {command}: {why}" for command, why in found["failed"].items()]
+        _say("\n".join([f"{name}: {len(reasons)} FAILED", *reasons]))
+        return False
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        return int(not all(list(pool.map(one, given.name or known))))
+
+
+def _say(text: str) -> bool:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+    return True
 
 
 if __name__ == "__main__":
