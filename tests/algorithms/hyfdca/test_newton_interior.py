@@ -322,6 +322,40 @@ def test_a_direction_of_many_iterations_is_given_up_for_the_one_in_a_frame(monke
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+def test_the_squared_hinge_is_left_on_wide_sparse_tables_where_twelve_steps_leave_most():
+    x, y = sparse_levels(2000, 250, 4, 1.0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-6)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+    # 31 rounds and 3598 exchanges where it goes on until two steps are short
+    conclusion = train(HYFDCA, engine, server, 25, tolerance=1e-6)
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+    assert engine.books.traffic.exchanges < 1200
+
+
+@pytest.mark.parametrize(
+    ("gap", "fell", "sparse", "left"),
+    [(5, 1.1, True, True), (5, 1.05, True, False), (2, 1.1, True, False), (5, 1.1, False, False)],
+)
+def test_it_is_left_far_away_where_the_objective_fell_late_on_sparse_tables(
+    monkeypatch, gap, fell, sparse, left
+):
+    monkeypatch.setattr(newton, "MOST_FEATURES", 20)
+    x, y = sparse_levels(200, 30, 1, 1.0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-4, method="newton")
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x) if sparse else x, y, 2, 2))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    phase = dataclasses.replace(
+        server.phase,
+        steps=12,
+        gap=np.array([float(gap)]),
+        fourth_primal=fell,
+        eighth_primal=1.0,
+    )
+    assert newton._check_progress(phase, engine).stalled is left
+
+
 @pytest.mark.slow
 def test_where_smoothing_ends_far_away_the_phase_begins_from_zeros():
     """Rare levels and λ 1e-7: Newton's method hands over at a gap of ten thousands."""
