@@ -283,25 +283,77 @@ def test_wide_sparse_tables_are_left_to_the_phase_after_two_short_steps():
     assert engine.books.traffic.exchanges < 1000
 
 
-@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
-def test_the_phase_goes_on_from_its_point_when_it_goes_to_a_frame(monkeypatch, loss):
+def first_rounds(monkeypatch, loss, many, *, sparse=True):
+    """Return P, D and Σ (pu + mv) / N after each of two rounds, and when a frame was there."""
     monkeypatch.setattr(newton, "MOST_FEATURES", 5)
+    monkeypatch.setattr(newton_interior, "_MANY", many)
     at_once(monkeypatch)
     x, y = uneven(150, 8)
-    found = []
-    for many in (-1, 10**6):
-        monkeypatch.setattr(newton_interior, "_MANY", many)
-        options = HyFDCA(loss=loss, regularisation=1e-5)
-        engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
-        for number in (1, 2):
-            engine.begin_round(number)
-            server, info = HYFDCA.round(server, engine, engine.key())
-            found.append((info.primal, info.dual, server.phase.products))
-            assert server.phase.framed is (many < 0)
+    options = HyFDCA(loss=loss, regularisation=1e-5)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x) if sparse else x, y, 2, 2))
+    found, framed = [], []
+    for number in (1, 2):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        found.append((info.primal, info.dual, server.phase.products))
+        framed.append(server.phase.framed)
+    return found, framed
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_the_phase_goes_on_from_its_point_when_it_goes_to_a_frame(monkeypatch, loss):
+    # the first direction takes no more iterations than that, both together do
+    found, framed = first_rounds(monkeypatch, loss, {"hinge": 4, "squared_hinge": 6}[loss])
+    others, never = first_rounds(monkeypatch, loss, 10**6)
+    assert (framed, never) == ([True, True], [False, False])
     # the first round ends at one point; the second has exact directions, or nearly
-    for one, other in zip(found[0], found[2], strict=True):
+    for one, other in zip(found[0], others[0], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
-    assert found[1][0] == pytest.approx(found[3][0], rel=0.3)
+    assert found[1][0] == pytest.approx(others[1][0], rel=0.3)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_a_direction_of_many_iterations_is_given_up_for_the_one_in_a_frame(monkeypatch, loss):
+    found, framed = first_rounds(monkeypatch, loss, 1)
+    # dense tables are in a frame from the start
+    others, _ = first_rounds(monkeypatch, loss, 1, sparse=False)
+    assert framed == [True, True]
+    for one, other in zip(found[0] + found[1], others[0] + others[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_the_squared_hinge_is_left_on_wide_sparse_tables_where_twelve_steps_leave_most():
+    x, y = sparse_levels(2000, 250, 4, 1.0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-6)
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x), y, 2, 2))
+    # 31 rounds and 3598 exchanges where it goes on until two steps are short
+    conclusion = train(HYFDCA, engine, server, 25, tolerance=1e-6)
+    primal, dual = certificate(x, y, engine, conclusion, options)
+    assert (primal - dual) / primal <= 1.001e-6
+    assert engine.books.traffic.exchanges < 1200
+
+
+@pytest.mark.parametrize(
+    ("gap", "fell", "sparse", "left"),
+    [(5, 1.1, True, True), (5, 1.05, True, False), (2, 1.1, True, False), (5, 1.1, False, False)],
+)
+def test_it_is_left_far_away_where_the_objective_fell_late_on_sparse_tables(
+    monkeypatch, gap, fell, sparse, left
+):
+    monkeypatch.setattr(newton, "MOST_FEATURES", 20)
+    x, y = sparse_levels(200, 30, 1, 1.0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-4, method="newton")
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x) if sparse else x, y, 2, 2))
+    engine.begin_round(1)
+    server, _ = HYFDCA.round(server, engine, engine.key())
+    phase = dataclasses.replace(
+        server.phase,
+        steps=12,
+        gap=np.array([float(gap)]),
+        fourth_primal=fell,
+        eighth_primal=1.0,
+    )
+    assert newton._check_progress(phase, engine).stalled is left
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
+_FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
 _ENDS = 1e-6  # one at which no more steps may be asked for
 _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
@@ -166,6 +167,7 @@ class Newton:
     tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
     eighth_primal: float = np.inf  # and the primal objective
+    fourth_primal: float = 0.0  # that four steps later
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
     diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
@@ -186,7 +188,7 @@ class Newton:
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
     threshold: float = 0.0  # τ of the elastic net
-    leaves: bool = False  # whether a smoothed loss is left after short steps far from the optimum
+    leaves: bool = False  # whether it is left sooner far from the optimum: see `begin`
     lift: float = 1.0  # the regularisation now over that of the model
     lifted: bool = False  # whether it was raised before
     drift: Array = field(default_factory=lambda: np.zeros(1))  # ‖ξ - c‖² at the last point
@@ -274,7 +276,9 @@ def begin(
         told=told,
         threshold=threshold,
         grams=0.0 if loss in losses.SMOOTHED or clients.sealed else grams,
-        leaves=loss in losses.SMOOTHED and wide and rows and not (clients.sealed or threshold),
+        # a smoothed loss after short steps, one whose curvature jumps by what twelve leave
+        leaves=(loss in losses.SMOOTHED or (sparse and loss in losses.BENT))
+        and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
@@ -525,6 +529,10 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     leaves = newton.loss in losses.BENT or (newton.leaves and gap > _AWAY)
     stuck = leaves and newton.shorts >= _SHORTS
+    if newton.steps % _EIGHT == _EIGHT // 2:
+        fell = newton.leaves and newton.fourth_primal > _FALLING * newton.eighth_primal
+        stuck |= newton.loss in losses.BENT and fell and gap > _STUCK * _HOPELESS
+        newton = evolve(newton, fourth_primal=primal)
     if newton.steps % _EIGHT == 0:
         # exact steps are cheap: they get eight more
         patient = newton.framed and newton.steps == _EIGHT

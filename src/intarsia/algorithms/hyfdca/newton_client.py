@@ -388,6 +388,7 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     """
     inner = None
     if message.w is None:  # for a frame in the interior point phase, from its duals where it began
+        before = getattr(before, "point", before)  # a search for a direction is given up
         before, w, implied, inner = before.before, before.w, before.implied, before.inner
     else:
         w = implied = message.w

@@ -184,13 +184,14 @@ def multiply_conjugate(
     enough: Array | None = None,
     most: int = MOST,
     by: Any = None,
+    give_up: bool = False,
 ) -> tuple[Any, int]:
     """Solve by conjugate gradients; return the sealed total of Products, and the iterations.
 
     `gram` renews the preconditioner, None keeps it; the search ends where the norm of the residual
     is `residual` of the first (less within `FEW` iterations) or its square `enough`, (outputs,),
-    or after `most`. `single` is the precision of the products of dense rows; `by` as in
-    `multiply_exact`.
+    or after `most`, where `give_up` returns None and no direction is told. `single` is the
+    precision of the products of dense rows; `by` as in `multiply_exact`.
     """
     found = clients.sum(start_search, Precondition(gram, single))
     # discloses rᵀM⁻¹r and ‖r‖², here and below; pᵀHp's two parts
@@ -212,6 +213,8 @@ def multiply_conjugate(
         squares = clients.reveal(found.squares)
         if not (going & (squares[:, 1] > least)).any():
             break
+        if give_up and count == most:
+            return None, count
         keep = np.divide(squares[:, 0], weighted, out=np.zeros_like(keep), where=weighted > 0)
         weighted = squares[:, 0]
     products = clients.sum(by or multiply, Coefficients(y=None))

@@ -440,7 +440,11 @@ def step(
 ) -> tuple[InteriorPoint, fl.RoundMetrics]:
     """Take one step; return the state and the certificate at the new point."""
     # step 1: first direction
-    found, used = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
+    most = _MANY if state.waits else None
+    found, used = _solve(state, clients, state.gradient, _FIRST * state.products, multiply, most)
+    if found is None:
+        state = _go_to_frame(state, clients)
+        found, used = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
     # step 2: the barrier that it can get to
     reached, products = _reach(clients, state.labelled, found, second=False)
     after = products[:, 0] + reached * (products[:, 1] + reached * products[:, 2])
@@ -463,19 +467,28 @@ def step(
     still = state.still + 1 if length.max() < _STEPS[1] else 0
     state = fl.evolve(state, steps=state.steps + 1, still=still)
     if state.waits and used + more > _MANY:
-        # it goes on at this point
-        _draw_frame(state, clients)
-        state = fl.evolve(state, waits=False, framed=True)
-        state = _at(state, clients, np.zeros_like(length), np.zeros_like(length))
+        state = _go_to_frame(state, clients)
     return state, info(state)
 
 
+def _go_to_frame(state: InteriorPoint, clients: fl.Clients) -> InteriorPoint:
+    """Draw a frame and measure the present point in it."""
+    _draw_frame(state, clients)
+    none = np.zeros_like(state.primal)
+    return _at(fl.evolve(state, waits=False, framed=True), clients, none, none)
+
+
 def _solve(
-    state: InteriorPoint, clients: fl.Clients, gradient: Any, enough: Array, by: fl.ClientFunction
+    state: InteriorPoint,
+    clients: fl.Clients,
+    gradient: Any,
+    enough: Array,
+    by: fl.ClientFunction,
+    most: int | None = None,
 ) -> tuple[Any, int]:
     """Find a direction; return its scores, sealed, and iterations.
 
-    `enough` is the gap that may be left.
+    `enough` is the gap that may be left. After `most` iterations it is given up: None.
     """
     if state.framed:
         return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by).z, 0
@@ -486,10 +499,11 @@ def _solve(
         regularisation=state.regularisation,
         enough=2 * state.regularisation * enough,
         single=False,
-        most=state.most,
+        most=state.most if most is None else most,
+        give_up=most is not None,
         by=by,
     )
-    return products.z, used
+    return None if products is None else products.z, used
 
 
 def _reach(
