@@ -43,6 +43,14 @@ def test_more_classes_and_numbers_come_back(tmp_path):
         assert found.predict(BLOCK).tolist() == model.predict(BLOCK).tolist()
 
 
+def test_of_a_folder_with_runs_one_is_named(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").touch()
+    with pytest.raises(CheckpointError, match=r"is no run and has 2; name one: \S+/a\.$"):
+        read_model(tmp_path / "model")
+
+
 def test_a_missing_model_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"linear\.json does not exist"):
         read_model(tmp_path)

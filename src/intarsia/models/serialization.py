@@ -166,7 +166,7 @@ def read_model(folder: Path, allow_modules: Collection[str] = ()) -> Model:
             f"resume {parent}"
         )
     inside = [one.parent for one in sorted(parent.glob("*/result.json"))]
-    if not path.is_file() and inside:
+    if not path.is_file() and inside and not folder.is_dir():
         raise CheckpointError(f"{parent} is no run and has {len(inside)}; name one: {inside[0]}.")
     if not path.is_file():
         raise CheckpointError(
