@@ -118,6 +118,9 @@ def test_replies_and_states_are_those_of_one_process(count, room, monkeypatch):
         == {name: Count(1 + (0 < at < 4)) for at, name in enumerate(alone.get_states())}
     )
     assert spread.books.traffic == alone.books.traffic
+    # files of a model are numbered in this order
+    in_order = [f"r{at}c0" for at in range(5)]
+    assert list(spread.last_states()) == list(alone.last_states()) == in_order
 
 
 @vectorised_function

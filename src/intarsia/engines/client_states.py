@@ -102,6 +102,10 @@ class States(Mapping[ClientId, Any]):
             else:
                 self._inside -= size
 
+    def arrange(self, order: Iterable[ClientId]) -> None:
+        """Let states stand in an order: in which they came back from elsewhere is chance."""
+        self._held = {one: self._held[one] for one in order if one in self._held}
+
     def snapshot(self) -> States:
         """Return the states as they are now; those in the file stay there, and are read from it."""
         found = States(self.budget, self._folder)

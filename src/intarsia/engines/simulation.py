@@ -347,6 +347,7 @@ class Simulation:
         workers, self._workers = self._workers, None
         if workers is not None:
             self._host.states.begin(workers.fetched(self._blocks if kept is None else kept))
+            self._host.states.arrange(self._blocks)
             workers.close()
 
     def _opened(self, client: ClientId, exchange: Exchange) -> Any:
