@@ -155,6 +155,33 @@ def test_one_column_that_differs_does_not_take_the_ids_of_a_registry(tmp_path):
     assert [one.source.id for one in numbered.tables] == [None, None]
 
 
+def test_rows_at_the_same_time_are_no_sample_where_their_only_column_differs(tmp_path):
+    """Machines that measure by the hour: `time` says not who is who, and `state` all have."""
+    hours = np.datetime64("2025-01-01T00:00:00") + np.arange(ROWS) * np.timedelta64(1, "h")
+    times = np.char.replace(np.datetime_as_string(hours), "T", " ")
+
+    def found(*states):
+        paths = []
+        for at, state in enumerate(states):
+            own = {"time": times, f"sensor_{at}": RNG.normal(size=ROWS).round(3), "state": state}
+            if at == 2:
+                own["type"] = drawn("A", "B")
+            paths.append(written(tmp_path / f"park{at}.csv", own))
+        return propose(paths)
+
+    apart = found(*(drawn("ok", "wear", "fault") for _ in range(3)))
+    assert [one.source.id for one in apart.tables] == [None] * 3
+    assert all("at the same time" in one.left_out["time"] for one in apart.tables)
+    # a column of two values at one of them would be the label of no other
+    assert [one.source.label for one in apart.tables] == ["state"] * 3
+    [note] = apart.notes
+    assert note.startswith("park0, park1 and park2 have ids in common")
+    # sensors of one machine, at times that are its rows
+    assert [one.source.id for one in found(*[drawn("ok", "wear", "fault")] * 3).tables] == [
+        "time"
+    ] * 3
+
+
 def test_a_label_that_nothing_tells_is_asked_for(tmp_path):
     columns = {"smoker": drawn("no", "yes"), "sex": drawn("f", "m"), "age": AGE}
     with pytest.raises(ExperimentError, match="those of two values: 'smoker', 'sex'; say which"):

@@ -22,6 +22,7 @@ from intarsia.results.result import (
     load,
     mean,
     worse_by_joining,
+    worse_probabilities,
     worst,
 )
 
@@ -218,6 +219,28 @@ def test_clients_that_the_federation_makes_worse_are_named():
     assert "0.5 federated). Try this. See" in alike
     assert worse_by_joining(metrics((0.7, 0.9, 0.5), (0.7, 0.8, 0.4))) == ()
     assert worse_by_joining(Metrics()) == ()
+
+
+def test_networks_as_accurate_as_the_own_ones_with_worse_probabilities_are_told():
+    def notes(losses, accuracies=(0.9, 0.8, 0.85)):
+        names = ("north", "south", "west")
+        pairs = zip(names, losses, accuracies, strict=True)
+        return worse_probabilities(
+            Metrics(
+                clients={name: Score(loss, accuracy) for name, loss, accuracy in pairs},
+                standalone={name: Score(0.4, 0.85) for name in names},
+            )
+        )
+
+    (note,) = notes((0.7, 0.6, 0.8))
+    assert "the mean loss is 0.7 for 0.4 alone, and higher at 3 of 3 clients" in note
+    assert "early_stopping = 20" in note
+    assert notes((0.41, 0.42, 0.43)) == ()  # hardly higher
+    assert notes((2.0, 0.3, 0.3)) == ()  # at one client
+    assert notes((0.7, 0.6, 0.8), (0.8, 0.7, 0.75)) == ()  # less accurate too, of which others tell
+    numbers = {"north": Score(0.7, r2=0.5), "south": Score(0.8, r2=0.5)}
+    assert worse_probabilities(Metrics(clients=numbers, standalone=numbers)) == ()
+    assert worse_probabilities(Metrics()) == ()
 
 
 def test_means_of_macro_f1_are_of_the_same_clients():

@@ -65,6 +65,7 @@ def experiment_text(
         "",
         "[split]",
         "test = 0.2  # of the rows, to score the model on",
+        *(_STOPPING if algorithm == "flic" else ()),
         *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
@@ -81,6 +82,12 @@ def experiment_text(
     for table in proposal.tables:
         parts += ["", *_client(table, place.parent, columns)]
     return "\n".join(parts) + "\n"
+
+
+_STOPPING = (
+    "# stopping = 0.15  # of the training rows: with early_stopping = 20 in [experiment] training",
+    "# ends where the loss on them no longer falls, sooner and with better probabilities",
+)
 
 
 def dictionary_of(place: Path) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data.column_types import ids_of
-from intarsia.data.parsing import number
+from intarsia.data.parsing import date_orders, number
 from intarsia.errors import TableError, listed
 from intarsia.inspection.column_names import is_id
 from intarsia.inspection.table_proposal import (
@@ -246,6 +246,7 @@ def _apart_where_values_differ(
 ) -> list[TableProposal]:
     """Take the ids from tables whose rows of the same id have nothing alike: they are others."""
     apart: dict[tuple[str, ...], dict[str, None]] = {}  # by the columns whose values differ
+    doubtful: dict[str, dict[str, None]] = {}  # by the only column that two tables have in common
     for one, other in combinations(tables, 2):
         first, second = matched.rows(one.source.name, other.source.name)
         alike = chance = 0.0
@@ -266,38 +267,52 @@ def _apart_where_values_differ(
                 chance += by_chance
                 compared.append(name)
         if compared and alike - chance < 0.2 * (len(compared) - chance):
-            if len(compared) == 1 and not _numbered_from_the_same(one, other):
-                notes.append(
-                    f"rows of one id have other values of {compared[0]!r} at {one.source.name} and "
-                    f"{other.source.name}. If they are the same samples, these are two columns: "
-                    "rename one in its table, or exclude it. If not, take id out of one of them."
-                )
-                continue
-            some = apart.setdefault(tuple(compared), {})
-            some.update(dict.fromkeys((one.source.name, other.source.name)))
+            both = dict.fromkeys((one.source.name, other.source.name))
+            if len(compared) == 1 and not _alike_by_chance(one, other):
+                doubtful.setdefault(compared[0], {}).update(both)
+            else:
+                apart.setdefault(tuple(compared), {}).update(both)
+    notes += [
+        f"rows of one id have other values of {column!r} at {in_words(list(some))}. If they are "
+        "the same samples, these are columns of their own: rename them in the tables, or exclude "
+        "them. If not, take id out of these tables."
+        for column, some in doubtful.items()
+    ]
     notes += [
         f"{in_words(list(some))} have ids in common, but the rows of one id have other values of "
         f"{listed(list(columns), 3)}: they are other samples, and the ids are left out."
         for columns, some in apart.items()
     ]
     every = {name for some in apart.values() for name in some}
+    return [_without_ids(one) if one.source.name in every else one for one in tables]
+
+
+def _without_ids(one: TableProposal) -> TableProposal:
+    """Return a table without its ids, which other tables have for other samples."""
+    name = str(one.source.id)
     why = "numbers the rows of this table alone: the same number is another sample elsewhere"
-    return [
-        one.without(str(one.source.id), why).with_keys({}, id=None)
-        if one.source.name in every
-        else one
-        for one in tables
-    ]
+    if _has_times(one.columns[name]):
+        why = (
+            "tells the rows of this table alone apart: at the same time is another sample elsewhere"
+        )
+    return one.without(name, why).with_keys({}, id=None)
 
 
-def _numbered_from_the_same(one: TableProposal, other: TableProposal) -> bool:
-    """Return whether two tables may each number their rows: from the same number on, with no gap.
+def _alike_by_chance(one: TableProposal, other: TableProposal) -> bool:
+    """Return whether two tables may have the same ids for other samples.
 
-    Else ids are rarely the same by chance, and one column that differs says little.
+    So it is with times, and where each numbers its rows from the same number on, with no gap. Else
+    ids are rarely the same by chance, and one column that differs says little.
     """
     ids = [table.columns[str(table.source.id)] for table in (one, other)]
     starts = {min(own.figures) for own in ids if own.numbered and own.figures}
-    return all(own.numbered for own in ids) and len(starts) == 1
+    numbered = all(own.numbered for own in ids) and len(starts) == 1
+    return numbered or all(map(_has_times, ids))
+
+
+def _has_times(ids: Column) -> bool:
+    """Return whether all values are dates or times."""
+    return ids.figures is None and bool(date_orders(ids.texts))
 
 
 def _comparable(one: TableProposal, other: TableProposal) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def with_labels(
     tables: Sequence[TableProposal], wanted: Sequence[str], matched: Matched
 ) -> list[TableProposal]:
     """Return the tables with the columns to predict, and why they are these."""
-    names, why = (list(wanted), "as asked for") if wanted else _label_name(tables)
+    names, why = (list(wanted), "as asked for") if wanted else _label_name(tables, matched)
     found = []
     for one in tables:
         own = [name for name in names if name in one.columns and name != one.source.id]
@@ -110,12 +111,19 @@ def rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
     return rows
 
 
-def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
+def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list[str], str]:
     """Return the columns to predict, and why; ExperimentError if none can be told.
 
     A name that is a label's goes first, then the only column of two values, then the one of them
-    that stands last in its table, then numbers called y.
+    that stands last in its table, then numbers called y. Where tables share no row, a column of two
+    values is to be in all of them: one table's labels tell the others nothing.
     """
+    apart = len(tables) > 1 and not any(
+        len(matched.rows(one.source.name, other.source.name)[0])
+        for one, other in combinations(tables, 2)
+    )
+    named = [{*map(look, one.columns)} for one in tables if one.columns]
+    everywhere = set.intersection(*named) if named else set()
     ranked: list[tuple[int, int, int, int, str]] = []
     twos: list[str] = []
     last: dict[str, None] = {}
@@ -142,8 +150,8 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
                 weak.append(column.name)  # as coordinates are too
             elif rank is not None:
                 ranked.append((_doubt(column), rank, kind, -place, column.name))
-        ends = [column for column in own[-1:] if column.name == list(one.columns)[-1]]
-        last |= {end.name: None for end in ends if end.kinds == "two" and end.name not in constant}
+        final = [column for column in own[-1:] if column.name == list(one.columns)[-1]]
+        last |= {one.name: None for one in final if one.kinds == "two" and one.name not in constant}
     best = min(ranked, default=None)
     if best is not None and best[0] < _DOUBTFUL:
         return [best[-1]], _BY_NAME
@@ -156,10 +164,12 @@ def _label_name(tables: Sequence[TableProposal]) -> tuple[list[str], str]:
             "both classes, or say which other column is to be predicted: --label COLUMN."
         )
     found = list(dict.fromkeys(twos))
-    if len(found) == 1 and not is_trait(found[0]):
-        return found, "the only column of two values"
-    if len(last) == 1 and not is_trait(*last):
-        return list(last), "the last column, of two values"
+    telling = [name for name in found if not apart or look(name) in everywhere]
+    ends = [name for name in last if not apart or look(name) in everywhere]
+    if len(telling) == 1 and not is_trait(telling[0]):
+        return telling, "the only column of two values"
+    if len(ends) == 1 and not is_trait(ends[0]):
+        return ends, "the last column, of two values"
     if best is not None:
         return [best[-1]], _BY_NAME
     if weak:

@@ -245,4 +245,7 @@ def _networks(
         every = baselines.network_of_all(*trained, blocks=blocks, **given)
         return Scored((), centralised=Score.of(every))
     own = baselines.networks_alone(*trained, **given)
-    return Scored((), standalone={name: Score(**vars(one)) for name, one in own.items()})
+    scores = {name: Score(**vars(one)) for name, one in own.items()}
+    stopped = found.finished == "early_stopping"
+    notes = () if stopped else results.worse_probabilities(found.metrics.beside(scores))
+    return Scored(notes, standalone=scores)
