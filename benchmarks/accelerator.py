@@ -62,7 +62,7 @@ _AUTHORS = (
 )
 _RESNET = (
     *("dataset.train_per_class=5000", "dataset.test_per_class=1000"),
-    *('algorithm.extractor="resnet18"', "algorithm.features=512"),
+    *('algorithm.extractor="resnet18"', "algorithm.features=512", "algorithm.rate=0.02"),
 )
 _WRITERS = ("partition.clients=100",)
 _AS_PUBLISHED = (

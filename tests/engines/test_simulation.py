@@ -458,3 +458,6 @@ def test_a_function_for_several_clients_gets_as_many_as_fit_into_memory(monkeypa
     assert calls[4:] == [1, 1, 1]
     assert list(first) == list(blocks)
     assert all(reply.mean == 10.0 for reply in first.values())
+    known = {"train": (Schema.of(blocks, BINARY), blocks)}
+    Simulation(known, 0, accelerated=True).ask(numbered, messages)
+    assert calls[7:] == [3]  # of 32 times the bytes

@@ -21,6 +21,7 @@ from intarsia.errors import IntarsiaError
 _TOGETHER = 64
 # Their copies of states and rows, and new states, are there at once, some six times this.
 _TOGETHER_BYTES = 1 << 26
+_ACCELERATED = 32  # times as many of these where networks train on an accelerator
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,31 @@ Noise = Callable[[Sequence[Release]], Sequence[NoiseKey]]
 
 
 def groups_of(
-    fn: ClientFunction, clients: Sequence[ClientId], size_of: Callable[[ClientId], int]
+    fn: ClientFunction,
+    clients: Sequence[ClientId],
+    size_of: Callable[[ClientId], int],
+    *,
+    accelerated: bool = False,
 ) -> list[list[ClientId]]:
     """Return the clients in groups, for each of which a function is run at once.
 
     They are the same wherever it is run: who is in a group may show in the last bits. `size_of`
-    says how many bytes a client's state and rows take.
+    says how many bytes a client's state and rows take. `accelerated` groups are larger: what a
+    step on an accelerator costs is mostly there for few clients too.
     """
     if fn.together is None:
         return [[client] for client in clients]
-    even = -(-len(clients) // max(1, -(-len(clients) // _TOGETHER)))
+    most, fits = _TOGETHER, _TOGETHER_BYTES
+    if accelerated:
+        most, fits = len(clients), _ACCELERATED * fits
+    even = -(-len(clients) // max(1, -(-len(clients) // max(1, most))))
     groups: list[list[ClientId]] = []
     room = 0
     for client in clients:
         needed = size_of(client)
         if not groups or needed > room or len(groups[-1]) == even:
             groups.append([])
-            room = _TOGETHER_BYTES
+            room = fits
         groups[-1].append(client)
         room -= needed
     return groups

@@ -56,6 +56,8 @@ class Simulation:
         begun; None: those that the machine has cores for, where that saves time.
     cluster
         Machines that compute for all clients once an algorithm has begun; None: this one does.
+    accelerated
+        Whether clients' networks train on an accelerator: more of them at once.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class Simulation:
         aligned: bool = False,
         workers: int | None = 1,
         cluster: Cluster | None = None,
+        accelerated: bool = False,
     ) -> None:
-        self._seed = seed
+        self._seed, self._accelerated = seed, accelerated
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)
         self._present: tuple[ClientId, ...] = names
@@ -245,7 +248,7 @@ class Simulation:
 
     def _compute(self, fn: ClientFunction, exchange: Exchange) -> None:
         """Let clients open their messages, compute, and seal replies, some after others."""
-        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        groups = self._groups(fn, list(exchange.messages))
         alone = len(groups) == 1
         if fn.together is None and self._totals.mode != "plain":
             groups = [[one for group in some for one in group] for some in _parts(groups, _SOME)]
@@ -262,6 +265,9 @@ class Simulation:
         if fn.releases:
             noise = self._drawn(self._host.releases(fn, opened, self._now))
         return self._host.replies(fn, opened, self._now, noise)
+
+    def _groups(self, fn: ClientFunction, clients: Sequence[ClientId]) -> list[list[ClientId]]:
+        return groups_of(fn, clients, self._size(fn), accelerated=self._accelerated)
 
     def _size(self, fn: ClientFunction) -> Callable[[ClientId], int]:
         """Return what says how many bytes a client's state and rows take."""
@@ -287,7 +293,7 @@ class Simulation:
 
     def _compute_together(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
         """Let all processes compute, each for its clients; replies are taken in their order."""
-        groups = groups_of(fn, list(exchange.messages), self._size(fn))
+        groups = self._groups(fn, list(exchange.messages))
         batch = _BATCH if fn.together is None else _BATCH_OF_MANY
         try:
             for some in _parts(groups, batch * workers.processes):

@@ -382,6 +382,15 @@ def _with_noise(plan: Plan) -> Plan:
     return replace(plan, algorithm=algorithm.private(release), release=release, promise=promise)
 
 
+def _on_accelerator(options: Any) -> bool:
+    """Return whether clients' networks train on an accelerator."""
+    if getattr(options, "device", "cpu") == "cpu":
+        return False
+    from intarsia.algorithms.networks.options import device_of  # imports torch
+
+    return device_of(options) != "cpu"
+
+
 def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
     """Return what a reader of the result must know beside its numbers."""
     description, algorithm, schema = plan.description, plan.algorithm, plan.schema
@@ -628,6 +637,7 @@ class InThisProcess:
             *(description, parts, *sealed, secrets, states, ledger),
             keep=description.yardsticks,
             cluster=self.cluster,
+            accelerated=_on_accelerator(plan.options),
         )
         engine, notes = setup.set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive

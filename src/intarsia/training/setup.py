@@ -219,6 +219,7 @@ class LocalParties:
     ledger: ReleaseLedger | None = None  # of what they released with noise; None: nothing so far
     keep: bool = False  # blocks with whole values, beside those that count once
     cluster: Cluster | None = None  # computes for them; None: this machine does
+    accelerated: bool = False  # whether their networks train on an accelerator
     engine: Simulation | None = None
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
 
@@ -236,6 +237,7 @@ class LocalParties:
             aligned=True,
             workers=workers_of(self.experiment),
             cluster=self.cluster,
+            accelerated=self.accelerated,
         )
         for blocks in self.parts.values():
             blocks.clear()

@@ -315,9 +315,9 @@ def test_the_scores_of_frozen_levels_are_computed_once_a_level(monkeypatch):
     calls = []
     original = femam_client.network_scores
 
-    def counted(parameters, made_of, block):
+    def counted(parameters, made_of, block, device):
         calls.append(any(parameters is one for one in frozen))
-        return original(parameters, made_of, block)
+        return original(parameters, made_of, block, device)
 
     frozen = []
     monkeypatch.setattr(femam_client, "network_scores", counted)

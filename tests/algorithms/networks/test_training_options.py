@@ -252,18 +252,29 @@ def test_auto_takes_an_accelerator_that_has_the_precision(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_learners_train_where_the_device_says(name, monkeypatch):
+def test_learners_train_and_predict_where_the_device_says(name, monkeypatch):
     """The meta device computes nothing: what fails on it, or comes back from it, was there."""
-    moved = set()
-    from intarsia.algorithms.networks import client_network
+    moved, scored = set(), set()
+    from intarsia.algorithms.hyfem import network
+    from intarsia.algorithms.networks import architecture, client_network
 
     def noted(learner, device, kept):
         moved.add(device)
         return learner
 
+    def noting(computed):
+        def here(*given):
+            scored.add(given[-1])
+            return computed(*given[:-1], "cpu")
+
+        return here
+
     monkeypatch.setattr(client_network, "_moved", noted)
+    for module, function in ((architecture, "outputs_of"), (network, "scores")):
+        monkeypatch.setattr(module, function, noting(getattr(module, function)))
     after(*made(name, engine="loop", device="meta"), rounds=1)
     assert moved == {"meta"}
+    assert scored == (set() if name == "own-networks" else {"meta"})
 
 
 @pytest.mark.parametrize(

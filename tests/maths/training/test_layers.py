@@ -1,4 +1,4 @@
-"""Normalisation of images against torch's operations, values and gradients."""
+"""Normalisation of images, and convolutions as products, against torch's operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from intarsia.maths.training.layers import normalised, normalised_alike  # noqa: E402
+from intarsia.maths.training import layers  # noqa: E402
+from intarsia.maths.training.layers import (  # noqa: E402
+    ConvolutionsAsProducts,
+    normalised,
+    normalised_alike,
+)
 
 functional = torch.nn.functional
 SHAPES = [(3, 8, 8, 8), (2, 64, 1, 2), (5, 12, 3, 3), (40, 8, 16, 16)]  # the last: sums in parts
@@ -74,3 +79,74 @@ def test_stacked_learners_are_normalised_each_by_itself():
     everyone = torch.vmap(lambda x, w: normalised_alike(x, w, bias)[0])(learners, weights)
     for mine, x, w in zip(everyone, learners, weights, strict=True):
         torch.testing.assert_close(mine, normalised_alike(x, w, bias)[0])
+
+
+CONVOLUTIONS = {
+    1: (torch.nn.Conv1d, (7,)),
+    2: (torch.nn.Conv2d, (7, 6)),
+    3: (torch.nn.Conv3d, (5, 6, 4)),
+}
+
+
+def over_learners(layer, sides, batched=True):
+    """Return what a layer makes of five learners' images, its leaves, and how to call it again."""
+    torch.manual_seed(0)
+    own = {
+        name: torch.randn(5, *values.shape, dtype=torch.float64, requires_grad=True)
+        if batched
+        else values.detach().double().requires_grad_()
+        for name, values in layer.named_parameters()
+    }
+    x = torch.randn(5, 2, 4, *sides, dtype=torch.float64, requires_grad=True)
+
+    def call(weights, images):
+        return torch.func.functional_call(layer, weights, (images,))
+
+    return [x, *own.values()], lambda: torch.vmap(call, (0 if batched else None, 0))(own, x)
+
+
+def products(monkeypatch):
+    """Return the list of the convolutions that become products from now on."""
+    found, product = [], layers.patches_product
+    monkeypatch.setattr(layers, "patches_product", lambda *a: found.append(a) or product(*a))
+    return found
+
+
+@pytest.mark.parametrize("axes", CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_product_of_patches_has_the_values_and_gradients_of_the_convolution(
+    axes, bias, monkeypatch
+):
+    kind, sides = CONVOLUTIONS[axes]
+    done = products(monkeypatch)
+    cases = list(itertools.product((1, 2, 3), (1, 2), (0, 1, "valid")))
+    for patch, stride, padding in cases:
+        layer = kind(4, 3, patch, stride, padding, bias=bias)
+        leaves, call = over_learners(layer, sides)
+        expected = call()
+        with ConvolutionsAsProducts():
+            found = call()
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+        slopes = torch.randn_like(expected)
+        pairs = zip(
+            torch.autograd.grad(found, leaves, slopes),
+            torch.autograd.grad(expected, leaves, slopes),
+            strict=True,
+        )
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
+    assert len(done) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("settings", "batched"),
+    [({}, False), ({"groups": 2}, True), ({"dilation": 2}, True), ({"padding": "same"}, True)],
+    ids=["one for all", "groups", "dilated", "same size"],
+)
+def test_other_convolutions_stay_those_of_torch(settings, batched, monkeypatch):
+    done = products(monkeypatch)
+    _, call = over_learners(torch.nn.Conv2d(4, 2, 3, **settings), (7, 6), batched)
+    with ConvolutionsAsProducts():
+        found = call()
+    assert torch.equal(found, call())
+    assert not done

@@ -7,7 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from intarsia.maths.training.locks import applied, drawing_from  # noqa: E402 - torch may be missing
+from intarsia.maths.training.locks import (  # noqa: E402 - torch may be missing
+    applied,
+    drawing_from,
+    unrounded,
+)
 
 
 def at_once(work, count=4):
@@ -67,3 +71,16 @@ def test_threads_apply_one_module_with_parameters_of_their_own():
 
     assert at_once(product) == [[float(number)] * 5 for number in range(4)]
     assert float(module.weight.detach()) == 0.0
+
+
+def test_an_accelerator_rounds_for_products_again_once_nobody_trains():
+    cuda, rounds = torch.device("cuda"), torch.backends.cudnn
+    assert rounds.allow_tf32
+    with unrounded(cuda):
+        assert not rounds.allow_tf32
+        with pytest.raises(ZeroDivisionError), unrounded(cuda):
+            raise ZeroDivisionError
+        assert not rounds.allow_tf32
+    assert rounds.allow_tf32
+    with unrounded(torch.device("cpu")):
+        assert rounds.allow_tf32

@@ -134,7 +134,8 @@ def _told(client: Client) -> Array:
 
 def _latest_scores(client: Client, block: Block) -> Array:
     """Return the scores of the latest level on a block's rows, (rows, outputs)."""
-    return network_scores(client.latest, client.options.architecture, block)
+    options = client.options
+    return network_scores(client.latest, options.architecture, block, device_of(options))
 
 
 def combined(client: Client, total: Array, levels: int) -> Array:
@@ -150,7 +151,8 @@ def _with_latest(client: Client, before: Array, latest: Array) -> Array:
 
 def labelled(block: Block) -> tuple[Block, Array]:
     """Return the labelled rows of a block, and their labels."""
-    own = block.take(np.flatnonzero(is_labelled(block)))
+    held = is_labelled(block)
+    own = block if held.all() else block.take(np.flatnonzero(held))
     assert own.y is not None
     return own, own.y
 
@@ -709,10 +711,10 @@ def part_of_loss(client: Client, block: Block, message: state.Ask) -> tuple[Clie
 
 def _scores(client: Client, block: Block) -> Array:
     """Return the scores of a block's rows with the levels that the client has, (rows, outputs)."""
-    made_of = client.options.architecture
+    made_of, device = client.options.architecture, device_of(client.options)
     adaptive = client.options.adaptive
     each: list[Any] = [
-        network_scores(own, made_of, block)
+        network_scores(own, made_of, block, device)
         for number, own in levels_of(client.kept).items()
         if not adaptive or number in client.chosen
     ]

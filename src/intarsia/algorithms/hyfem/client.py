@@ -407,7 +407,7 @@ def _of_classes(client: Client, share: float, total: Array | None) -> Array:
 def part_of_loss(client: Client, block: Block, message: Told) -> tuple[Client, Loss]:
     """Keep the server's network; send the client's part of the loss."""
     client = _opened(client, message)
-    found = nets.scores(client.made_of, client.parameters, block)
+    found = _scores(client, block)
     return client, Loss(targets.loss_of_scores(found, block))
 
 
@@ -416,7 +416,11 @@ part_of_loss = fl.told_the_same(part_of_loss, "columns")
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, (outputs, samples)."""
-    return targets.odds(nets.scores(client.made_of, client.parameters, block))
+    return targets.odds(_scores(client, block))
+
+
+def _scores(client: Client, block: Block) -> Array:
+    return nets.scores(client.made_of, client.parameters, block, device_of(client.options))
 
 
 def network(client: Client) -> Arrays:
@@ -427,7 +431,8 @@ def network(client: Client) -> Arrays:
 def _part_of_scores(client: Client, block: Block) -> dict[str, Array]:
     """Return what each block gives to the server's first layer, (units, samples)."""
     parts = nets.parts_of(client.made_of, client.parameters)
-    return nets.first_layer(client.made_of, client.parameters, parts.columns, block)
+    device = device_of(client.options)
+    return nets.first_layer(client.made_of, client.parameters, parts.columns, block, device)
 
 
 def _scores_of_sum(client: Client, total: Array) -> Array:

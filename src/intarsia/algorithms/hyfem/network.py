@@ -319,17 +319,17 @@ def values_of(made_of: Composition, block: Block) -> list[Array]:
     return [x[:, [place[name] for name in names]] for names in made_of.columns]
 
 
-def scores(made_of: Composition, parameters: Arrays, block: Block) -> Array:
-    """Return the scores of a block's samples, (samples, outputs)."""
+def scores(made_of: Composition, parameters: Arrays, block: Block, device: str = "cpu") -> Array:
+    """Return the scores of a block's samples, (samples, outputs), computed on a device."""
     module = _judging(made_of.structure)
-    tensors = as_tensors(parameters)
+    tensors = as_tensors(parameters, device)
     kind = tensors["classifier.0.bias"].dtype
     values = [torch.from_numpy(x) for x in values_of(made_of, block)]
     found: list[Tensor] = []
     with torch.no_grad():
         for start in range(0, block.shape[0], _ROWS):
-            part = [x[start : start + _ROWS].to(kind) for x in values]
-            found.append(applied(module, tensors, part))
+            part = [x[start : start + _ROWS].to(kind).to(device) for x in values]
+            found.append(applied(module, tensors, part).cpu())
     if not found:
         return np.zeros((0, made_of.outputs))
     array: Array = torch.cat(found).double().numpy()
@@ -337,7 +337,11 @@ def scores(made_of: Composition, parameters: Arrays, block: Block) -> Array:
 
 
 def first_layer(
-    made_of: Composition, parameters: Arrays, columns: Mapping[str, Array], block: Block
+    made_of: Composition,
+    parameters: Arrays,
+    columns: Mapping[str, Array],
+    block: Block,
+    device: str = "cpu",
 ) -> dict[str, Array]:
     """Return what each block gives to a first layer of these columns, (units, samples), s = 1."""
     module = _judging(made_of.structure)
@@ -345,16 +349,16 @@ def first_layer(
     for slot, (name, x) in enumerate(zip(made_of.blocks, values_of(made_of, block), strict=True)):
         start = f"extractors.{slot}."
         tensors = {
-            key.removeprefix(start): torch.from_numpy(parameters[key])
+            key.removeprefix(start): torch.from_numpy(parameters[key]).to(device)
             for key in _of_slot(parameters, slot)
         }
         kind = parameters["classifier.0.bias"].dtype
         features: list[Array] = [np.zeros((0, columns[name].shape[1]))]
         with torch.no_grad():
             for at in range(0, len(x), _ROWS):
-                rows = torch.from_numpy(x[at : at + _ROWS].astype(kind))
+                rows = torch.from_numpy(x[at : at + _ROWS].astype(kind)).to(device)
                 given = applied(module.extractors[slot], tensors, rows)
-                features.append(given.double().numpy())
+                features.append(given.cpu().double().numpy())
         found[name] = columns[name] @ np.concatenate(features).T
     return found
 

@@ -106,7 +106,7 @@ class Architecture(TrainedArchitecture):
     # what is made of the scores of several levels of such networks; "": there is one network
     additive: Literal["", "sum", "mean"] = ""
 
-    def outputs(self, parameters: Arrays, block: Block) -> tuple[Array, Array]:
+    def outputs(self, parameters: Arrays, block: Block, device: str = "cpu") -> tuple[Array, Array]:
         """Return the embedded samples, (samples, k), and their scores, (samples, outputs).
 
         Of a network of several levels the embedding is that of the first, and levels that have none
@@ -115,10 +115,11 @@ class Architecture(TrainedArchitecture):
         if self.additive:
             first, *others = levels_of(parameters).values()
             common = {name: own for name, own in first.items() if name.startswith("embedding.")}
-            each = [outputs_of({**common, **own}, self, block) for own in (first, *others)]
+            every = [{**common, **own} for own in (first, *others)]
+            each = [outputs_of(own, self, block, device) for own in every]
             scores = np.add.reduce([own for _, own in each])
             return each[0][0], scores / (len(each) if self.additive == "mean" else 1)
-        return outputs_of(parameters, self, block)
+        return outputs_of(parameters, self, block, device)
 
     def predict(self, parameters: Arrays, block: Block, labels: Labels) -> Array:
         """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
@@ -293,21 +294,23 @@ def structure(outputs: int, made_of: Architecture, features: int = 0, *, trainin
     return network
 
 
-def as_tensors(parameters: Arrays) -> dict[str, Tensor]:
-    """Return a network's parameters as torch takes them."""
-    return {name: torch.from_numpy(values) for name, values in parameters.items()}
+def as_tensors(parameters: Arrays, device: str = "cpu") -> dict[str, Tensor]:
+    """Return a network's parameters as torch takes them; on a CPU they share their memory."""
+    return {name: torch.from_numpy(values).to(device) for name, values in parameters.items()}
 
 
-def outputs_of(parameters: Arrays, made_of: Architecture, block: Block) -> tuple[Array, Array]:
-    """Return the embedded samples and their scores by one network."""
-    tensors = as_tensors(parameters)
+def outputs_of(
+    parameters: Arrays, made_of: Architecture, block: Block, device: str = "cpu"
+) -> tuple[Array, Array]:
+    """Return the embedded samples and their scores by one network, computed on a device."""
+    tensors = as_tensors(parameters, device)
     width = named_width(made_of, block)
     network = structure(len(parameters["classifier.bias"]), made_of, width, training=False)
     x = torch.from_numpy(pictures(network, dense(block), block))
-    x = x.to(tensors["classifier.bias"].dtype)
+    x = x.to(tensors["classifier.bias"].dtype).to(device)
     with torch.no_grad():
         latent, scores = applied(network, tensors, x)
-    return latent.double().numpy(), scores.double().numpy()
+    return latent.cpu().double().numpy(), scores.cpu().double().numpy()
 
 
 def named_width(made_of: Architecture, block: Block) -> int:

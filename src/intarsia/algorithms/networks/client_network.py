@@ -213,9 +213,11 @@ def rate_of(options: NetworkOptions, number: int) -> float | None:
     return options.rate * options.rate_factor(number)
 
 
-def network_scores(parameters: Arrays, made_of: Architecture, block: Block) -> Array:
+def network_scores(
+    parameters: Arrays, made_of: Architecture, block: Block, device: str = "cpu"
+) -> Array:
     """Return the scores of a block's samples by one network, (samples, outputs)."""
-    return architecture.outputs_of(parameters, made_of, block)[1]
+    return architecture.outputs_of(parameters, made_of, block, device)[1]
 
 
 def check_clients(schema: Schema, name: str, *, shared_samples: bool = False) -> None:

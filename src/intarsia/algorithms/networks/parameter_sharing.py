@@ -248,14 +248,19 @@ def part_of_loss(
 ) -> tuple[Client, Loss]:
     """Keep what all share; send this client's part of the loss."""
     client = open_messages([(client, block, message, rng)])[0].client
-    _, found = client.options.architecture.outputs(client.parameters, block)
+    found = _scores(client, block)
     return client, Loss(targets.loss_of_scores(found, block, client.centre, client.spread))
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
-    _, found = client.options.architecture.outputs(client.parameters, block)
-    return targets.predict(found, client.centre, client.spread)
+    return targets.predict(_scores(client, block), client.centre, client.spread)
+
+
+def _scores(client: Client, block: Block) -> Array:
+    made_of, device = client.options.architecture, device_of(client.options)
+    found: Array = made_of.outputs(client.parameters, block, device)[1]
+    return found
 
 
 def network(client: Client) -> Arrays:

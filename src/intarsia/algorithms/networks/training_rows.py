@@ -46,10 +46,10 @@ def is_labelled(block: Block) -> NDArray[np.bool_]:
 
 
 def labelled_rows(block: Block) -> tuple[Array, Array]:
-    """Return the values, (labelled rows, features), and the labels, (labelled rows,)."""
+    """Return the values, (labelled rows, features), and the labels, (labelled rows,); to read."""
     held = is_labelled(block)
-    x = dense(block)  # of a sparse block a copy already
-    x = x if block.sparse and held.all() else x[held]
+    x = dense(block)
+    x = x if held.all() else x[held]
     return x, np.zeros(0) if block.y is None else block.y[held]
 
 

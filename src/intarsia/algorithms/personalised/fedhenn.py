@@ -41,7 +41,7 @@ from intarsia.algorithms.networks.architecture import named_width
 from intarsia.algorithms.networks.client_network import features_of, training_of
 from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
 from intarsia.algorithms.networks.label_scaling import on_scale
-from intarsia.algorithms.networks.options import NetworkOptions, Weights
+from intarsia.algorithms.networks.options import NetworkOptions, Weights, device_of
 from intarsia.algorithms.networks.parameter_sharing import Client, Server
 from intarsia.algorithms.networks.targets import row_losses
 from intarsia.core.block import Array, Block
@@ -126,7 +126,8 @@ def send_kernel(client: Client, block: Block, message: Points) -> tuple[Client, 
     x = _points(client.options, features_of(client.options, block), message.key)
     names = tuple(map(str, range(x.shape[1])))
     points = Block(np.arange(len(x)), names, x)
-    latent, _ = client.options.architecture.outputs(client.parameters, points)
+    made_of, device = client.options.architecture, device_of(client.options)
+    latent, _ = made_of.outputs(client.parameters, points, device)
     return client, Kernel(client.weight * (latent @ latent.T))
 
 

@@ -22,11 +22,13 @@ import shutil
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from intarsia.errors import ExperimentError
+from intarsia.maths.training.layers import ConvolutionsAsProducts
 from intarsia.maths.training.local_training import (
     Batch,
     Learner,
@@ -39,6 +41,7 @@ from intarsia.maths.training.local_training import (
     place_parameters,
     train_alone,
 )
+from intarsia.maths.training.locks import unrounded
 from intarsia.maths.training.stacked_learners import Chunk, Given, Gradients, Layout
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
@@ -90,7 +93,8 @@ def train(
     results: dict[int, Trained] = {}
     for places in _cohorts(training, learners):
         cohort = [learners[place] for place in places]
-        found = _train_cohort(training, cohort, engine, chunk, rate)
+        with unrounded(_device(training, cohort)):
+            found = _train_cohort(training, cohort, engine, chunk, rate)
         results |= zip(places, found, strict=True)
     return [results[place] for place in range(len(learners))]
 
@@ -103,7 +107,7 @@ def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
     """
     if len(learners) < 4:
         return "loop"
-    on_cpu = _device(training, learners) == "cpu"
+    on_cpu = _device(training, learners).type == "cpu"
     convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     if on_cpu and any(isinstance(part, convolutions) for part in training.model.modules()):
         return "loop"  # batched over clients, convolutions were half as fast
@@ -111,9 +115,8 @@ def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
     return "compiled" if steps >= _WORTH_COMPILING and _compiler() is not None else "vmap"
 
 
-def _device(training: LocalTraining, learners: Sequence[Learner]) -> str:
-    kind: str = learners[0].parameters[training.trained[0]].device.type
-    return kind
+def _device(training: LocalTraining, learners: Sequence[Learner]) -> Any:
+    return learners[0].parameters[training.trained[0]].device
 
 
 def _cohorts(training: LocalTraining, learners: Sequence[Learner]) -> list[list[int]]:
@@ -196,7 +199,7 @@ def _wanted_chunk(training: LocalTraining, learners: list[Learner], *, compiled_
     do. Large compiled ones cost memory traffic; and a full chunk also works for those that are
     done. An accelerator takes as many as fit.
     """
-    if _device(training, learners) != "cpu":
+    if _device(training, learners).type != "cpu":
         return len(learners)
     small = training.batch_size <= 32
     if not compiled_steps:
@@ -220,7 +223,7 @@ def _chunk_size(
         for learner in learners
     )
     room = _CHUNK_BYTES
-    if _device(training, learners) == "cuda":
+    if _device(training, learners).type == "cuda":
         room = torch.cuda.mem_get_info()[0] // 4  # what the backward pass needs stays beside it
     size = max(1, min(wanted, len(learners), room // each))
     chunks = -(-len(learners) // size)
@@ -355,7 +358,8 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
     def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
         trained, *others = given
         leaves = {name: values.detach().requires_grad_() for name, values in trained.items()}
-        values = objectives(leaves, *others)
+        with _convolving(next(iter(leaves.values())).device.type):
+            values = objectives(leaves, *others)
         # no learner's value depends on another's parameters: the sum's gradient is that of each
         slopes = torch.autograd.grad(
             values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
@@ -363,6 +367,11 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
         return dict(zip(leaves, slopes, strict=True)), values.detach()
 
     return gradients
+
+
+def _convolving(device: str) -> AbstractContextManager[Any]:
+    """Return how convolutions of stacked learners are computed on a device: where fast."""
+    return nullcontext() if device == "cpu" else ConvolutionsAsProducts()
 
 
 @lru_cache(maxsize=64)
