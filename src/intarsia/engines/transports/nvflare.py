@@ -54,9 +54,10 @@ _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that 
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
-# Seconds in which a site must say that it is there: asked once, and again. One whose process is
-# starting loses a question, and answers the next.
-_SOON, _ANSWER = 1.0, 5.0
+_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
+# Seconds after which it is asked once more: one whose process is starting loses a question, or two
+# on a machine that has much to do, and answers the next.
+_SOON: Final = (1.0, 1.0)
 _CALLS: Final = 200  # after which a site gives memory back
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
@@ -423,7 +424,7 @@ def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
     A site whose process has ended is known as such at once; one that is cut off takes all the time.
     """
     found: Sequence[Mapping[str, str]] = ()
-    for seconds in (_SOON, _ANSWER):
+    for seconds in (*_SOON, _ANSWER):
         begin = time.monotonic()
         session.set_timeout(seconds)
         try:
