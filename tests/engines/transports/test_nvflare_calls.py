@@ -32,7 +32,7 @@ class Site:
         )
 
     def _send(self, channel, topic, target, request, timeout):
-        assert (target, timeout) == ("bank.job", 7.0)
+        assert (target, timeout) == ("bank.job", min(7.0, nvflare._LOST))
         self.said.append("one message")
         if self.code != ReturnCode.OK:
             return make_reply(self.code)
@@ -40,6 +40,8 @@ class Site:
         return self._side._handle_short(request, None, "server.job")
 
     def __call__(self, timeout):
+        self.timeout = timeout
+
         def handle(data):
             self.said.append("stream")
             return self._side._answer(None, data)
@@ -85,10 +87,31 @@ def test_a_site_that_takes_no_calls_in_one_message_is_called_by_a_stream():
     assert site.said == ["one message", "stream", b"c"]
 
 
-@pytest.mark.parametrize("code", [ReturnCode.TIMEOUT, ReturnCode.TARGET_UNREACHABLE])
-def test_no_reply_in_time_is_an_error_that_names_the_site(code):
-    with pytest.raises(ConnectionError, match=f"bank did not answer .{code}"):
-        answer(Site(lambda _: b"r", code=code), b"c")
+def test_a_site_that_cannot_be_reached_is_an_error_that_names_it():
+    with pytest.raises(ConnectionError, match="bank did not answer"):
+        answer(Site(lambda _: b"r", code=ReturnCode.TARGET_UNREACHABLE), b"c")
+
+
+@pytest.mark.parametrize(("took", "left"), [(3.0, 4.0), (7.0, None)])
+def test_a_reply_that_is_lost_is_asked_for_by_a_stream_in_the_time_that_is_left(
+    monkeypatch, took, left
+):
+    site, now = Site(lambda _: b"r", code=ReturnCode.TIMEOUT), [0.0]
+    send = site.backend.cell.core_cell.send_request
+
+    def late(**given):
+        now[0] += took
+        return send(**given)
+
+    site.backend.cell.core_cell.send_request = late
+    monkeypatch.setattr(nvflare, "_LOST", took)
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
+    if left is None:
+        with pytest.raises(ConnectionError, match="bank did not answer"):
+            answer(site, b"c")
+    else:
+        assert answer(site, b"c") == b"r"
+        assert site.timeout == left
 
 
 def test_a_connection_that_breaks_is_an_error_that_names_the_site():

@@ -65,6 +65,9 @@ _SOON: Final = (1.0, 1.0)
 _CALLS: Final = 200  # after which a site gives memory back
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
+# Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
+# broke. A site that is still computing gives the stream the answer that it comes to.
+_LOST: Final = 10.0
 _TICK: Final = 0.5  # seconds between looks whether a job is to end
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
@@ -133,11 +136,15 @@ class Lines:
         """Return what a site answers; OSError if nothing came in time."""
         if client not in self._proxies:
             raise ConnectionError(f"{client} is not in this job")
-        proxy = self._proxies[client]
-        if len(data) <= _SHORT and (short := _sent_in_one(client, proxy.backend, data, seconds)):
-            return short
+        proxy, end = self._proxies[client], time.monotonic() + seconds
+        if len(data) <= _SHORT:
+            within = min(_LOST, seconds)
+            if short := _sent_in_one(client, proxy.backend, data, within):
+                return short
+        if (left := end - time.monotonic()) <= 0.0:
+            raise ConnectionError(f"{client} did not answer")
         try:
-            found = proxy(timeout=seconds).handle(data)
+            found = proxy(timeout=left).handle(data)
         except CollabCallError as problem:
             raise ConnectionError(f"{client} did not answer") from problem
         if not isinstance(found, bytes):
@@ -146,10 +153,10 @@ class Lines:
 
 
 def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) -> bytes:
-    """Return the answer to a short call; b"": it is long, or the site takes no such calls.
+    """Return the answer to a short call; b"": it is long, late or lost, or the site takes none.
 
-    The Collab API streams what is short, too: a call is six messages and passes eight threads, and
-    takes four times as long as one message and its reply.
+    The Collab API streams what is short, too, in parts that are acknowledged: that takes three
+    times as long as one message and its reply.
     """
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     message = new_cell_message({}, data)
@@ -174,8 +181,8 @@ def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) ->
     if isinstance(reply, Exception):
         raise ConnectionError(f"{client} did not answer") from reply
     code = reply.get_header(MessageHeaderKey.RETURN_CODE)
-    if code == ReturnCode.PROCESS_EXCEPTION:  # a site of an older version has no such channel
-        return b""
+    if code in (ReturnCode.TIMEOUT, ReturnCode.PROCESS_EXCEPTION):
+        return b""  # a site of an older version has no such channel
     if code != ReturnCode.OK:
         raise ConnectionError(f"{client} did not answer ({code})")
     return bytes(reply.payload or b"")
