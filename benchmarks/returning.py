@@ -42,6 +42,7 @@ COLUMNS: Final = (
 
 
 def main() -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled once
     arguments = _arguments()
     four_sites.NAMES = four_sites.NAMES[: arguments.sites]
     with tempfile.TemporaryDirectory() as name:

@@ -1034,6 +1034,21 @@ MUTATIONS = [
         ("kits: a kit at work", "with at_rest(kit):", "if True:", BACKUP),
     ),
     *_of(
+        "engines/transports/nvflare.py",
+        (
+            "calls of other sites",
+            "_check_caller(folder, collab.caller, _SERVER)",
+            "pass",
+            CALLER,
+        ),
+        (
+            "short calls of other sites",
+            "_check_caller(folder, request.get_header(MessageHeaderKey.ORIGIN), server)",
+            "pass",
+            CALLER,
+        ),
+    ),
+    *_of(
         "engines/transports/revocation.py",
         (
             "kits: a revoked certificate refused",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from intarsia.deployment import client_folder
 from intarsia.deployment.client_setup import READ
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import PROTOCOL, Answer, Call
+from intarsia.errors import SiteError
 from intarsia.experiment import config as experiment
 
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+from types import SimpleNamespace
+
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.collab.api.app import ClientApp, ServerApp
@@ -54,12 +58,26 @@ class Bank:
     def __init__(self, folder):
         self._app = ClientApp(SiteSide())
         self._app.name = "bank"
+        self._short = {}
+        cell = SimpleNamespace(core_cell=SimpleNamespace(register_request_cb=self._take))
+        lines = SimpleNamespace(cell=cell, target_fqcn=CELLS["server"])
         own = Proxy(self._app, "bank", "bank", None, {})
-        self._app.setup(Workspace(str(folder.parent), "bank"), own, [own], Signal())
+        server = Proxy(self._app, "server", "server", lines, {})
+        self._app.setup(Workspace(str(folder.parent), "bank"), server, [own], Signal())
+        self._app.initialize(self._app.new_context("bank", "bank", set_call_ctx=False))
         clients = [Client(name) for name in four_sites.NAMES]
         known = make_participant_map(CELLS["server"], JOB, clients)
         logger = logging.getLogger(__name__)
         self._authorizer = CollabCallAuthorizer(self._app, CELLS["bank"], known, logger)
+
+    def _take(self, channel, topic, answer, *given):
+        self._short[channel, topic] = lambda message: answer(message, *given)
+
+    def answer_short(self, origin, data, says=None):
+        """Return the reply to a call that is one message, as `answer` does to one that is not."""
+        (answer,) = self._short.values()
+        envelope = {MessageHeaderKey.ORIGIN: origin, CallHeaderKey.AUTHENTICATED_CALLER: says}
+        return answer(Message(envelope, data)).payload
 
     def answer(self, origin, data, says=None):
         """Return the reply to a message from a cell; its sender writes that it is `says`."""
@@ -104,6 +122,23 @@ def test_a_call_of_another_site_is_refused_and_stands_in_the_log(bank, says):
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize("says", [None, "telecom", "server"])
+def test_a_short_call_of_another_site_is_refused_and_stands_in_the_log(bank, says):
+    folder, call = bank
+    said = rf"'telecom.{JOB}' called this site, which answers only the server"
+    with pytest.raises(SiteError, match=said):
+        Bank(folder).answer_short(CELLS["telecom"], call, says)
+    assert f"'telecom.{JOB}' called this site" in (folder / client_folder.ERRORS).read_text()
+    assert not (folder / "runs").exists()
+
+
+def test_the_server_is_answered_short_calls(bank):
+    folder, call = bank
+    answer = codec.decode(Bank(folder).answer_short(CELLS["server"], call), Answer)
+    assert (answer.client, answer.error) == ("bank", "")
+    assert not (folder / client_folder.ERRORS).exists()
+
+
 def test_the_server_is_answered(bank):
     folder, call = bank
     found = Bank(folder).answer(CELLS["server"], call)
@@ -134,8 +169,11 @@ def test_a_site_that_calls_the_others_over_real_kits_learns_nothing(four, tmp_pa
     found = json.loads(heard.read_text())
     assert sorted(found) == ["bank", "branch", "retailer"]
     for name, said in found.items():
-        assert said["answered"] == 0
+        assert said["answered"] == said["short"] == 0
         assert "'telecom' called this site" in said["refused"]
+        errors = (four.kits / name / "local" / client_folder.ERRORS).read_text()
+        assert "'telecom' called this site" in errors
+        # short calls, by the name of the site's cell
+        assert re.search(r"'telecom\.[\w-]+' called this site", errors)
         local = four.kits / name / "local"
-        assert "'telecom' called this site" in (local / client_folder.ERRORS).read_text()
         assert not (local / "runs" / ("ab" * 8)).exists()

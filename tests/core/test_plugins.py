@@ -131,6 +131,22 @@ def test_packages_are_read_once_for_many_questions(installed, monkeypatch):
     assert len(read) == 1
 
 
+def test_names_of_packages_are_not_read_where_none_adds_anything(monkeypatch):
+    class Other(importlib.metadata.Distribution):
+        entry_points = importlib.metadata.EntryPoints()
+
+        def read_text(self, filename):
+            raise AssertionError(filename)  # the name would be read from it
+
+        def locate_file(self, path):
+            raise AssertionError(path)
+
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda: [Other()])
+    plugins._installed.cache_clear()
+    assert plugins.installed("algorithm") == plugins.unreadable() == ()
+    plugins._installed.cache_clear()
+
+
 def test_a_file_runs_an_algorithm_a_data_set_and_a_partition_by_their_names(installed, capfd):
     (installed / "mine.toml").write_text(
         '[algorithm]\nname = "ridge"\nregularisation = 0.01\n[labels]\ntask = "regression"\n'

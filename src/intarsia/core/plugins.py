@@ -11,6 +11,7 @@ lists. An entry point that is looked up is not imported: `Plugin.load` does that
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import inspect
@@ -125,14 +126,18 @@ def _changed(folder: str) -> int | None:
 def _installed(
     folders: tuple[tuple[str, int | None], ...],
 ) -> tuple[tuple[Plugin, ...], tuple[str, ...]]:
-    """Return what all packages in these folders add, and which are broken: reading takes 20 ms.
+    """Return what all packages in these folders add, and which are broken.
 
     A package whose entry points cannot be read adds nothing: it may have no part in this one.
     """
     kinds = {f"intarsia.{group}": kind for kind, group in _GROUPS.items()}
+    packages = list(importlib.metadata.distributions())
+    with contextlib.suppress(Exception):  # what cannot be read is told of below
+        if not any(one.group in kinds for package in packages for one in package.entry_points):
+            return (), ()  # names take ten times as long to read as entry points
     found: dict[str, list[Plugin]] = {}
     broken: list[str] = []
-    for package in importlib.metadata.distributions():
+    for package in packages:
         try:
             name = package.name.lower().replace("-", "_")
             own = [one for one in package.entry_points if one.group in kinds]

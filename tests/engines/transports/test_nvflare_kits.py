@@ -187,20 +187,26 @@ def test_a_site_whose_older_process_was_refused_is_shown_for_a_day(kits, capfd):
         assert "two processes" not in capfd.readouterr().err
 
 
-def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(
+    ("lost", "waited"),
+    [(1, [1.0, 5.0, 1.0, 5.0]), (2, [1.0, 5.0, 1.0, 5.0, 5.0, 5.0])],
+)
+def test_sites_that_answer_are_told_from_those_that_are_listed(
+    tmp_path, monkeypatch, capfd, lost, waited
+):
     statuses = [
         {"client_name": "bank", "app_name": "app", "job_id": "one", "status": "started"},
         {"client_name": "bank", "app_name": "app", "job_id": "two", "status": "started"},
         {"client_name": "post", "status": "no_jobs"},
         {"client_name": "shop", "status": "no_reply"},
     ]
-    # a site that is starting loses a question, which is waited for in vain, and answers the next
+    # a site that is starting loses questions, which are waited for in vain, and answers the next
     late, now, patience = {"client_name": "late", "status": "no_reply"}, [0.0], []
     known = {**late, "status": "no_jobs"}
 
     def ask():
-        if len(patience) == 1:
-            now[0] += patience[0]
+        if len(patience) < 2 * lost:
+            now[0] += patience[-1]
             return [*statuses, late]
         return [*statuses, known]
 
@@ -219,7 +225,7 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(tmp_path, monkeyp
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
     found = {"bank": {"one", "two"}, "post": set(), "late": set()}
     assert nvflare.Jobs(tmp_path).sites() == found
-    assert patience == [1.0, 5.0, 5.0, 5.0]  # the last of each two is for what is asked next
+    assert patience == waited  # the last of each two is for what is asked next
     assert capfd.readouterr() == ("", "")
 
 

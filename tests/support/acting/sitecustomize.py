@@ -40,23 +40,29 @@ def act(module):
     from intarsia.engines import codec
     from intarsia.engines.remote.wire import Answer, Call
 
-    handle, heard = module.SiteSide.handle, {}
+    begin, answer = module.SiteSide.begin, module.SiteSide._answer
+    others, heard = [], {}
 
-    def acting(self, data):
+    def beginning(self):
+        others.extend(module.collab.other_clients)
+        begin(self)
+
+    def acting(self, folder, data):
         if data and codec.decode(data, Call).sequence <= CALLS:
             own = codec.encode(replace(codec.decode(data, Call), run="ab" * 8))
-            for proxy in module.collab.other_clients:
-                said = heard.setdefault(proxy.name, {"answered": 0, "refused": ""})
+            for proxy in others:
+                said = heard.setdefault(proxy.name, {"answered": 0, "short": 0, "refused": ""})
+                said["short"] += bool(module._sent_in_one(proxy.name, proxy.backend, own, 20.0))
                 try:
                     found = codec.decode(proxy(timeout=20.0).handle(own), Answer)
                     said["answered"] += not found.error
                 except Exception as problem:
                     said["refused"] = str(problem)
             Path(os.environ["HEARD"]).write_text(json.dumps(heard))
-        return handle(self, data)
+        return answer(self, folder, data)
 
-    acting.__dict__.update(handle.__dict__)  # what publishes it
-    module.SiteSide.handle = acting
+    beginning.__dict__.update(begin.__dict__)  # what lets it be called
+    module.SiteSide.begin, module.SiteSide._answer = beginning, acting
 
 
 sys.meta_path.insert(0, Actor())

@@ -17,6 +17,7 @@ import importlib
 import io
 import json
 import os
+import queue
 import shutil
 import socket
 import sys
@@ -31,7 +32,10 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.collab.api.exceptions import RunAborted
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply, new_cell_message
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
@@ -54,10 +58,17 @@ _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that 
 _SERVER: Final = "server"
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
-# Seconds in which a site must say that it is there: asked once, and again. One whose process is
-# starting loses a question, and answers the next.
-_SOON, _ANSWER = 1.0, 5.0
+_ANSWER: Final = 5.0  # seconds in which a site must say that it is there
+# Seconds after which it is asked once more: one whose process is starting loses a question, or two
+# on a machine that has much to do, and answers the next.
+_SOON: Final = (1.0, 1.0)
 _CALLS: Final = 200  # after which a site gives memory back
+_CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
+_SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
+# Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
+# broke. A site that is still computing gives the stream the answer that it comes to.
+_LOST: Final = 10.0
+_TICK: Final = 0.5  # seconds between looks whether a job is to end
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
@@ -125,13 +136,56 @@ class Lines:
         """Return what a site answers; OSError if nothing came in time."""
         if client not in self._proxies:
             raise ConnectionError(f"{client} is not in this job")
+        proxy, end = self._proxies[client], time.monotonic() + seconds
+        if len(data) <= _SHORT:
+            within = min(_LOST, seconds)
+            if short := _sent_in_one(client, proxy.backend, data, within):
+                return short
+        if (left := end - time.monotonic()) <= 0.0:
+            raise ConnectionError(f"{client} did not answer")
         try:
-            found = self._proxies[client](timeout=seconds).handle(data)
+            found = proxy(timeout=left).handle(data)
         except CollabCallError as problem:
             raise ConnectionError(f"{client} did not answer") from problem
         if not isinstance(found, bytes):
             raise ConnectionError(f"{client} answered with no bytes")
         return found
+
+
+def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) -> bytes:
+    """Return the answer to a short call; b"": it is long, late or lost, or the site takes none.
+
+    The Collab API streams what is short, too, in parts that are acknowledged: that takes three
+    times as long as one message and its reply.
+    """
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    message = new_cell_message({}, data)
+
+    def ask() -> None:
+        where = {"channel": _CHANNEL, "topic": _CALL, "target": backend.target_fqcn}
+        try:
+            found.put(
+                backend.cell.core_cell.send_request(**where, request=message, timeout=seconds)
+            )
+        except Exception as problem:
+            found.put(problem)
+
+    # what waits for a site that is gone must not keep the process from ending
+    threading.Thread(target=ask, name=f"short call to {client}", daemon=True).start()
+    reply = None
+    while reply is None:
+        if backend.abort_signal.triggered:
+            raise RunAborted("the job is to end")
+        with contextlib.suppress(queue.Empty):
+            reply = found.get(timeout=_TICK)
+    if isinstance(reply, Exception):
+        raise ConnectionError(f"{client} did not answer") from reply
+    code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+    if code in (ReturnCode.TIMEOUT, ReturnCode.PROCESS_EXCEPTION):
+        return b""  # a site of an older version has no such channel
+    if code != ReturnCode.OK:
+        raise ConnectionError(f"{client} did not answer ({code})")
+    return bytes(reply.payload or b"")
 
 
 def _without_tensors() -> None:
@@ -253,8 +307,16 @@ class SiteSide:
         self._site: Any = None
         self._lock = threading.Lock()
         self._calls = 0
+        self._long: tuple[bytes, bytes] | None = None  # a short call, and its answer, which is not
         _without_tensors()
         _import_ahead()
+
+    @collab.init  # type: ignore[untyped-decorator]  # the library has no types
+    def begin(self) -> None:
+        """Take calls that are one message, too."""
+        folder, server = Path(collab.workspace.get_site_config_dir()), collab.server.backend
+        known = self._handle_short, folder, server.target_fqcn
+        server.cell.core_cell.register_request_cb(_CHANNEL, _CALL, *known)
 
     @collab.publish  # type: ignore[untyped-decorator]  # likewise
     def handle(self, data: bytes) -> bytes:
@@ -267,25 +329,50 @@ class SiteSide:
         """
         folder = Path(collab.workspace.get_site_config_dir())
         # by the cell that a call comes from, which is bound to its certificate
-        if (caller := collab.caller) != _SERVER:
-            problem = SiteError(
-                f"{caller!r} called this site, which answers only the server; ask the people at "
-                f"{caller!r} what runs there."
-            )
-            _entry_point(folder, "refused")(folder)(problem)
-            raise problem
+        _check_caller(folder, collab.caller, _SERVER)
+        return self._answer(folder, data)
+
+    def _handle_short(self, request: Message, folder: Path, server: str) -> Message:
+        """Return the answer to a call that is one message; nothing, if it is asked for by `handle`.
+
+        `server` is the server's cell in this job.
+        """
+        _check_caller(folder, request.get_header(MessageHeaderKey.ORIGIN), server)
+        data = bytes(request.payload or b"")
+        answer = self._answer(folder, data)
+        if len(answer) > _SHORT:
+            with self._lock:
+                self._long = data, answer
+            answer = b""
+        return make_reply(ReturnCode.OK, body=answer)
+
+    def _answer(self, folder: Path, data: bytes) -> bytes:
         with self._lock:
+            long, self._long = self._long, None
+            if long is not None and long[0] == data:
+                return long[1]
             if self._site is None:
                 self._site = _entry_point(folder, "job")(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
             self._calls += 1
-            long = self._calls % _CALLS == 0
+            often = self._calls % _CALLS == 0
         answer: bytes = self._site.handle(data)
-        if long:
+        if often:
             # Python and glibc put both off: 8 kB a call, for as long as a job runs
             gc.collect()
             give_back()
         return answer
+
+
+def _check_caller(folder: Path, caller: str, server: str) -> None:
+    """Refuse a call of another than the server, and report it to the site."""
+    if caller != server:
+        problem = SiteError(
+            f"{caller!r} called this site, which answers only the server; ask the people at "
+            f"{caller!r} what runs there."
+        )
+        _entry_point(folder, "refused")(folder)(problem)
+        raise problem
 
 
 def _entry_point(folder: Path, purpose: str) -> Any:
@@ -423,7 +510,7 @@ def _statuses(session: Session) -> Sequence[Mapping[str, str]]:
     A site whose process has ended is known as such at once; one that is cut off takes all the time.
     """
     found: Sequence[Mapping[str, str]] = ()
-    for seconds in (_SOON, _ANSWER):
+    for seconds in (*_SOON, _ANSWER):
         begin = time.monotonic()
         session.set_timeout(seconds)
         try:

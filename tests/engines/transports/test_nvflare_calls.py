@@ -1,0 +1,142 @@
+"""Calls over NVIDIA FLARE: short ones are one message and its reply, long ones are streamed."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+from nvflare.apis.signal import Signal
+from nvflare.collab.api.exceptions import RunAborted
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.message import Message
+
+from intarsia.engines.transports import nvflare
+
+SHORT = nvflare._SHORT
+
+
+class Site:
+    """A site in a job, which `says` what a call comes to, and takes calls in one message or not."""
+
+    def __init__(self, says, *, code=ReturnCode.OK):
+        self.name, self.code, self.said = "bank", code, []
+        self._side = nvflare.SiteSide()
+        self._side._site = SimpleNamespace(handle=lambda data: self.said.append(data) or says(data))
+        cell = SimpleNamespace(send_request=self._send)
+        self.backend = SimpleNamespace(
+            cell=SimpleNamespace(core_cell=cell), target_fqcn="bank.job", abort_signal=Signal()
+        )
+
+    def _send(self, channel, topic, target, request, timeout):
+        assert (target, timeout) == ("bank.job", min(7.0, nvflare._LOST))
+        self.said.append("one message")
+        if self.code != ReturnCode.OK:
+            return make_reply(self.code)
+        request.set_header(MessageHeaderKey.ORIGIN, "server.job")
+        return self._side._handle_short(request, None, "server.job")
+
+    def __call__(self, timeout):
+        self.timeout = timeout
+
+        def handle(data):
+            self.said.append("stream")
+            return self._side._answer(None, data)
+
+        return SimpleNamespace(handle=handle)
+
+
+def answer(site, data):
+    return nvflare.Lines([site]).send("bank", data, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "reply", "ways"),
+    [
+        (b"", b"there", ["one message", b""]),
+        (b"c" * SHORT, b"r" * SHORT, ["one message", b"c" * SHORT]),
+        # the reply is made once, and asked for once more
+        (b"c", b"r" * (SHORT + 1), ["one message", b"c", "stream"]),
+        (b"c" * (SHORT + 1), b"r", ["stream", b"c" * (SHORT + 1)]),
+    ],
+)
+def test_what_is_short_is_one_message_and_what_is_long_a_stream(call, reply, ways):
+    site = Site(lambda _: reply)
+    assert answer(site, call) == reply
+    assert site.said == ways
+
+
+def test_a_long_reply_is_kept_for_its_own_call_alone_and_given_out_once():
+    site = Site(lambda data: data * (SHORT + 1))
+    assert (
+        site._send(nvflare._CHANNEL, nvflare._CALL, "bank.job", Message({}, b"a"), 7.0).payload
+        == b""
+    )
+    assert site(timeout=7.0).handle(b"b") == b"b" * (SHORT + 1)
+    for _ in range(2):
+        assert answer(site, b"a") == b"a" * (SHORT + 1)
+    assert [one for one in site.said if isinstance(one, bytes)] == [b"a", b"b", b"a", b"a"]
+
+
+def test_a_site_that_takes_no_calls_in_one_message_is_called_by_a_stream():
+    site = Site(lambda _: b"r", code=ReturnCode.PROCESS_EXCEPTION)
+    assert answer(site, b"c") == b"r"
+    assert site.said == ["one message", "stream", b"c"]
+
+
+def test_a_site_that_cannot_be_reached_is_an_error_that_names_it():
+    with pytest.raises(ConnectionError, match="bank did not answer"):
+        answer(Site(lambda _: b"r", code=ReturnCode.TARGET_UNREACHABLE), b"c")
+
+
+@pytest.mark.parametrize(("took", "left"), [(3.0, 4.0), (7.0, None)])
+def test_a_reply_that_is_lost_is_asked_for_by_a_stream_in_the_time_that_is_left(
+    monkeypatch, took, left
+):
+    site, now = Site(lambda _: b"r", code=ReturnCode.TIMEOUT), [0.0]
+    send = site.backend.cell.core_cell.send_request
+
+    def late(**given):
+        now[0] += took
+        return send(**given)
+
+    site.backend.cell.core_cell.send_request = late
+    monkeypatch.setattr(nvflare, "_LOST", took)
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
+    if left is None:
+        with pytest.raises(ConnectionError, match="bank did not answer"):
+            answer(site, b"c")
+    else:
+        assert answer(site, b"c") == b"r"
+        assert site.timeout == left
+
+
+def test_a_connection_that_breaks_is_an_error_that_names_the_site():
+    def broken(_):
+        raise OSError("no route")
+
+    site = Site(broken)
+    with pytest.raises(ConnectionError, match="bank did not answer"):
+        answer(site, b"c")
+
+
+def test_a_job_that_is_to_end_waits_for_no_reply():
+    begun, over = threading.Event(), threading.Event()
+
+    def slow(_):
+        begun.set()
+        over.wait()
+        return b"late"
+
+    site = Site(slow)
+    stopping = threading.Thread(
+        target=lambda: begun.wait() and site.backend.abort_signal.trigger(True)
+    )
+    stopping.start()
+    with pytest.raises(RunAborted):
+        answer(site, b"c")
+    over.set()
+    stopping.join()
