@@ -283,6 +283,41 @@ def test_wide_sparse_tables_are_left_to_the_phase_after_two_short_steps():
     assert engine.books.traffic.exchanges < 1000
 
 
+def rounds_to_optimum(monkeypatch, correctors, ahead=0.3):
+    """Return the rounds from zeros to 1e-6, and whether directions were left out."""
+    monkeypatch.setattr(newton_interior, "CORRECTORS", correctors)
+    monkeypatch.setattr(newton_interior, "_AHEAD", ahead)
+    at_once(monkeypatch)
+    left_out, go = [], newton_interior._at
+
+    def watched(*args, last=None, **terms):
+        left_out.append(last is not None and not last.all())
+        return go(*args, last=last, **terms)
+
+    monkeypatch.setattr(newton_interior, "_at", watched)
+    x, score = one_hot(1000, 80)
+    y = np.where(score > np.quantile(score, 0.85), 1.0, -1.0)
+    options = HyFDCA(regularisation=1e-6)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+    for number in range(1, 60):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        # scores and duals that were moved along are those of the weights
+        again = newton_interior.certify(server.phase, engine)[1]
+        assert again.primal == pytest.approx(info.primal, rel=1e-6)
+        assert again.dual == pytest.approx(info.dual, rel=1e-6)
+        if info.gap_relative <= 1e-6:
+            break
+    return number, left_out
+
+
+def test_more_directions_take_fewer_rounds_where_rare_levels_keep_steps_short(monkeypatch):
+    none, _ = rounds_to_optimum(monkeypatch, 0)  # 27
+    some, left_out = rounds_to_optimum(monkeypatch, 3)  # 22
+    assert some <= 0.9 * none
+    assert any(left_out)
+
+
 def first_rounds(monkeypatch, loss, many, *, sparse=True):
     """Return P, D and Σ (pu + mv) / N after each of two rounds, and when a frame was there."""
     monkeypatch.setattr(newton, "MOST_FEATURES", 5)
@@ -303,6 +338,7 @@ def first_rounds(monkeypatch, loss, many, *, sparse=True):
 @pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
 def test_the_phase_goes_on_from_its_point_when_it_goes_to_a_frame(monkeypatch, loss):
     # the first direction takes no more iterations than that, both together do
+    monkeypatch.setattr(newton_interior, "CORRECTORS", 0)  # there are none without a frame
     found, framed = first_rounds(monkeypatch, loss, {"hinge": 4, "squared_hinge": 6}[loss])
     others, never = first_rounds(monkeypatch, loss, 10**6)
     assert (framed, never) == ([True, True], [False, False])

@@ -77,6 +77,21 @@ def test_a_step_solves_the_equations_to_first_order():
     assert constant + first + second == pytest.approx(after)
 
 
+def test_targets_bring_back_products_that_are_far_from_the_barrier_after_a_step():
+    start = inside.central(np.zeros((1, 4)), np.array([0.5]), NONE, HINGE)
+    np.testing.assert_allclose([start.below, start.above], 0.5)
+    products = np.array([[0.05, 0.01, 2.0, -0.2]])  # after half of a step that leaves the duals
+    under, over = 4 * products - 2 * start.under, 4 * 0.1 - 2 * start.over
+    steps = np.zeros((1, 4)), under, over
+    found = inside.centred(start, steps, np.array([0.1]), np.array([0.5]))
+    # from a third of the barrier to three times it they stay; three times is the most to take off
+    wanted = [[0.0, 0.1 / 3 - 0.01, -0.3, 0.1 / 3 + 0.2]]
+    np.testing.assert_allclose(found.under_target, wanted, atol=1e-12)
+    np.testing.assert_allclose(found.over_target, 0.0, atol=1e-12)
+    none = inside.centred(start, steps, np.array([0.1]), np.zeros(1))
+    np.testing.assert_array_equal(none.under_target, start.under_target)
+
+
 def test_the_longest_step_stays_off_the_boundary():
     point = inside.central(np.array([[1.0, -2.0]]), np.array([1e-3]), NONE, HINGE)
     for change in (5.0, -5.0):

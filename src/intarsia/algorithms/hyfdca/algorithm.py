@@ -576,7 +576,7 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
     *("grade_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
     *("encrypt_rows", "multiply_encrypted", "share_products"),
     *("slope_of_penalty", "count_inside", "measure_inside", "reach_boundary", "solve"),
-    *("start_search", "step_inside"),
+    *("correct_aim", "multiply_second", "start_search", "step_inside"),
     *("centre_duals", "count_duals", "measure_duals", "multiply_sum", "report_scores", "sweep"),
 )
 
@@ -585,7 +585,8 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
 # slopes along a line. A phase may begin and certify in it, and its steps may be short.
 _OBJECTIVES: Mapping[str, int] = {
     **dict.fromkeys(("evaluate", "keep_trial", "local_dual_ascent", "objectives", "settle"), 2),
-    **dict.fromkeys(("reach_boundary", "slope_of_steps"), 2),
+    "reach_boundary": 2 + newton_interior.CORRECTORS,
+    "slope_of_steps": 2,
     **dict.fromkeys(("centre_duals", "step_inside"), 3),
     **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply"), 4),
     **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),

@@ -188,9 +188,12 @@ class Point:
     # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
     pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
     stiff: Array = field(default_factory=lambda: np.zeros(1))
-    # in the interior point phase: of the samples that this client reads, and the first direction
+    # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
+    # these and q without the last direction, within a round
+    inner_before: Any = None
+    q_before: Array = field(default_factory=lambda: np.zeros((1, 0)))
 
     retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
 

@@ -18,9 +18,12 @@ The server sees scalars only. A round is one step of Mehrotra's method:
    diagonals, and go to a frame after a round with many iterations
 2. how far it is from the boundary, and Σ (pu + mv) on the way: the new barrier
 3. second direction, with the barrier and what the products of the first steps add in the targets
-4. how far that is from the boundary; new scores and duals at the one client that reads a sample's
-   score; its owners get dual, aim and curvature h
-5. w(α), and the norms that make the certificate
+4. how far that is from the boundary. In the frame, where the step is short, up to three more
+   directions (Gondzio's correctors) bring back the few samples that keep it short, by the same
+   Hessian; one that makes the step no longer is left out
+5. new scores and duals at the one client that reads a sample's score; its owners get dual, aim and
+   curvature h
+6. w(α), and the norms that make the certificate
 
 It begins near the point that smoothing came to, or at zeros where that is far away. The squared
 hinge comes from Newton's method with small errors, and begins with a small barrier. Where Newton's
@@ -73,6 +76,8 @@ _MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
 _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
 _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
+CORRECTORS, _LONG = 3, 0.7  # more directions, at most, and a step that needs none
+_AHEAD = 0.3  # how much longer a step they are to allow
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 # steps that clients tell to be too far or not, few so that they tell little: fine towards 1
@@ -115,12 +120,13 @@ class InteriorPoint:
 
 @dataclass(frozen=True)
 class StepInside:
-    """How far to go along the second direction; each (outputs,)."""
+    """How far to go along the directions; each (outputs,)."""
 
     step: Array
     barrier: Array  # μ to start from at the present scores, 0 = go on
     damping: Array  # δ
     keep: Array | None = None  # 1 to start from the present weights and duals, 0 from zeros
+    last: Array | None = None  # 1 with the last direction, 0 without it
 
 
 @fl.describe(
@@ -147,6 +153,8 @@ class CountInside:
     curvature: fl.PerSample | None = None
     step: Array | None = None  # (outputs,) that led there
     keep: Array | None = None  # as in StepInside
+    last: Array | None = None  # as in StepInside
+    more: bool = False  # whether the direction before is to be added to the ones before it
     framed: bool = False
     gram: bool = False
     whole: bool = True  # whether Gram matrices have more than diagonals
@@ -202,17 +210,21 @@ class Reach:
 
 @fl.describe("terms of the training objective")
 class Reached:
-    """Whether steps are too far, and the products along them."""
+    """Whether steps are too far, and the products along the first direction."""
 
     far: Array  # (outputs, steps) 1 where a step is too far for the client
-    products: Array  # (outputs, 3) c of c₀ + c₁t + c₂t²
+    products: Array  # (outputs, 3) c of c₀ + c₁t + c₂t²; zeros of further directions
 
 
 @dataclass(frozen=True)
 class Correct:
-    """The barrier of the second direction, (outputs,)."""
+    """The barrier of the second direction, and the step that a further one is to allow.
+
+    Each is (outputs,); a step of 0 asks for no change.
+    """
 
     barrier: Array
+    ahead: Array | None = None  # None: it is the second
 
 
 @fl.describe("each row's dual variable")
@@ -252,10 +264,11 @@ def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point,
     else:
         inner = point.inner
         if message.step.any():
-            steps = inside.changes(inner, r, -sign * point.q[:, point.mine])
+            inner, q = _chosen(point, message)
+            steps = inside.changes(inner, r, -sign * q[:, point.mine])
             inner = inside.advanced(inner, steps, message.step)
-            z = point.z + message.step[:, None] * point.q
-            point = fl.evolve(point, z=z)
+            z = point.z + message.step[:, None] * q
+            point = fl.evolve(point, z=z, inner_before=None, q_before=np.zeros((1, 0)))
             r, sign, _, _ = _seen(point, block)
         inner = inside.aimed_at_zero(inner, message.damping)
     mine, beta = point.mine, inside.dual_of(inner)
@@ -274,6 +287,18 @@ def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point,
     point = fl.evolve(point, inner=inner)
     alpha, aim, h = (_spread(point, one) for one in (alpha, aim, h))
     return point, DualInside(alpha, aim, h, sums)
+
+
+def _chosen(point: Point, message: StepInside) -> tuple[inside.Interior, Array]:
+    """Return the targets and the direction's scores, without the last where that is left out."""
+    if message.last is None or message.last.all():
+        return point.inner, point.q
+    last, before = message.last[:, None] > 0, point.inner_before
+    targets = {
+        name: np.where(last, getattr(point.inner, name), getattr(before, name))
+        for name in ("under_target", "over_target")
+    }
+    return replace(point.inner, **targets), np.where(last, point.q, point.q_before)
 
 
 def _first(
@@ -302,20 +327,27 @@ def reach_boundary(point: Point, block: Block, message: Reach) -> tuple[Point, R
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * q[:, point.mine])
     far = inside.furthest(point.inner, steps)[:, None] < _STEPS
-    reached = Reached(far.astype(np.float64), inside.products_along(point.inner, steps, weights))
+    # along further directions nobody needs them
+    products = np.zeros((len(far), 3))
+    if not message.second:
+        products = inside.products_along(point.inner, steps, weights)
+    reached = Reached(far.astype(np.float64), products)
     return fl.evolve(point, q=q), reached
 
 
 @fl.told_the_same
 @fl.client_function
 def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Correction]:
-    """Set the targets of the second direction; send what they add to the aim."""
+    """Set the targets of the next direction; send what they add to the aim."""
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
-    inner = inside.corrected(point.inner, steps, message.barrier)
+    if message.ahead is None:
+        inner = inside.corrected(point.inner, steps, message.barrier)
+    else:
+        inner = inside.centred(point.inner, steps, message.barrier, message.ahead)
     change = inside.aim(inner, r) - inside.aim(point.inner, r)
     factor = 1.0 if weights is None else weights
-    point = fl.evolve(point, inner=inner)
+    point = fl.evolve(point, inner=inner, inner_before=point.inner, q_before=point.q)
     return point, Correction(_spread(point, factor * sign * change))
 
 
@@ -323,7 +355,7 @@ def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Co
 def multiply_second(
     state: Point | Search, block: Block, message: Coefficients
 ) -> tuple[Point, Products]:
-    """Do as `multiply` for the second direction: a site counts rounds by the first."""
+    """Do as `multiply` for the directions after the first: a site counts rounds by that one."""
     return products_of(state, block, message)
 
 
@@ -333,7 +365,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
     """Count duals into w(α) and the aim into the gradient; take all samples into the Hessian."""
     pull = gather(block.x, message.aim) / point.samples
     if message.alpha is None:
-        return fl.evolve(point, first=point.direction), CountedInside(pull, None, None, None, None)
+        first = point.first + point.direction if message.more else point.direction
+        return fl.evolve(point, first=first), CountedInside(pull, None, None, None, None)
     assert message.curvature is not None
     assert message.step is not None
     change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
@@ -342,7 +375,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
     selected = np.flatnonzero(labelled.any(axis=0))
     w = point.w if message.keep is None else point.w * message.keep[:, None]
     if message.step.any():
-        w = w + message.step[:, None] * (point.first + point.direction)
+        last = 1.0 if message.last is None else message.last[:, None]
+        w = w + message.step[:, None] * (point.first + last * point.direction)
     given = {"alpha": message.alpha, "selected": selected, "curvature": curvature[:, selected]}
     point = fl.evolve(point, w=w, **given)
     gram = rows = counts = None
@@ -454,21 +488,39 @@ def step(
     share = np.maximum(share, np.clip(_BEHIND * unsolved / state.products, _LEAST, 1))
     correct = Correct(0.5 * share * state.products)
     # step 3: second direction
-    aimed = clients.sum(correct_aim, dict.fromkeys(state.labelled, correct))
-    counted = clients.sum(count_inside, CountInside(aim=aimed.aim))
-    measure = MeasureInside(pull=counted.pull, exact=state.framed)
-    measured = clients.sum(measure_inside, measure)
     state = fl.evolve(state, gram=None)
     enough = _SECOND * state.products * np.maximum(share, _LEAST_RESIDUAL)
-    found, more = _solve(state, clients, measured.gradient, enough, multiply_second)
-    length, _ = _reach(clients, state.labelled, found, second=True)
-    # steps 4 and 5
-    state = _at(state, clients, length, np.zeros_like(length))
+    length, more = _correct(state, clients, correct, enough)
+    # step 4: more of them
+    last = np.ones_like(length)
+    for _ in range(CORRECTORS if state.framed else 0):
+        short = length < _LONG
+        if not short.any() or not last.all():
+            break
+        ahead = np.where(short, length + _AHEAD, 0.0)
+        further, _ = _correct(state, clients, replace(correct, ahead=ahead), enough)
+        last = np.where(short & (further <= length), 0.0, 1.0)
+        length = np.maximum(length, further)
+    # steps 5 and 6
+    state = _at(state, clients, length, np.zeros_like(length), last=last)
     still = state.still + 1 if length.max() < _STEPS[1] else 0
     state = fl.evolve(state, steps=state.steps + 1, still=still)
     if state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
     return state, info(state)
+
+
+def _correct(
+    state: InteriorPoint, clients: fl.Clients, correct: Correct, enough: Array
+) -> tuple[Array, int]:
+    """Find another direction to go along as well; return how far, and iterations."""
+    aimed = clients.sum(correct_aim, dict.fromkeys(state.labelled, correct))
+    more = correct.ahead is not None
+    counted = clients.sum(count_inside, CountInside(aim=aimed.aim, more=more))
+    measure = MeasureInside(pull=counted.pull, exact=state.framed)
+    measured = clients.sum(measure_inside, measure)
+    found, used = _solve(state, clients, measured.gradient, enough, multiply_second)
+    return _reach(clients, state.labelled, found, second=True)[0], used
 
 
 def _go_to_frame(state: InteriorPoint, clients: fl.Clients) -> InteriorPoint:
@@ -524,9 +576,10 @@ def _at(
     length: Array,
     barrier: Array,
     keep: Array | None = None,
+    last: Array | None = None,
 ) -> InteriorPoint:
     """Move by a step, or begin with a barrier at what is kept, and measure the point."""
-    message = StepInside(length, barrier, _DAMPING * state.primal, keep)
+    message = StepInside(length, barrier, _DAMPING * state.primal, keep, last)
     point = clients.sum(step_inside, dict.fromkeys(state.labelled, message))
     # discloses for each output: losses, dual terms, Σ (pu + mv)
     sums = clients.reveal(point.sums)
@@ -536,6 +589,7 @@ def _at(
         curvature=point.curvature,
         step=length,
         keep=keep,
+        last=last,
         framed=state.framed,
         gram=not state.framed,
         whole=not state.diagonal,

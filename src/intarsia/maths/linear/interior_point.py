@@ -32,8 +32,11 @@ Computation 4, 2012).
 
 Mehrotra, "On the Implementation of a Primal-Dual Interior Point Method", SIAM J. Optimization 2
 (1992): a first direction to μ = 0 says how far the barrier can fall, and what the products of the
-steps add; a second direction has both in its targets. Ferris and Munson, "Interior-Point Methods
-for Massive Support Vector Machines", SIAM J. Optimization 13 (2003).
+steps add; a second direction has both in its targets. Gondzio, "Multiple Centrality Corrections in
+a Primal-Dual Method for Linear Programming", Computational Optimization and Applications 6 (1996):
+more directions bring back the products that would lie far from μ after a longer step, of the rows
+that keep the step short. Ferris and Munson, "Interior-Point Methods for Massive Support Vector
+Machines", SIAM J. Optimization 13 (2003).
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from intarsia.maths.linear.losses import HUBER, NUMBERS, QUANTILE, SQUARED_HINGE
 
 _REACH = 0.99  # of the way to the boundary
 _HALVINGS = 70  # of an interval for the central point of a loss that is curved
+_OUTLYING = 3.0  # times the barrier, or a fraction of it, beyond which a product is brought back
 _INSIDE = 0.1  # of the box: first duals are so far from an edge that does not pull
 
 
@@ -209,3 +213,24 @@ def corrected(inner: Interior, steps: tuple[Array, Array, Array], barrier: Array
     mu = barrier[:, None]
     upper = mu + dual * over if inner.box.capped else inner.over_target
     return replace(inner, under_target=mu - dual * under, over_target=upper)
+
+
+def centred(
+    inner: Interior, steps: tuple[Array, Array, Array], barrier: Array, length: Array
+) -> Interior:
+    """Return the point whose targets bring back products that are far from μ after a step.
+
+    Its length is (outputs,); those with a length of 0 keep their targets.
+    """
+    ahead, mu = advanced(inner, steps, length), barrier[:, None]
+
+    def brought(target: Array, product: Array) -> Array:
+        change = np.clip(product, mu / _OUTLYING, _OUTLYING * mu) - product
+        # a product that is far too large would steer all of the direction
+        return np.where(length[:, None] > 0, target + np.maximum(change, -_OUTLYING * mu), target)
+
+    under = brought(inner.under_target, ahead.below * ahead.under)
+    if not inner.box.capped:
+        return replace(inner, under_target=under)
+    over = brought(inner.over_target, ahead.above * ahead.over)
+    return replace(inner, under_target=under, over_target=over)
