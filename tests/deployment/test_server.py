@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import threading
 from datetime import UTC, datetime
 from functools import partial
 
@@ -249,7 +250,9 @@ def test_what_ends_a_job_that_another_one_has_followed_is_not_said_of_the_run(tm
 
         class Silent:
             def send(self, client, data, seconds, newer=newer):
-                (own / "job.id").write_text(newer)
+                staged = own / f"{threading.get_ident()}.id"  # several write, and the run reads
+                staged.write_text(newer)
+                staged.replace(own / "job.id")
                 raise ConnectionError("nobody is there")
 
         patience = {"seconds": 0.01, "deadline": 0.01, "pause": 0.01}
