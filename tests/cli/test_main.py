@@ -140,6 +140,7 @@ def test_a_wrong_setting_is_said_before_a_result_that_is_there(experiment, capfd
     for wrong, told in (
         ("algorithm.regularisaton=1", "unknown key 'regularisaton'; use 'regularisation'"),
         ("algorithm.regularisation=-1", "algorithm.regularisation is -1"),
+        ("algorithm.rounds=5", "unknown key 'rounds'; 'rounds' is a key of [experiment]."),
         ("algorithm.name=hyfcda", "'hyfdca'"),
     ):
         assert main([*call, "-c", wrong]) == 2

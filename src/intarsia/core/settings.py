@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from annotated_types import BaseMetadata, Ge, Gt, Le, Lt
@@ -142,19 +143,21 @@ def hyperparameters(
     mapping: Mapping[str, Any],
     where: str = "[algorithm]",
     keys: Sequence[str] | None = None,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> T:
     """Return a frozen keyword-only dataclass made from a mapping.
 
     Lists become tuples; a whole number serves as a float; a table serves where a field is such a
     dataclass itself; nothing else is converted. `keys` are the keys that an error offers (default:
-    the fields). Errors of the class's own checks pass through.
+    the fields), `elsewhere` the tables to which other keys belong. Errors of the class's own checks
+    pass through.
 
     Raises
     ------
     ExperimentError
         If a key is unknown or missing, or a value has the wrong type.
     """
-    return cls(**_fields(cls, mapping, where, keys))
+    return cls(**_fields(cls, mapping, where, keys, elsewhere))
 
 
 # other libraries' words for keys, in small letters -> what they may be called here
@@ -177,7 +180,11 @@ _ALIASES: Final[Mapping[str, Sequence[str]]] = {
 
 
 def _fields(
-    cls: Any, mapping: Mapping[str, Any], where: str, keys: Sequence[str] | None = None
+    cls: Any,
+    mapping: Mapping[str, Any],
+    where: str,
+    keys: Sequence[str] | None = None,
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what a dataclass is made from; refuse what is unknown, missing or of another type."""
     fields = {one.name: one for one in dataclasses.fields(cls) if one.init}
@@ -186,8 +193,14 @@ def _fields(
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
-            here = next((one for one in _ALIASES.get(key.lower(), ()) if one in valid), None)
-            advice = nearest(key, valid) if here is None else f"use {here!r}, as it is called here"
+            names = (key, *_ALIASES.get(key.lower(), ()))
+            here = next((one for one in names if one in valid), None)
+            other = next((one for one in names if one in elsewhere), None)
+            advice = nearest(key, valid)
+            if here is not None:
+                advice = f"use {here!r}, as it is called here"
+            elif other is not None:
+                advice = f"{other!r} is a key of {elsewhere[other]}"
             raise ExperimentError(f"{where} has the unknown key {key!r}; {advice}.")
         if dataclasses.is_dataclass(hints[key]) and not dataclasses.is_dataclass(value):
             given[key] = _inner(hints[key], value, where, key)

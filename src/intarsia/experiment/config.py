@@ -561,7 +561,9 @@ def from_dict(
             "algorithm": chosen,
             "hyperparameters": algorithm,
             **{
-                key: settings.hyperparameters(cls, tree.get(key, {}), f"[{key}]")
+                key: settings.hyperparameters(
+                    cls, tree.get(key, {}), f"[{key}]", elsewhere=keys_elsewhere()
+                )
                 for key, cls in _PLAIN.items()
             },
             "alignment": _alignment(tree.get("alignment", {}), folder, privacy),
@@ -574,6 +576,7 @@ def from_dict(
         },
         "[experiment]",
         experiment_keys(),
+        keys_elsewhere(),
     )
 
 
@@ -653,6 +656,17 @@ def experiment_keys() -> list[str]:
     return [one.name for one in fields(Experiment) if one.name not in apart]
 
 
+def keys_elsewhere() -> dict[str, str]:
+    """Return the keys of the tables whose keys are always the same, and the table of each.
+
+    An error about a key that is in the wrong table names the right one by it.
+    """
+    plain = {**_PLAIN, "alignment": Alignment, "privacy": Privacy}
+    tables = {key: [one.name for one in fields(cls)] for key, cls in plain.items()}
+    tables["experiment"] = experiment_keys()
+    return {key: f"[{table}]" for table, keys in tables.items() for key in keys}
+
+
 def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | Source | None:
     if table is None:
         return None
@@ -672,7 +686,7 @@ def _dataset(table: Mapping[str, Any] | None, folder: Path) -> NamedDataset | So
 
 
 def _alignment(table: Mapping[str, Any], folder: Path, privacy: Privacy) -> Alignment:
-    found = settings.hyperparameters(Alignment, table, "[alignment]")
+    found = settings.hyperparameters(Alignment, table, "[alignment]", elsewhere=keys_elsewhere())
     if found.key is None and found.ids != "plain" and privacy.key:
         found = replace(found, key=privacy.key)  # the clients have one key for both
     key, dictionary = (
@@ -689,7 +703,7 @@ def _privacy(table: Any, folder: Path) -> Privacy:
         raise settings.wrong_value(
             "The file's", "privacy", table, 'a mode such as "masked", or a table'
         )
-    found = settings.hyperparameters(Privacy, table, "[privacy]")
+    found = settings.hyperparameters(Privacy, table, "[privacy]", elsewhere=keys_elsewhere())
     if not found.key:
         return found
     return replace(found, key=settings.absolute_path(found.key, folder))

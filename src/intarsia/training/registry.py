@@ -37,7 +37,7 @@ from intarsia.errors import (
     listed,
     nearest,
 )
-from intarsia.experiment.config import Experiment
+from intarsia.experiment.config import Experiment, keys_elsewhere
 from intarsia.protocols.early_stopping import keeping_best
 from intarsia.training.baselines import BASELINES, Baseline
 from intarsia.training.timing import Limit
@@ -236,7 +236,9 @@ def choose(description: Experiment) -> tuple[Algorithm | Baseline, Any]:
     """
     algorithm = kind_of(description)
     given = description.hyperparameters
-    options: Any = hyperparameters(algorithm.hyperparameters, given, "[algorithm]")
+    options: Any = hyperparameters(
+        algorithm.hyperparameters, given, "[algorithm]", elsewhere=keys_elsewhere()
+    )
     check_ranges(options)
     if not description.early_stopping:
         return algorithm, options
