@@ -34,13 +34,13 @@ def test_an_end_of_line_in_a_cell_begins_no_row():
 
 def test_a_spreadsheet_takes_no_class_or_client_for_a_formula():
     labels = np.array([EVIL, "@SUM(1+1)", "-1", "+A1", "yes"])
-    basis = ["all", "=1+1", "means", "bank", "\tall"]
+    basis = ["all", "=1+1", "means", "＝1+1", "\tall"]
     ids = ["=1", 2, 3, "-x", 5]
     found = io.StringIO(newline="")
     Predictions(ids, np.linspace(-1, 1, 5), labels, np.ones(5), (), basis).write(found)
     rows = list(csv.DictReader(io.StringIO(found.getvalue(), newline="")))
     assert [row["label"] for row in rows] == [f"'{EVIL}", "'@SUM(1+1)", "-1", "'+A1", "yes"]
-    assert [row["basis"] for row in rows] == ["all", "'=1+1", "means", "bank", "'\tall"]
+    assert [row["basis"] for row in rows] == ["all", "'=1+1", "means", "'＝1+1", "'\tall"]
     assert [row["id"] for row in rows] == ["=1", "2", "3", "-x", "5"]
     assert rows[0]["score"] == "-1.0"
 

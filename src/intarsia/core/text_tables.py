@@ -20,7 +20,8 @@ from intarsia.errors import printable
 
 Part: TypeAlias = Table | str
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what begins a formula in a spreadsheet
+# what begins a formula in a spreadsheet; some take full-width signs for the plain ones
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 MOST_LINES = 20  # of a table of many clients, or of much else
 _WIDTH = 120  # letters
