@@ -312,6 +312,27 @@ def test_a_model_that_says_one_class_is_noted(tmp_path):
     assert "'well' of all 150 training samples" in note
 
 
+@pytest.mark.parametrize(("regularisation", "noted"), [(1e-6, True), (1.0, False)])
+def test_probabilities_too_near_to_0_and_1_are_noted(tmp_path, regularisation, noted):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 60))
+    y = np.where(x[:, 0] + 2 * rng.normal(size=400) > 0, "ill", "well")
+    for name, rows in (("a", range(200)), ("b", range(200, 400))):
+        write(tmp_path, name, x, y, rows, range(60))
+    described = experiment(tmp_path, {"a": True, "b": True}, rounds=60)
+    options = {**described.hyperparameters, "regularisation": regularisation}
+    found = run(
+        replace(described, hyperparameters=options, split=replace(described.split, test=0.5))
+    )
+    figures = found.metrics.server.figures
+    assert (figures.calibration_slope < 0.5) == noted
+    notes = [one for one in found.notes if one.startswith("Probabilities are too near")]
+    assert len(notes) == noted
+    if noted:
+        assert f"{figures.calibration_slope:.3g}" in notes[0]
+        assert "A higher algorithm.regularisation than 1e-06" in notes[0]
+
+
 @pytest.mark.parametrize(
     ("positives", "rare"), [(15, True), pytest.param(24, True, marks=pytest.mark.slow), (45, False)]
 )

@@ -511,6 +511,8 @@ def train_to_end(task: training.Task) -> Outcome:
         )
     notes += one_class(every, schema.labels, part)
     notes += few_of_a_class(every, schema.labels, part)
+    if part == "test":
+        notes += extreme_scores(every, task.description, task.options)
     description = task.description
     best = state.chosen if description.early_stopping else None
     slow = description.participation == 1 and training.barely_moved(state)
@@ -549,6 +551,37 @@ def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple
         f"{few:,.6g} of the {every.samples:,} {part} samples are {name!r}: the intervals of scores "
         "are wide. Hold more rows out (split.test), or others (-c split.salt=2), and see how far "
         "the scores move; more rows help most.",
+    )
+
+
+_EXTREME = 0.8  # the calibration slope that the whole interval is below; 1 is right
+
+
+def extreme_scores(
+    every: Evaluation | None, description: Experiment, options: Any
+) -> tuple[str, ...]:
+    """Return a note where probabilities are nearer to 0 and 1 than they should be, beyond chance.
+
+    So it is where a model has learned its training rows by heart: many rare levels, few rows.
+    """
+    found = None if every is None else every.figures
+    interval = None if found is None else found.intervals.get("calibration_slope")
+    if found is None or interval is None or interval[1] >= _EXTREME:
+        return ()
+    penalty = getattr(options, "regularisation", None)
+    if penalty is not None:
+        remedy = (
+            f"A higher algorithm.regularisation than {penalty:.4g} mostly helps; intarsia tune "
+            "looks for it."
+        )
+    elif description.early_stopping:
+        remedy = "intarsia tune looks for better hyperparameters."
+    else:
+        remedy = "early_stopping in [experiment], with stopping in [split], mostly helps."
+    return (
+        f"Probabilities are too near to 0 and 1: the calibration slope is "
+        f"{found.calibration_slope:.3g}, 95 % interval {interval[0]:.3g} to {interval[1]:.3g}, "
+        f"where 1 is right. {remedy}",
     )
 
 
