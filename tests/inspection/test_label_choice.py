@@ -320,6 +320,28 @@ def test_labels_in_other_words_contradict_no_ids_and_features_in_other_words_are
     assert note.startswith("rows of one id have other values of 'died' at a and b.")
 
 
+def test_labels_that_a_map_spells_anew_are_compared_as_it_spells_them(tmp_path):
+    """Tables a and c write 0 and 1, b no and yes: c was mapped to b's words, and b to a's."""
+    died = drawn("0", "1")
+    words = np.where(died == "1", "yes", "no")
+    a = written(tmp_path / "a.csv", {"patient": NAMES, "age": AGE, "died": died})
+    b = written(tmp_path / "b.csv", {"patient": NAMES, "crp": AMOUNT, "died": words})
+    c = written(tmp_path / "c.csv", {"patient": NAMES, "hb": OTHER, "died": died})
+    for order, of in (([a, b, c], "b"), ([b, c, a], "ac")):
+        found = {one.source.name: one.source.label_map for one in propose(order).tables}
+        assert sorted(name for name, one in found.items() if one) == list(of)
+        assert found["b"] in ({}, {"no": "0", "yes": "1"})
+
+
+def test_classes_that_several_tables_have_are_named_beside_the_only_column_of_two(tmp_path):
+    kind = drawn("casual", "loyal", "premium", "vip")
+    a = written(tmp_path / "a.csv", {"user": NAMES, "basket": AMOUNT, "segment": kind})
+    b = {"user": NAMES, "minutes": OTHER, "app": drawn("false", "true"), "segment": kind}
+    found = propose([a, written(tmp_path / "b.csv", b)]).tables[1]
+    assert found.source.label == "app"
+    assert found.reasons["label"] == "the only column of two values; 'segment' may be it too"
+
+
 def test_labels_without_a_class_in_common_are_named_unless_a_run_refuses_them(tmp_path):
     def notes(first, second):
         one = {"age": AGE, "crp": AMOUNT, "outcome": first}

@@ -62,7 +62,9 @@ def with_labels(
             one = one.without(name, f"may be a label too: --label {name} takes it instead")
         # where a name tells it, what other tables have beside it needs no word
         asked = [] if wanted else [one] if why == _BY_NAME else [one, *tables]
-        others = list(dict.fromkeys(name for each in asked for name in _alternatives(each, names)))
+        likely = [name for each in asked for name in _alternatives(each, names)]
+        likely += [name for name in _classes_of_several(asked) if name not in names]
+        others = list(dict.fromkeys(likely))
         more = f"; {listed(others, _MOST_TOLD)} may be it too" if others else ""
         found.append(one.with_keys({"label": why + more}))
     return _without_other_labels(_with_one_spelling(found), matched)
@@ -236,6 +238,17 @@ def _alternatives(one: TableProposal, labels: Sequence[str]) -> list[str]:
     return list(dict.fromkeys((*named, *(own.name for own in others if own.kinds == "two"))))
 
 
+def _classes_of_several(tables: Sequence[TableProposal]) -> list[str]:
+    """Return the columns of words that are few classes, and that several of the tables have."""
+    found = Counter(
+        own.name
+        for one in {one.source.name: one for one in tables}.values()
+        for own in one.columns.values()
+        if own.kinds == "few" and own.figures is None and not is_trait(own.name)
+    )
+    return [name for name, count in found.items() if count > 1]
+
+
 def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> list[TableProposal]:
     """Take the label from tables that say something else of rows that they share."""
     found: list[TableProposal] = []
@@ -244,12 +257,9 @@ def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> 
             if not (labelled(one) and labelled(other)):
                 continue
             first, second = matched.rows(one.source.name, other.source.name)
-            spelled = one.source.label_map
-            a = one.columns[str(one.source.label)].canonical[first]
-            a = np.array([spelled.get(text, text) for text in a.tolist()], np.str_)
-            b = other.columns[str(other.source.label)].canonical[second]
+            a, b = _mapped_labels(one)[first], _mapped_labels(other)[second]
             wrong = int(((a != b) & (a != "") & (b != "")).sum())
-            same = {} if spelled else other_words(a, b)
+            same = {} if one.source.label_map else other_words(a, b)
             if wrong and same.keys() >= {*one.columns[str(one.source.label)].canonical} - {""}:
                 why = f"as {other.source.name} writes it in all {len(a):,} shared rows"
                 one = one.with_keys({"label_map": why}, label_map=same)
@@ -259,6 +269,12 @@ def _without_other_labels(tables: Sequence[TableProposal], matched: Matched) -> 
                 one = one.with_keys({}, label=None, label_map={}).without(label, why)
         found.append(one)
     return found
+
+
+def _mapped_labels(one: TableProposal) -> NDArray[np.str_]:
+    """Return a table's labels as its map writes them."""
+    labels = one.columns[str(one.source.label)].canonical.tolist()
+    return np.array([str(one.source.label_map.get(text, text)) for text in labels], np.str_)
 
 
 def without_copies(tables: Sequence[TableProposal], matched: Matched) -> list[TableProposal]:
