@@ -62,7 +62,7 @@ _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 # Seconds after which it is asked once more: one whose process is starting loses a question, or two
 # on a machine that has much to do, and answers the next.
 _SOON: Final = (1.0, 1.0)
-_CALLS: Final = 200  # after which a site gives memory back
+_CALLS: Final = 200  # of a site, after which it gives memory back, and the server does
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -121,11 +121,32 @@ def _remove_later(task: RxTask, ttl: float | None = None) -> None:
 RxTask._schedule_remove_task = _remove_later
 
 
+class _Freed:
+    """Gives memory back every so many calls.
+
+    Python and glibc put both off: 8 kB a call at a site and 1 kB at the server, as long as a job
+    runs.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every, self._calls, self._lock = every, 0, threading.Lock()
+
+    def called(self) -> None:
+        """Count a call that is over; any thread may."""
+        with self._lock:
+            self._calls += 1
+            due = self._calls % self._every == 0
+        if due:
+            gc.collect()
+            give_back()
+
+
 class Lines:
     """Carries calls to the sites of a job."""
 
     def __init__(self, proxies: Sequence[Any]) -> None:  # what the Collab API gives for each site
         self._proxies = {proxy.name: proxy for proxy in proxies}
+        self._freed = _Freed(_CALLS * max(1, len(proxies)))
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -136,6 +157,12 @@ class Lines:
         """Return what a site answers; OSError if nothing came in time."""
         if client not in self._proxies:
             raise ConnectionError(f"{client} is not in this job")
+        try:
+            return self._sent(client, data, seconds)
+        finally:
+            self._freed.called()
+
+    def _sent(self, client: ClientId, data: bytes, seconds: float) -> bytes:
         proxy, end = self._proxies[client], time.monotonic() + seconds
         if len(data) <= _SHORT:
             within = min(_LOST, seconds)
@@ -294,7 +321,9 @@ class ServerSide:
             proxy.backend.engine.server.runner_config.task_request_interval = _AT_WORK
         lines = Lines(proxies)
         folder = Path(context.workspace.get_site_config_dir())
-        _entry_point(folder, "job")(folder, self.run, lines)
+        run = _entry_point(folder, "job")
+        gc.freeze()  # as a site does
+        run(folder, self.run, lines)
 
 
 class SiteSide:
@@ -306,7 +335,7 @@ class SiteSide:
     def __init__(self) -> None:
         self._site: Any = None
         self._lock = threading.Lock()
-        self._calls = 0
+        self._freed = _Freed(_CALLS)
         self._long: tuple[bytes, bytes] | None = None  # a short call, and its answer, which is not
         _without_tensors()
         _import_ahead()
@@ -354,13 +383,8 @@ class SiteSide:
             if self._site is None:
                 self._site = _entry_point(folder, "job")(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
-            self._calls += 1
-            often = self._calls % _CALLS == 0
         answer: bytes = self._site.handle(data)
-        if often:
-            # Python and glibc put both off: 8 kB a call, for as long as a job runs
-            gc.collect()
-            give_back()
+        self._freed.called()
         return answer
 
 
