@@ -305,7 +305,7 @@ def test_what_a_job_runs_stands_in_the_kit_and_not_in_the_job(kits, tmp_path):
     }
     for name, (entry_points, function) in given.items():
         nvflare.parent_command(kits[name], entry_points, server=name == "server")
-        assert nvflare._entry_point(kits[name] / "local", "job") is function
+        assert nvflare.entry_point(kits[name] / "local", "job") is function
         written = json.loads((kits[name] / "local" / "resources.json").read_text())
         assert written["class_allow_list"] == list(OLD)
     job = nvflare.write_job(tmp_path / "job", "calm", ("bank",), 1)

@@ -44,7 +44,7 @@ from nvflare.private.defs import CellChannelTopic
 
 from intarsia.core.block import ClientId
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import replaced, revocation
+from intarsia.engines.transports import replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -215,7 +215,7 @@ def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) ->
     return bytes(reply.payload or b"")
 
 
-def _without_tensors() -> None:
+def without_tensors() -> None:
     """Keep the library from importing torch at the start of a job, which is for tensors in calls.
 
     Ours are bytes, and torch takes 250 MB in each process of a job, networks or not.
@@ -231,7 +231,7 @@ def _import_ahead() -> None:
 
     def imported() -> None:
         with contextlib.suppress(Exception):
-            _entry_point(Path("local"), "job")
+            entry_point(Path("local"), "job")
 
     threading.Thread(target=imported, name="imports", daemon=True).start()
 
@@ -309,7 +309,7 @@ class ServerSide:
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
-        _without_tensors()
+        without_tensors()
         _import_ahead()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
@@ -321,7 +321,7 @@ class ServerSide:
             proxy.backend.engine.server.runner_config.task_request_interval = _AT_WORK
         lines = Lines(proxies)
         folder = Path(context.workspace.get_site_config_dir())
-        run = _entry_point(folder, "job")
+        run = entry_point(folder, "job")
         gc.freeze()  # as a site does
         run(folder, self.run, lines)
 
@@ -337,7 +337,7 @@ class SiteSide:
         self._lock = threading.Lock()
         self._freed = _Freed(_CALLS)
         self._long: tuple[bytes, bytes] | None = None  # a short call, and its answer, which is not
-        _without_tensors()
+        without_tensors()
         _import_ahead()
 
     @collab.init  # type: ignore[untyped-decorator]  # the library has no types
@@ -381,7 +381,7 @@ class SiteSide:
             if long is not None and long[0] == data:
                 return long[1]
             if self._site is None:
-                self._site = _entry_point(folder, "job")(folder)
+                self._site = entry_point(folder, "job")(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
         answer: bytes = self._site.handle(data)
         self._freed.called()
@@ -395,11 +395,11 @@ def _check_caller(folder: Path, caller: str, server: str) -> None:
             f"{caller!r} called this site, which answers only the server; ask the people at "
             f"{caller!r} what runs there."
         )
-        _entry_point(folder, "refused")(folder)(problem)
+        entry_point(folder, "refused")(folder)(problem)
         raise problem
 
 
-def _entry_point(folder: Path, purpose: str) -> Any:
+def entry_point(folder: Path, purpose: str) -> Any:
     """Return the function that a kit's configuration names for a purpose."""
     module, _, name = str(json.loads((folder / _ENTRY).read_bytes())[purpose]).rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -570,14 +570,17 @@ def check_ports(kit: Path) -> None:
                 ) from None
 
 
-def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) -> list[str]:
+def parent_command(
+    kit: Path, entry_points: Mapping[str, str], *, server: bool, ahead: bool = True
+) -> list[str]:
     """Return the command that runs the process which a kit is for; make the kit safe where it is.
 
     A kit has its place written into it, and comes from another machine. `entry_points` are the
     dotted names of what a job runs here ("job"): at the server (folder, run, lines) -> None, at a
     site (folder) -> site; and at a site of what reports a caller ("refused": folder -> report).
+    `ahead` lets a process wait for the next job, see `spare`.
     """
-    _made_safe(kit, server=server)
+    _made_safe(kit, server=server, ahead=ahead)
     (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
@@ -590,7 +593,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     ]
 
 
-def _made_safe(kit: Path, *, server: bool) -> None:
+def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
     """Let a kit run nothing but this package, keep its files to itself, and log little."""
     local = kit / "local"
     defaults = local / "resources.json.default"
@@ -600,7 +603,11 @@ def _made_safe(kit: Path, *, server: bool) -> None:
         resources["class_allow_list"] = list(_ALLOWED)
         # logs of sites stay with them
         components = resources.get("components", [])
-        resources["components"] = [one for one in components if ".logging." not in one["path"]]
+        components = [one for one in components if ".logging." not in one["path"]]
+        if ahead:
+            launcher = spare.component(kit, server=server)
+            components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
+        resources["components"] = components
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
