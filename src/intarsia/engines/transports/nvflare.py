@@ -63,6 +63,9 @@ _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 # on a machine that has much to do, and answers the next.
 _SOON: Final = (1.0, 1.0)
 _CALLS: Final = 200  # of a site, after which it gives memory back, and the server does
+# Seconds after which a question of the administrator's is given up. Three tries to hear of all
+# sites take 22; what hands in a job, and ends a connection, has no limit in the library.
+_GIVEN_UP: Final = 60.0
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -483,9 +486,10 @@ class Jobs:
 
     def close(self) -> None:
         """Leave the server."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(TimeoutError):
+                _within(_GIVEN_UP, session.close)
 
     def _knock(self) -> None:
         """Raise OSError if nobody is at the server's port."""
@@ -494,23 +498,53 @@ class Jobs:
             pass
 
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
+        session, over = self._session, threading.Event()
+
+        def answer() -> Any:
+            nonlocal session
+            if session is None:
+                self._knock()  # a session that found nobody would go on calling for ever
+                session = _opened(self._kit)
+            return session.close() if over.is_set() else ask(session)
+
         try:
             # what a session prints is not what our commands say
             with contextlib.redirect_stdout(io.StringIO()):
-                if self._session is None:
-                    self._knock()  # a session that found nobody would go on calling for ever
-                    self._session = _opened(self._kit)
-                return ask(self._session)
+                return _within(_GIVEN_UP, answer)
         except JobNotFound:
             raise
         except Exception as problem:
+            over.set()
             # a session does not outlive the server's process; the next one is a new one, and this
             # one's threads would keep ours from ending
-            with contextlib.suppress(Exception):
-                self.close()
-            self._session = None
+            if session is not None:
+                with contextlib.suppress(Exception):
+                    _within(_ANSWER, session.close)
+            session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
+        finally:
+            self._session = session
+
+
+def _within(seconds: float, act: Callable[[], Any]) -> Any:
+    """Return what something comes to; TimeoutError: it takes longer, and is left to itself."""
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((act(), None))
+        except BaseException as problem:
+            found.put((None, problem))
+
+    threading.Thread(target=run, name="administrator", daemon=True).start()
+    try:
+        answer, problem = found.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer after {seconds:g} seconds") from None
+    if problem is not None:
+        raise problem
+    return answer
 
 
 def _opened(kit: Path) -> Session:
