@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -136,5 +137,9 @@ def test_a_process_that_waits_ends_with_the_one_that_started_it_however_that_end
         waiting = psutil.Process(int(parent.stdout.readline()))
         assert str(tmp_path) in waiting.cmdline()  # as `process.py` knows those of a kit
         parent.kill()
-    waiting.wait(120)
+    try:
+        waiting.wait(120)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            waiting.kill()
     assert not Path(tmp_path, "said.json").exists()
