@@ -30,7 +30,7 @@ from tables import show, write
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 import four_sites
-from federation_of_four import Federation
+from federation_of_four import Federation, works_on
 from intarsia.engines.remote.caller import RetryPolicy
 
 AWAY: Final = 30.0  # seconds
@@ -57,8 +57,9 @@ def main() -> None:
     title = f'A site that was killed and is back, {arguments.sites} sites, "{arguments.absent}"'
     notes = (
         "Seconds from the start of the site, or from the request for a run: until the site has "
-        "connected, another job is submitted, all its processes have begun, and a site has "
-        "answered the first call, or another round or the set-up is done. CPU: seconds of the "
+        "connected, another job is submitted, all its processes have begun (a minus: they waited "
+        "for it), and a site has answered the first call, or another round or the set-up is done. "
+        "CPU: seconds of the "
         f"job's processes until then, and of all that ran on the machine of {os.cpu_count()} cores "
         "meanwhile. Load: of the last minute."
     )
@@ -170,7 +171,7 @@ def _processes(job: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if any(job in word for word in process.cmdline()):
+            if works_on(process, job):
                 found.append(process)
     return found
 

@@ -90,6 +90,7 @@ BACKUP = "tests/deployment/operations/test_backup.py"
 APPROVED = "tests/attacks/test_approved_jobs.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
+SPARE = "tests/engines/transports/test_spare.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 COMPARED = "tests/attacks/test_models_compared_again.py"
@@ -1058,6 +1059,21 @@ MUTATIONS = [
         ),
         ("kits: a revoked certificate cut off", "request.transport.abort()", "pass", REVOKED),
         ("kits: certificates so far", "began <= self._known", "began < self._known", REVOKED),
+    ),
+    *_of(
+        "engines/transports/spare.py",
+        (
+            "kits: a waiting process that outlives its site",
+            "return  # whoever started this has ended",
+            "threading.Event().wait()",
+            SPARE,
+        ),
+        (
+            "kits: a waiting process for two jobs",
+            "spare, self._spare = self._spare, None",
+            "spare = self._spare",
+            SPARE,
+        ),
     ),
     *_of(
         "deployment/operations/metrics.py",

@@ -46,6 +46,12 @@ def intarsia(*words, allowed=(0,)):
     return done
 
 
+def works_on(process, job):
+    """Return whether a process is that of a job: by its command, or by its name."""
+    began_ahead = process.name() == f"job-{job[:8]}"
+    return began_ahead or any(job in word for word in process.cmdline())
+
+
 class Federation:
     """The kits, and the processes that run from them.
 
@@ -112,8 +118,7 @@ class Federation:
             present = job.read_text() if job.is_file() else "no job"
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.Error):
-                    words = process.cmdline()
-                    own = str(self.kits / name) in words and any(present in one for one in words)
+                    own = str(self.kits / name) in process.cmdline() and works_on(process, present)
                     if own and self._is_worker(process):
                         return process
             time.sleep(0.5)

@@ -43,6 +43,14 @@ JsonLogs = Annotated[
     ),
 ]
 
+Ahead = Annotated[
+    bool,
+    typer.Option(
+        help="Keep a process that waits for the next job, which begins some seconds earlier by it; "
+        "it takes some 210 MB."
+    ),
+]
+
 _WATCHED: Final = 5.0  # seconds between looks
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
@@ -69,6 +77,7 @@ def server(
         str, typer.Option(metavar="ADDRESS", help="Where that port is; default: this machine only.")
     ] = "127.0.0.1",
     json_logs: JsonLogs = False,
+    spare: Ahead = True,
 ) -> None:
     """Run the server of KIT and keep its runs going, until Ctrl-C or stop."""
     from intarsia.deployment.federation_file import sites_of
@@ -85,7 +94,7 @@ def server(
     # what runs from it already, or from what it is a copy of, is said in its own words
     if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
-    command = nvflare.parent_command(kit, ENTRY_POINTS, server=True)
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=True, ahead=spare)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))
     with contextlib.ExitStack() as stack:
         jobs, asking = (
@@ -111,7 +120,7 @@ def server(
 
 
 @app.command()
-def site(kit: Kit, json_logs: JsonLogs = False) -> None:
+def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     """Run the site of KIT, until Ctrl-C or stop; local/site.toml names its table and keys."""
     from intarsia.deployment.client_folder import (
         ENTRY_POINTS,
@@ -138,7 +147,7 @@ def site(kit: Kit, json_logs: JsonLogs = False) -> None:
             f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
             "name a data set; fill in [table] for jobs on its own rows"
         )
-    command = nvflare.parent_command(kit, ENTRY_POINTS, server=False)
+    command = nvflare.parent_command(kit, ENTRY_POINTS, server=False, ahead=spare)
     ends = (
         f"Another process has connected to the server as {kit.name!r} since, with a copy of "
         f"{kit}, so that this one ends; let one of them alone run."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -140,3 +142,34 @@ def test_a_job_that_is_to_end_waits_for_no_reply():
         answer(site, b"c")
     over.set()
     stopping.join()
+
+
+class Cycle:
+    """What only a collection frees."""
+
+    def __init__(self):
+        self.own = self
+
+
+def test_server_and_site_free_every_so_many_calls_what_python_alone_would_keep(monkeypatch):
+    monkeypatch.setattr(nvflare, "_CALLS", 3)
+    made = []
+
+    def says(_):
+        made.append(weakref.ref(Cycle()))
+        return b"r"
+
+    site = Site(says)
+    lines = nvflare.Lines([site])
+    gc.disable()
+    try:
+        left = []
+        for _ in range(7):
+            lines.send("bank", b"c", 7.0)
+            left.append(sum(one() is not None for one in made))
+    finally:
+        gc.enable()
+    # the site's third call ends before the server's
+    assert left == [1, 2, 0, 1, 2, 0, 1]
+    alone = nvflare.Lines([Site(lambda _: b"r"), SimpleNamespace(name="branch")])
+    assert alone._freed._every == 6  # calls: as often as exchanges of a site

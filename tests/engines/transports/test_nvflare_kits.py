@@ -229,6 +229,68 @@ def test_sites_that_answer_are_told_from_those_that_are_listed(
     assert capfd.readouterr() == ("", "")
 
 
+class Held:
+    """A session of which one method does not come back until it is let go."""
+
+    def __init__(self, *held):
+        self.held, self.free, self.closed = held, threading.Event(), threading.Event()
+
+    def _come_to(self, name):
+        if name in self.held:
+            assert self.free.wait(60)
+
+    def get_job_meta(self, job):
+        self._come_to("get_job_meta")
+        return {"status": "RUNNING"}
+
+    def close(self):
+        self._come_to("close")
+        self.closed.set()
+
+
+@pytest.mark.parametrize("held", [["get_job_meta"], ["get_job_meta", "close"], ["opened"]])
+def test_a_question_that_does_not_come_back_is_given_up_and_the_next_has_a_new_session(
+    tmp_path, monkeypatch, held
+):
+    monkeypatch.setattr(nvflare, "_GIVEN_UP", 0.2)
+    monkeypatch.setattr(nvflare, "_ANSWER", 0.2)
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    first, second = Held(*held), Held()
+    sessions = [second, first]
+
+    def opened(kit):
+        session = sessions.pop()
+        session._come_to("opened")
+        return session
+
+    monkeypatch.setattr(nvflare, "_opened", opened)
+    jobs = nvflare.Jobs(tmp_path)
+    with pytest.raises(ConnectionError, match=r"does not answer \(TimeoutError\)"):
+        jobs.status("job")
+    monkeypatch.setattr(nvflare, "_GIVEN_UP", 60.0)
+    assert jobs.status("job") == jobs.status("job") == "RUNNING"
+    assert sessions == []
+    assert not second.closed.is_set()
+    first.free.set()
+    assert first.closed.wait(60)  # one that is there too late is left, too
+
+
+def test_leaving_a_server_that_does_not_let_go_takes_no_longer_than_a_question(
+    tmp_path, monkeypatch
+):
+    held = Held("close")
+    monkeypatch.setattr(nvflare, "_GIVEN_UP", 0.2)
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    monkeypatch.setattr(nvflare, "_opened", lambda kit: held)
+    jobs = nvflare.Jobs(tmp_path)
+    jobs.status("job")
+    jobs.close()
+    jobs.close()
+    assert not held.closed.is_set()
+    held.free.set()
+    assert held.closed.wait(60)
+
+
 JOB = """
 import sys
 from nvflare.collab.runtime.controller import CollabController
@@ -305,7 +367,7 @@ def test_what_a_job_runs_stands_in_the_kit_and_not_in_the_job(kits, tmp_path):
     }
     for name, (entry_points, function) in given.items():
         nvflare.parent_command(kits[name], entry_points, server=name == "server")
-        assert nvflare._entry_point(kits[name] / "local", "job") is function
+        assert nvflare.entry_point(kits[name] / "local", "job") is function
         written = json.loads((kits[name] / "local" / "resources.json").read_text())
         assert written["class_allow_list"] == list(OLD)
     job = nvflare.write_job(tmp_path / "job", "calm", ("bank",), 1)

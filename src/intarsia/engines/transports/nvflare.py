@@ -44,7 +44,7 @@ from nvflare.private.defs import CellChannelTopic
 
 from intarsia.core.block import ClientId
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import replaced, revocation
+from intarsia.engines.transports import replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -62,7 +62,10 @@ _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
 # Seconds after which it is asked once more: one whose process is starting loses a question, or two
 # on a machine that has much to do, and answers the next.
 _SOON: Final = (1.0, 1.0)
-_CALLS: Final = 200  # after which a site gives memory back
+_CALLS: Final = 200  # of a site, after which it gives memory back, and the server does
+# Seconds after which a question of the administrator's is given up. Three tries to hear of all
+# sites take 22; what hands in a job, and ends a connection, has no limit in the library.
+_GIVEN_UP: Final = 60.0
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -121,11 +124,32 @@ def _remove_later(task: RxTask, ttl: float | None = None) -> None:
 RxTask._schedule_remove_task = _remove_later
 
 
+class _Freed:
+    """Gives memory back every so many calls.
+
+    Python and glibc put both off: 8 kB a call at a site and 1 kB at the server, as long as a job
+    runs.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every, self._calls, self._lock = every, 0, threading.Lock()
+
+    def called(self) -> None:
+        """Count a call that is over; any thread may."""
+        with self._lock:
+            self._calls += 1
+            due = self._calls % self._every == 0
+        if due:
+            gc.collect()
+            give_back()
+
+
 class Lines:
     """Carries calls to the sites of a job."""
 
     def __init__(self, proxies: Sequence[Any]) -> None:  # what the Collab API gives for each site
         self._proxies = {proxy.name: proxy for proxy in proxies}
+        self._freed = _Freed(_CALLS * max(1, len(proxies)))
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -136,6 +160,12 @@ class Lines:
         """Return what a site answers; OSError if nothing came in time."""
         if client not in self._proxies:
             raise ConnectionError(f"{client} is not in this job")
+        try:
+            return self._sent(client, data, seconds)
+        finally:
+            self._freed.called()
+
+    def _sent(self, client: ClientId, data: bytes, seconds: float) -> bytes:
         proxy, end = self._proxies[client], time.monotonic() + seconds
         if len(data) <= _SHORT:
             within = min(_LOST, seconds)
@@ -188,7 +218,7 @@ def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) ->
     return bytes(reply.payload or b"")
 
 
-def _without_tensors() -> None:
+def without_tensors() -> None:
     """Keep the library from importing torch at the start of a job, which is for tensors in calls.
 
     Ours are bytes, and torch takes 250 MB in each process of a job, networks or not.
@@ -204,7 +234,7 @@ def _import_ahead() -> None:
 
     def imported() -> None:
         with contextlib.suppress(Exception):
-            _entry_point(Path("local"), "job")
+            entry_point(Path("local"), "job")
 
     threading.Thread(target=imported, name="imports", daemon=True).start()
 
@@ -282,7 +312,7 @@ class ServerSide:
 
     def __init__(self, run: str) -> None:  # its name; its folder lies in the server's own
         self.run = run
-        _without_tensors()
+        without_tensors()
         _import_ahead()
 
     @collab.main  # type: ignore[untyped-decorator]  # the library has no types
@@ -294,7 +324,9 @@ class ServerSide:
             proxy.backend.engine.server.runner_config.task_request_interval = _AT_WORK
         lines = Lines(proxies)
         folder = Path(context.workspace.get_site_config_dir())
-        _entry_point(folder, "job")(folder, self.run, lines)
+        run = entry_point(folder, "job")
+        gc.freeze()  # as a site does
+        run(folder, self.run, lines)
 
 
 class SiteSide:
@@ -306,9 +338,9 @@ class SiteSide:
     def __init__(self) -> None:
         self._site: Any = None
         self._lock = threading.Lock()
-        self._calls = 0
+        self._freed = _Freed(_CALLS)
         self._long: tuple[bytes, bytes] | None = None  # a short call, and its answer, which is not
-        _without_tensors()
+        without_tensors()
         _import_ahead()
 
     @collab.init  # type: ignore[untyped-decorator]  # the library has no types
@@ -352,15 +384,10 @@ class SiteSide:
             if long is not None and long[0] == data:
                 return long[1]
             if self._site is None:
-                self._site = _entry_point(folder, "job")(folder)
+                self._site = entry_point(folder, "job")(folder)
                 gc.freeze()  # a million objects of libraries, which would put off each collection
-            self._calls += 1
-            often = self._calls % _CALLS == 0
         answer: bytes = self._site.handle(data)
-        if often:
-            # Python and glibc put both off: 8 kB a call, for as long as a job runs
-            gc.collect()
-            give_back()
+        self._freed.called()
         return answer
 
 
@@ -371,11 +398,11 @@ def _check_caller(folder: Path, caller: str, server: str) -> None:
             f"{caller!r} called this site, which answers only the server; ask the people at "
             f"{caller!r} what runs there."
         )
-        _entry_point(folder, "refused")(folder)(problem)
+        entry_point(folder, "refused")(folder)(problem)
         raise problem
 
 
-def _entry_point(folder: Path, purpose: str) -> Any:
+def entry_point(folder: Path, purpose: str) -> Any:
     """Return the function that a kit's configuration names for a purpose."""
     module, _, name = str(json.loads((folder / _ENTRY).read_bytes())[purpose]).rpartition(".")
     return getattr(importlib.import_module(module), name)
@@ -459,9 +486,10 @@ class Jobs:
 
     def close(self) -> None:
         """Leave the server."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(TimeoutError):
+                _within(_GIVEN_UP, session.close)
 
     def _knock(self) -> None:
         """Raise OSError if nobody is at the server's port."""
@@ -470,23 +498,53 @@ class Jobs:
             pass
 
     def _asked(self, ask: Callable[[Session], Any]) -> Any:
+        session, over = self._session, threading.Event()
+
+        def answer() -> Any:
+            nonlocal session
+            if session is None:
+                self._knock()  # a session that found nobody would go on calling for ever
+                session = _opened(self._kit)
+            return session.close() if over.is_set() else ask(session)
+
         try:
             # what a session prints is not what our commands say
             with contextlib.redirect_stdout(io.StringIO()):
-                if self._session is None:
-                    self._knock()  # a session that found nobody would go on calling for ever
-                    self._session = _opened(self._kit)
-                return ask(self._session)
+                return _within(_GIVEN_UP, answer)
         except JobNotFound:
             raise
         except Exception as problem:
+            over.set()
             # a session does not outlive the server's process; the next one is a new one, and this
             # one's threads would keep ours from ending
-            with contextlib.suppress(Exception):
-                self.close()
-            self._session = None
+            if session is not None:
+                with contextlib.suppress(Exception):
+                    _within(_ANSWER, session.close)
+            session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
+        finally:
+            self._session = session
+
+
+def _within(seconds: float, act: Callable[[], Any]) -> Any:
+    """Return what something comes to; TimeoutError: it takes longer, and is left to itself."""
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            found.put((act(), None))
+        except BaseException as problem:
+            found.put((None, problem))
+
+    threading.Thread(target=run, name="administrator", daemon=True).start()
+    try:
+        answer, problem = found.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no answer after {seconds:g} seconds") from None
+    if problem is not None:
+        raise problem
+    return answer
 
 
 def _opened(kit: Path) -> Session:
@@ -546,14 +604,17 @@ def check_ports(kit: Path) -> None:
                 ) from None
 
 
-def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) -> list[str]:
+def parent_command(
+    kit: Path, entry_points: Mapping[str, str], *, server: bool, ahead: bool = True
+) -> list[str]:
     """Return the command that runs the process which a kit is for; make the kit safe where it is.
 
     A kit has its place written into it, and comes from another machine. `entry_points` are the
     dotted names of what a job runs here ("job"): at the server (folder, run, lines) -> None, at a
     site (folder) -> site; and at a site of what reports a caller ("refused": folder -> report).
+    `ahead` lets a process wait for the next job, see `spare`.
     """
-    _made_safe(kit, server=server)
+    _made_safe(kit, server=server, ahead=ahead)
     (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
@@ -566,7 +627,7 @@ def parent_command(kit: Path, entry_points: Mapping[str, str], *, server: bool) 
     ]
 
 
-def _made_safe(kit: Path, *, server: bool) -> None:
+def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
     """Let a kit run nothing but this package, keep its files to itself, and log little."""
     local = kit / "local"
     defaults = local / "resources.json.default"
@@ -576,7 +637,11 @@ def _made_safe(kit: Path, *, server: bool) -> None:
         resources["class_allow_list"] = list(_ALLOWED)
         # logs of sites stay with them
         components = resources.get("components", [])
-        resources["components"] = [one for one in components if ".logging." not in one["path"]]
+        components = [one for one in components if ".logging." not in one["path"]]
+        if ahead:
+            launcher = spare.component(kit, server=server)
+            components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
+        resources["components"] = components
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}

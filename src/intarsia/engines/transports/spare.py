@@ -1,0 +1,154 @@
+"""A process that waits for the next job of a kit, and has imported what jobs need.
+
+NVIDIA FLARE starts a process for each job at the server and at each site. Most of the time until it
+works are imports, some three seconds of a core each. So `Launcher`, which a kit names in place of
+the framework's own, starts the next job's process ahead. It gets its command and its credentials
+when the job begins; before that it knows none. A job has one process, and a process one job.
+
+A spare process ends when whoever started it does, killed or not: its input ends then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_launcher_spec import JobHandleSpec
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
+from nvflare.utils.job_launcher_utils import (
+    generate_client_command,
+    generate_server_command,
+    get_credential_env,
+)
+from nvflare.utils.process_utils import ProcessAdapter
+
+_FED: Final = "nvflare.private.fed.app"
+# What a job's process runs, and whose process starts it. Each imports what it needs at a job.
+_SERVER: Final = f"{_FED}.server.runner_process", f"{_FED}.server.server_train"
+_SITE: Final = f"{_FED}.client.worker_process", f"{_FED}.client.client_train"
+_NEEDED: Final = {
+    _SERVER[0]: ("nvflare.collab.runtime.controller",),
+    _SITE[0]: ("nvflare.collab.runtime.executor",),
+}
+_PAUSE: Final = 10.0  # seconds after a job's start, which takes all cores, until the next spare's
+_NAME_LETTERS: Final = 8  # of a job's id, by which ps and top call its process
+
+
+def component(kit: Path, *, server: bool) -> Mapping[str, Any]:
+    """Return what a kit's resources say of the launcher."""
+    return {
+        "id": "process_launcher",
+        "path": f"{__name__}.Launcher",
+        "args": {"kit": str(kit), "server": server},
+    }
+
+
+class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no types
+    """Starts the processes of jobs, each ahead of its job."""
+
+    def __init__(self, kit: str, server: bool) -> None:
+        super().__init__()
+        self._kit, self._server = kit, server
+        self._module, starter = _SERVER if server else _SITE
+        self._lock = threading.Lock()
+        self._spare: Spare | None = None
+        # a job's process reads the kit's resources, too, and starts nothing
+        running = getattr(sys.modules["__main__"], "__spec__", None)
+        if running is not None and running.name == starter:
+            self._start()
+
+    def get_command(self, job_meta: Any, fl_ctx: FLContext) -> str:
+        """Return the command of a job's process."""
+        generate = generate_server_command if self._server else generate_client_command
+        return str(generate(fl_ctx))
+
+    def launch_job(self, job_meta: Any, fl_ctx: FLContext) -> JobHandleSpec:
+        """Give the job to the spare process, or start one for it where there is none."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        later = threading.Timer(_PAUSE, self._start)
+        later.daemon = True
+        later.start()
+        if spare is not None:
+            words = shlex.split(self.get_command(job_meta, fl_ctx))
+            own = get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS))
+            with contextlib.suppress(OSError):  # it has ended
+                spare.begin(words[3:], {**os.environ, **own}, str(job_meta.get("job_id", "")))
+                return ProcessHandle(process_adapter=ProcessAdapter(process=spare.process))
+        return super().launch_job(job_meta, fl_ctx)
+
+    def _start(self) -> None:
+        with self._lock, contextlib.suppress(OSError):  # for want of memory: a job starts its own
+            if self._spare is None:
+                self._spare = Spare(self._module, self._kit)
+
+
+class Spare:
+    """A process that waits to run a module with arguments that are not known yet."""
+
+    def __init__(self, module: str, kit: str) -> None:
+        # `process.py` knows a kit's processes by these words
+        words = [sys.executable, "-u", "-m", __name__, module, kit]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    def begin(self, words: Sequence[str], environment: Mapping[str, str], job: str) -> None:
+        """Let it run, with such arguments; OSError if it has ended."""
+        assert self.process.stdin is not None  # as above
+        given = {"words": list(words), "environment": dict(environment), "job": job}
+        try:
+            with self.process.stdin as line:
+                line.write(json.dumps(given).encode() + b"\n")
+        except OSError:
+            self.process.wait()
+            raise
+
+
+def main() -> None:
+    """Import what a job needs, wait for the job and run it; end if there is to be none."""
+    module = sys.argv[1]
+    _name("spare")
+    _import(module)
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # whoever started this has ended
+    given = json.loads(line)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(given["environment"])
+    _name(f"job-{given['job'][:_NAME_LETTERS]}")
+    sys.argv = [module, *given["words"]]
+    sys.modules.pop(module, None)  # it is run, as it would be by its name
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _import(module: str) -> None:
+    """Import what a job's process does; what is wrong is said by the job that needs it."""
+    from intarsia.engines.transports import nvflare
+
+    nvflare.without_tensors()
+    for name in (module, *_NEEDED.get(module, ())):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    with contextlib.suppress(Exception):
+        nvflare.entry_point(Path("local"), "job")
+
+
+def _name(name: str) -> None:
+    """Let ps and top say what this process is for, where they can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

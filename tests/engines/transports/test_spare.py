@@ -1,0 +1,145 @@
+"""Processes that wait for the next job of a kit, and have imported what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_launcher_spec import JobProcessArgs, JobReturnCode
+from nvflare.app_common.job_launcher.process_launcher import ProcessJobLauncher
+
+from intarsia.engines.transports import spare
+
+JOB = "1b4e28ba-2fa1-11d2-883f-b9a761bde3fb"
+TOKEN = "a token of this job"
+# Says what it was run with, and whether it had been imported before; ends with a status of its own.
+MODULE = """
+import json, os, sys
+if __name__ != "__main__":
+    os.environ["AHEAD"] = "imported"
+else:
+    found = {"words": sys.argv[1:], "environment": dict(os.environ), "pid": os.getpid()}
+    found["read"] = sys.stdin.read()
+    open(sys.argv[1], "w").write(json.dumps(found))
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Let a module take the place of the framework's that runs a job."""
+    (tmp_path / "of_a_job.py").write_text(MODULE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    return "of_a_job"
+
+
+def context(tmp_path):
+    found = FLContext()
+    words = {
+        JobProcessArgs.EXE_MODULE: ("-m", "of_a_job"),
+        JobProcessArgs.WORKSPACE: ("", str(tmp_path / "said.json")),
+        JobProcessArgs.JOB_ID: ("-n", JOB),
+        JobProcessArgs.AUTH_TOKEN: ("-t", TOKEN),
+    }
+    found.set_prop(FLContextKey.JOB_PROCESS_ARGS, words, private=True, sticky=False)
+    return found
+
+
+def launcher(tmp_path, monkeypatch, *, waits):
+    monkeypatch.setattr(spare, "_PAUSE", 3600.0)
+    found = spare.Launcher(str(tmp_path), server=False)
+    assert found._spare is None  # this process starts no jobs
+    if waits:
+        found._module = "of_a_job"
+        found._start()
+    return found
+
+
+def test_a_job_runs_in_the_process_that_waits_which_knows_nothing_of_it_before(
+    tmp_path, monkeypatch, module
+):
+    own = launcher(tmp_path, monkeypatch, waits=True)
+    waiting = psutil.Process(own._spare.process.pid)
+    before = waiting.environ(), waiting.cmdline()
+    handle = own.launch_job({"job_id": JOB}, context(tmp_path))
+    handle.wait()
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert said["pid"] == waiting.pid
+    assert said["words"] == [str(tmp_path / "said.json"), "-n", JOB]
+    assert TOKEN in said["environment"].values()
+    assert said["environment"]["AHEAD"] == "imported"
+    assert said["read"] == ""  # what gave it the job is not its input
+    assert TOKEN not in str(before)
+    assert own._spare is None  # a process has one job
+    assert handle.adapter.poll() == 3
+    assert handle.poll() == JobReturnCode.EXECUTION_ERROR
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_job_for_which_no_process_waits_any_more_starts_its_own(
+    tmp_path, monkeypatch, module, waits
+):
+    own = launcher(tmp_path, monkeypatch, waits=waits)
+    if waits:
+        own._spare.process.kill()
+        own._spare.process.wait()
+    monkeypatch.setattr(ProcessJobLauncher, "launch_job", lambda *given: given[1:])
+    given = {"job_id": JOB}, context(tmp_path)
+    assert own.launch_job(*given) == given
+
+
+def test_only_the_process_that_starts_jobs_has_one_waiting_and_the_next_a_pause_later(
+    tmp_path, monkeypatch
+):
+    made, later = [], []
+
+    def timer(seconds, act):
+        later.append((seconds, act))
+        return SimpleNamespace(start=lambda: None)
+
+    monkeypatch.setattr(spare, "Spare", lambda *given: made.append(given) or "waits")
+    monkeypatch.setattr(spare.threading, "Timer", timer)
+    monkeypatch.setattr(ProcessJobLauncher, "launch_job", lambda *_: None)
+    for worker, starter in (spare._SITE, spare._SERVER):
+        server = worker == spare._SERVER[0]
+        for running in (worker, starter):
+            main = SimpleNamespace(__spec__=SimpleNamespace(name=running))
+            monkeypatch.setitem(sys.modules, "__main__", main)
+            made.clear()
+            own = spare.Launcher(str(tmp_path), server=server)
+            assert made == [(worker, str(tmp_path))] * (running == starter)
+    own._spare = None
+    own.launch_job({}, None)
+    ((seconds, act),) = later
+    assert (seconds, len(made)) == (10.0, 1)
+    act()
+    act()  # two jobs began meanwhile: one process waits
+    assert len(made) == 2
+
+
+def test_a_process_that_waits_ends_with_the_one_that_started_it_however_that_ends(tmp_path, module):
+    script = (
+        "import sys, time; from intarsia.engines.transports.spare import Spare; "
+        f"print(Spare('of_a_job', {str(tmp_path)!r}).process.pid, flush=True); time.sleep(3600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        waiting = psutil.Process(int(parent.stdout.readline()))
+        assert str(tmp_path) in waiting.cmdline()  # as `process.py` knows those of a kit
+        parent.kill()
+    try:
+        waiting.wait(120)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            waiting.kill()
+    assert not Path(tmp_path, "said.json").exists()
