@@ -319,7 +319,7 @@ def _key(number: int, method: str, seed: int, rounds: int) -> str:
     return f"{number} {method} {seed} {rounds} {settings}"
 
 
-def _trained(
+def trained(
     algorithm: Algorithm, options: Any, parts: Parts, labels: Labels, rounds: int, seed: int
 ) -> tuple[Simulation, FinalResult, int]:
     """Return the clients after the last round, what the algorithm concludes, and the rounds."""
@@ -348,7 +348,7 @@ def run(problem: Problem, method: str, seed: int, rounds: int) -> dict[str, Any]
     parts, labels, truth = posed(problem, seed)
     started = time.process_time()
     try:
-        engine, conclusion, done = _trained(algorithm, options, parts, labels, rounds, seed)
+        engine, conclusion, done = trained(algorithm, options, parts, labels, rounds, seed)
     except ConvergenceError as error:
         return {"accuracy": 0.0, "worst": 0.0, "notes": [str(error)]}
     seconds = time.process_time() - started

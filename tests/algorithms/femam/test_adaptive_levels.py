@@ -169,6 +169,72 @@ def test_local_training_is_by_default_that_of_the_schedule():
     assert [getattr(found["adaptive"], name) for name in names] == [10, "adam", 1e-3, 100]
     assert [getattr(found["paper"], name) for name in names] == [2, "sgd", 0.01, 32]
     assert FeMAM(rate=0.5).rate == 0.5
+    decays = {name: (one.weight_decay, one.embedding_decay) for name, one in found.items()}
+    assert decays == {"adaptive": (0.01, 0.01), "paper": (0.0, 0.0)}
+
+
+# ---- decays
+
+
+def test_decays_fall_as_the_rows_of_all_clients_grow_beyond_those_of_the_option():
+    blocks = clients(count=8, samples=40)  # 320 rows
+    found = {}
+    for rows in (160, 320, 640):
+        engine, _ = begun(blocks, dataclasses.replace(OPTIONS, decay_rows=rows))
+        (found[rows],) = {
+            (one.options.weight_decay, one.options.embedding_decay)
+            for one in engine.get_states().values()
+        }
+    assert found == {160: (0.005, 0.005), 320: (0.01, 0.01), 640: (0.01, 0.01)}
+
+
+def test_decays_of_the_paper_s_schedule_are_as_they_are_given():
+    options = FeMAM(level_schedule="paper", weight_decay=0.3, decay_rows=1)
+    engine, _ = begun(clients(), options)
+    assert {one.options.weight_decay for one in engine.get_states().values()} == {0.3}
+
+
+def test_new_rows_of_small_noisy_tables_are_less_of_a_surprise_with_the_default_decays():
+    """Log-odds are linear, and networks without decays learn the noise by heart."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4 * 180, 20))
+    scores = x @ rng.normal(size=(20, 3)) + 2 * rng.gumbel(size=(len(x), 3))
+    names = tuple(f"f{place:02d}" for place in range(20))
+    y = scores.argmax(axis=1) + 0.0
+    parts = {f"c{n}": Block(np.arange(180) + 180 * n, names, x[n::4], y[n::4]) for n in range(4)}
+    tables = {name: part.take(np.arange(60)) for name, part in parts.items()}
+    surprise = {}
+    for decay in (FeMAM().weight_decay, 0.0):
+        options = FeMAM(rate=5e-3, hidden=32, latent=32, weight_decay=decay, embedding_decay=decay)
+        engine, _, _ = trained(tables, options, rounds=14)
+        losses = []
+        for name, state in engine.get_states().items():
+            rows = parts[name].take(np.arange(60, 180))
+            odds = FEMAM.model.predict(state, rows)[rows.y.astype(int), np.arange(120)]
+            losses.append(np.logaddexp(0.0, -odds).mean())
+        surprise[decay] = np.mean(losses)
+    assert surprise[0.01] < 0.8 * surprise[0.0]
+
+
+@pytest.mark.parametrize(
+    ("levels", "decays"),
+    [(("global", 2), [0.0] * 5 + [0.01] * 2), (("global", "personal"), [0.01] * 7)],
+)
+def test_there_are_no_decays_until_groups_are_found(monkeypatch, levels, decays):
+    used = []
+    train_learners = networks.train_learners
+
+    def read(trainings, *given):
+        used.append({one.decay_of("embedding.0.weight") for one in trainings})
+        return train_learners(trainings, *given)
+
+    monkeypatch.setattr(networks, "train_learners", read)
+    options = dataclasses.replace(OPTIONS, levels=levels)
+    engine, server = begun(clients(), options)
+    for number in range(1, len(decays) + 1):
+        engine.begin_round(number)
+        server, _ = FEMAM.round(server, engine, engine.key())
+    assert used == [{one} for one in decays]
 
 
 # ---- runs

@@ -78,6 +78,7 @@ def init_client(
 ) -> Client:
     """Return a client's state before the first level."""
     outputs = targets.output_count(schema)
+    options = _decayed(options, schema)
     dense(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
     # of fewer rows nothing is sent where the server reads models (`_enough`)
@@ -93,6 +94,23 @@ def init_client(
         kept={},
         name=client,
         weights=weights_of(options, schema),
+    )
+
+
+def _decayed(options: FeMAM, schema: Schema) -> FeMAM:
+    """Return the options with the decays that fit the number of all clients' labelled rows.
+
+    A decay stands beside a mean over rows: what is known without any counts the less, the more rows
+    there are.
+    """
+    rows = sum(int(held.labelled.sum()) for held in schema.holdings.values())
+    if not options.adaptive or rows <= options.decay_rows:
+        return options
+    part = options.decay_rows / rows
+    return replace(
+        options,
+        weight_decay=part * options.weight_decay,
+        embedding_decay=part * options.embedding_decay,
     )
 
 
@@ -335,6 +353,20 @@ def fine_tune(calls: Sequence[fl.ClientCall[state.Ask]]) -> list[tuple[Client, f
     return _trained(calls, options.final_epochs or options.local_epochs, pull)
 
 
+def _looked_at(client: Client) -> bool:
+    """Return whether a client trains for groups to be found by what it learns.
+
+    So it does at level 1 before a level of clusters, and there until it is told a model. Decays
+    would keep it, in so few rounds, from learning what tells clients apart.
+    """
+    options, level = client.options, client.level
+    if not options.adaptive or client.again:
+        return False
+    if level == 1:
+        return len(options.levels) > 1 and options.kind(2) == "clusters"
+    return options.kind(level) == "clusters" and not client.told.get(str(level))
+
+
 def _trained(
     calls: Sequence[fl.ClientCall[Any]],
     epochs: int,
@@ -344,21 +376,26 @@ def _trained(
     whole: bool = False,
 ) -> list[tuple[Client, fl.Ready]]:
     first, options = calls[0][0], calls[0][0].options
-    training = networks.training_of(
-        options,
-        first.outputs,
-        _smoothed(options.label_smoothing),
-        ("*",),
-        epochs=epochs,
-        proximal=pull,
-        squared=options.proximal_norm == "squared",
-        features=named_width(options.architecture, calls[0][1]),
-    )
+    kinds = [
+        networks.training_of(
+            one,
+            first.outputs,
+            _smoothed(options.label_smoothing),
+            ("*",),
+            epochs=epochs,
+            proximal=pull,
+            squared=options.proximal_norm == "squared",
+            features=named_width(options.architecture, calls[0][1]),
+        )
+        for one in (options, replace(options, weight_decay=0.0, embedding_decay=0.0))
+    ]
+    trainings = [kinds[_looked_at(client)] for client, *_ in calls]
     learners = [
-        _learner(training, client, block, rng, whole=whole) for client, block, _, rng in calls
+        _learner(training, client, block, rng, whole=whole)
+        for training, (client, block, _, rng) in zip(trainings, calls, strict=True)
     ]
     rate, device = networks.rate_of(options, number), device_of(options)
-    found = networks.train_learners([training] * len(calls), learners, options.engine, rate, device)
+    found = networks.train_learners(trainings, learners, options.engine, rate, device)
     return [
         (fl.evolve(call[0], latest=own, members=()), fl.Ready())
         for call, own in zip(calls, found, strict=True)

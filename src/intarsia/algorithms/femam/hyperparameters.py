@@ -25,6 +25,8 @@ _DEFAULTS: dict[str, tuple[Any, Any]] = {  # of "adaptive", of "paper"
     "optimiser": ("adam", "sgd"),
     "rate": (1e-3, 0.01),
     "batch": (100, 32),
+    "weight_decay": (1e-2, 0.0),
+    "embedding_decay": (1e-2, 0.0),
 }
 _REMEDIES = {
     "validation": "set validation = 0.1",
@@ -98,6 +100,11 @@ class FeMAM(NetworkOptions):
     optimiser: Literal["sgd", "adam"] = _OF_SCHEDULE
     rate: Positive = _OF_SCHEDULE
     batch: Count = _OF_SCHEDULE
+    # of the layers behind the embedding, and of the embedding: by default 1e-2, with the paper's
+    # schedule 0. "adaptive" has none until groups are found, …
+    weight_decay: NotNegative = _OF_SCHEDULE
+    embedding_decay: NotNegative = _OF_SCHEDULE
+    decay_rows: Count = 2000  # … and above so many rows of all clients less, in proportion
     layer: bool = False  # a hidden layer between embedding and classifier
 
     def __post_init__(self) -> None:
