@@ -392,6 +392,27 @@ def test_it_is_left_far_away_where_the_objective_fell_late_on_sparse_tables(
     assert newton._check_progress(phase, engine).stalled is left
 
 
+@pytest.mark.parametrize(
+    ("gap", "tiny", "steps", "sparse", "left"),
+    [
+        *((5, 2, 12, False, True), (5, 1, 12, False, False), (2, 2, 12, False, False)),
+        *((5, 2, 4, False, False), (5, 2, 12, True, False)),
+    ],
+)
+def test_it_is_left_far_away_where_long_and_tiny_steps_take_turns_on_dense_tables(
+    monkeypatch, gap, tiny, steps, sparse, left
+):
+    monkeypatch.setattr(newton, "MOST_FEATURES", 20)
+    x, y = sparse_levels(200, 30, 1, 1.0)
+    options = HyFDCA(loss="squared_hinge", regularisation=1e-4, method="newton")
+    engine, server = started(HYFDCA, options, rectangles(csr_array(x) if sparse else x, y, 2, 2))
+    engine.begin_round(1)
+    phase = HYFDCA.round(server, engine, engine.key())[0].phase
+    far = {"gap": np.array([float(gap)]), "fourth_primal": 1.0, "eighth_primal": 1.0}
+    phase = dataclasses.replace(phase, steps=steps, tiny=tiny, shorts=1, **far)
+    assert newton._check_progress(phase, engine).stalled is left
+
+
 @pytest.mark.slow
 def test_where_smoothing_ends_far_away_the_phase_begins_from_zeros():
     """Rare levels and λ 1e-7: Newton's method hands over at a gap of ten thousands."""

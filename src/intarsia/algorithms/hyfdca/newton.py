@@ -125,6 +125,7 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
+_TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
 _ENDS = 1e-6  # one at which no more steps may be asked for
@@ -277,7 +278,7 @@ def begin(
         threshold=threshold,
         grams=0.0 if loss in losses.SMOOTHED or clients.sealed else grams,
         # a smoothed loss after short steps, one whose curvature jumps by what twelve leave
-        leaves=(loss in losses.SMOOTHED or (sparse and loss in losses.BENT))
+        leaves=(loss in losses.SMOOTHED or loss in losses.BENT)
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
     )
@@ -530,8 +531,12 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     leaves = newton.loss in losses.BENT or (newton.leaves and gap > _AWAY)
     stuck = leaves and newton.shorts >= _SHORTS
     if newton.steps % _EIGHT == _EIGHT // 2:
-        fell = newton.leaves and newton.fourth_primal > _FALLING * newton.eighth_primal
-        stuck |= newton.loss in losses.BENT and fell and gap > _STUCK * _HOPELESS
+        # on a dense table by turns of long and tiny steps, on a sparse one by how P falls
+        turns = newton.loss == losses.SQUARED_HINGE and newton.tiny >= _TURNS
+        turns &= newton.steps > _EIGHT
+        fell = newton.fourth_primal > _FALLING * newton.eighth_primal
+        far = newton.leaves and gap > _STUCK * _HOPELESS
+        stuck |= newton.loss in losses.BENT and far and (fell if newton.diagonal else turns)
         newton = evolve(newton, fourth_primal=primal)
     if newton.steps % _EIGHT == 0:
         # exact steps are cheap: they get eight more
