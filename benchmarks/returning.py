@@ -36,7 +36,7 @@ from intarsia.engines.remote.caller import RetryPolicy
 AWAY: Final = 30.0  # seconds
 MOMENTS: Final = "in an exchange", "between exchanges", "in the set-up"
 COLUMNS: Final = (
-    *("moment", "site connected", "job submitted", "its processes", "goes on"),
+    *("moment", "site connected", "job submitted", "its processes", "first answer", "goes on"),
     *("CPU of the job", "CPU of the machine", "load"),
 )
 
@@ -58,7 +58,8 @@ def main() -> None:
     notes = (
         "Seconds from the start of the site, or from the request for a run: until the site has "
         "connected, another job is submitted, all its processes have begun (a minus: they waited "
-        "for it), and a site has answered the first call, or another round or the set-up is done. "
+        "for it), a site has answered its first call, and another round or the whole set-up is "
+        "done. "
         "CPU: seconds of the "
         f"job's processes until then, and of all that ran on the machine of {os.cpu_count()} cores "
         "meanwhile. Load: of the last minute."
@@ -146,12 +147,14 @@ class Measured:
         _seconds(lambda: self._job(run) not in ("", before))
         submitted, arrived = time.time() - begin, arrivals.stat().st_mtime
         there = arrived - begin if arrived != connected else None
+        _seconds(lambda: self._answered(run) > begin + submitted)
+        answered = time.time() - begin
         _seconds(lambda: self._reached(run, new=not before) > reached)
         on, job = time.time() - begin, self._job(run)
         processes = _processes(job)
         begun = [one.create_time() - begin for one in processes]
         cpu = sum(sum(one.cpu_times()[:2]) for one in processes)
-        numbers = submitted, max(begun), on, cpu, _busy() - busy, os.getloadavg()[0]
+        numbers = submitted, max(begun), answered, on, cpu, _busy() - busy, os.getloadavg()[0]
         return ["–" if there is None else f"{there:.1f}", *(f"{one:.1f}" for one in numbers)]
 
     def _job(self, run: str) -> str:
@@ -164,6 +167,11 @@ class Measured:
         if not new:
             return self._four.standing(run).round + (out / "set-up.state").is_file()
         return int(any(one.stat().st_size for one in (out / "journal").glob("*.journal")))
+
+    def _answered(self, run: str) -> float:
+        """Return when a site's answer was kept last, in seconds since 1970; 0: never."""
+        kept = (self._four.out(run) / "journal").glob("*.journal")
+        return max((one.stat().st_mtime for one in kept if one.stat().st_size), default=0.0)
 
 
 def _processes(job: str) -> list[psutil.Process]:
