@@ -205,11 +205,13 @@ def test_the_servers_kit_alone_has_the_component_and_no_job_may_name_it(kit):
         (startup / "fed_server.json").write_text(json.dumps({"servers": [service]}))
         defaults = {"components": [{"id": "other", "path": "nvflare.other"}]}
         (kit / "local" / "resources.json.default").write_text(json.dumps(defaults))
-        nvflare._made_safe(kit, server=True)
+        nvflare._made_safe(kit, server=True, ahead=True)
         written = json.loads((kit / "local" / "resources.json").read_text())
         paths = [one["path"] for one in written["components"]]
-        assert paths[1:] == [revocation.COMPONENT, "intarsia.engines.nvflare.Arrivals"]
+        launcher = "intarsia.engines.transports.spare.Launcher"
+        arrivals = "intarsia.engines.nvflare.Arrivals"
+        assert paths[1:] == [launcher, revocation.COMPONENT, arrivals]
         assert not {*paths[1:]} & {*written["class_allow_list"]}
     revocation.revoke(kit, "bank")
     with pytest.raises(ExperimentError, match="scheme 'grpc', where certificates"):
-        nvflare._made_safe(kit, server=True)
+        nvflare._made_safe(kit, server=True, ahead=True)

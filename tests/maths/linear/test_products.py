@@ -31,6 +31,14 @@ def test_scores_and_gather_are_matrix_products(layout, shape):
     assert scores(values, w).flags.c_contiguous
 
 
+@pytest.mark.parametrize("outputs", [1, 6])
+def test_a_flag_of_the_processor_ends_no_product(outputs):
+    # 0 · inf raises the flag that OpenBLAS raises by mistake
+    x = np.float32([[1.0, np.inf], [2.0, 3.0]])
+    found = scores(x, np.float32([[2.0, 0.0]] * outputs))
+    np.testing.assert_array_equal(found, [[np.nan, 4.0]] * outputs)
+
+
 @pytest.mark.parametrize("places", [np.uint16, np.int32])
 @pytest.mark.parametrize("entries", range(10))
 def test_a_row_product_counts_each_entry_between_its_bounds_once(places, entries):

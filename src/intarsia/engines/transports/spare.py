@@ -71,8 +71,8 @@ class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no 
 
     def get_command(self, job_meta: Any, fl_ctx: FLContext) -> str:
         """Return the command of a job's process."""
-        generate = generate_server_command if self._server else generate_client_command
-        return str(generate(fl_ctx))
+        command = generate_server_command if self._server else generate_client_command
+        return str(command(fl_ctx))
 
     def launch_job(self, job_meta: Any, fl_ctx: FLContext) -> JobHandleSpec:
         """Give the job to the spare process, or start one for it where there is none."""

@@ -33,9 +33,12 @@ def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
     """Return X w for each output, (outputs, samples), in the precision of the values."""
     if isinstance(x, csr_array):
         return _sparse_scores(arrays(x), w)
-    if len(w) == 1:
-        return np.asarray(x @ w[0])[None, :]
-    return np.ascontiguousarray((x @ w.T).T)
+    # OpenBLAS (0.3.31) calls a product of five columns in single precision invalid for what happens
+    # to lie beside them in its registers; the product is right.
+    with np.errstate(invalid="ignore"):
+        if len(w) == 1:
+            return np.asarray(x @ w[0])[None, :]
+        return np.ascontiguousarray((x @ w.T).T)
 
 
 def gather(x: Values, a: Array) -> Array:
