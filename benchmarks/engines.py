@@ -176,8 +176,8 @@ def federation_of(kits: Path):
     """Run the server and all sites."""
     start = [sys.executable, "-m", "intarsia", "federation"]
     with running(
-        [*start, "server", str(kits / "server")],
-        *([*start, "site", str(kits / name)] for name in SITES),
+        [*start, "server", str(kits / "server"), "--no-spare"],
+        *([*start, "site", str(kits / name), "--no-spare"] for name in SITES),
     ):
         while federation("status", kits / "server", "--json", "--sites", check=False).returncode:
             time.sleep(0.5)

@@ -3,10 +3,10 @@
     python benchmarks/returning.py [--absent wait|continue] [--kills N] [--sites N] [--write]
 
 A server and sites on this machine, over mutual TLS, train federated averaging with a deadline of
-ten minutes, as a user has it. Of one site all processes are killed with -9: while the server waits
-for its answer, while no exchange is going on, and while the job is set up. The site is started
-again half a minute later. How long a first run takes to its first exchange is measured, too. Needs
-intarsia[nvflare].
+ten minutes, as a user has it. Of one site all processes are killed with -9: while the job is set
+up, while the server waits for its answer, while no exchange is going on, and while the job of a
+second run is set up, so that two must go on. The site is started again half a minute later. How
+long a first run takes to its first exchange is measured, too. Needs intarsia[nvflare].
 
 Nobody asks the sites but the server: a question that comes while a site starts is answered to
 nobody, and the server waits for it.
@@ -34,7 +34,9 @@ from federation_of_four import Federation, works_on
 from intarsia.engines.remote.caller import RetryPolicy
 
 AWAY: Final = 30.0  # seconds
-MOMENTS: Final = "in an exchange", "between exchanges", "in the set-up"
+SET_UP: Final = "in the set-up"
+ANOTHER: Final = "in the set-up, another run going on"
+MOMENTS: Final = SET_UP, "in an exchange", "between exchanges", ANOTHER
 COLUMNS: Final = (
     *("moment", "site connected", "job submitted", "its processes", "first answer", "goes on"),
     *("CPU of the job", "CPU of the machine", "load"),
@@ -82,9 +84,12 @@ def _arguments() -> argparse.Namespace:
 def measured(found: Measured, kills: int) -> list[list[str]]:
     """Return what each kill came to, and before them each request for a run."""
     rows = [["a new run", *found.submitted(f"run-{one}")] for one in range(kills)]
-    for kill in range(kills):
-        for moment in MOMENTS:
-            rows.append([moment, *found.killed(moment, f"run-{kills}-{kill}")])
+    for moment in MOMENTS:
+        for kill in range(kills):
+            # without an end, and the same for all kills but those in a set-up
+            run = f"{moment}-{kill}".replace(", ", "-").replace(" ", "-")
+            run = run if moment in (SET_UP, ANOTHER) else "endless"
+            rows.append([moment, *found.killed(moment, run)])
             print(rows[-1], flush=True)
     return rows
 
@@ -108,16 +113,16 @@ class Measured:
     def killed(self, moment: str, run: str) -> list[str]:
         """Return how long a run, which may be new, stands still after a kill of a site."""
         four = self._four
-        if moment == MOMENTS[2]:
-            run += "-set-up"
+        set_up = moment in (SET_UP, ANOTHER)
+        if set_up:
             self._submit(run, rounds=1)
         elif not (four.kits / "server" / "local" / "runs" / run).exists():
             self._submit(run, rounds=10**6)
-        if moment != MOMENTS[2]:
+        if not set_up:
             _seconds(lambda: four.standing(run).round >= 1)
         worker, before = four.worker(self._site, run), self._job(run)
-        others = [] if moment == MOMENTS[2] else [worker]
-        if moment == MOMENTS[1]:
+        others = [] if set_up else [worker]
+        if moment == "between exchanges":
             others = [four.worker("server", run)]
         for process in others:
             process.suspend()
@@ -129,7 +134,7 @@ class Measured:
                 process.resume()
         time.sleep(AWAY)
         found = self._until_it_goes_on(run, before, lambda: four.start(self._site))
-        if moment == MOMENTS[2]:
+        if set_up:
             four.finished(run)
         return found
 
