@@ -180,6 +180,51 @@ def goes_on_to_the_same_trials(out, whole, monkeypatch):
     assert found.best == whole.best
 
 
+DRAWN = """
+import os, signal, sys
+from types import SimpleNamespace
+import optuna
+from intarsia.results.result import Metrics, Score
+from intarsia.tuning import study
+left = int(sys.argv[3])
+draws = optuna.trial.Trial.suggest_float
+def drawn(*given, **how):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return draws(*given, **how)
+def scored(described, **_):
+    values = described.hyperparameters
+    score = Score(sum(values[key] for key in ("a", "b", "regularisation")), 0.5, samples=10)
+    return SimpleNamespace(metrics=Metrics(server=score))
+optuna.trial.Trial.suggest_float = drawn
+study.running.run = scored
+study.tune(sys.argv[1], out=sys.argv[2])
+"""
+
+
+def test_a_search_that_is_killed_between_draws_comes_to_the_same_values(folder):
+    own, ranges = 'name = "fedavg"\na = 0.5', "low = 1e-3, high = 1.0, log = true }\n"
+    text = EXPERIMENT.replace('name = "hyfdca"', own).replace("trials = 4", "trials = 13")
+    text += f"a = {{ {ranges}b = {{ {ranges}"
+    (folder / "three.toml").write_text(text)
+
+    def searched(out, draws):
+        script = [sys.executable, "-c", DRAWN, folder / "three.toml", folder / out, str(draws)]
+        return subprocess.run(script, check=False, timeout=120).returncode
+
+    assert searched("at-once", -1) == 0
+    # three draws a trial: killed before the first one of a trial, and before the second
+    ends = [searched("in-parts", draws) for draws in (3, 13, -1)]
+    assert ends == [-signal.SIGKILL] * 2 + [0]
+    once, parts = (
+        json.loads((folder / out / "tuning.json").read_text())["trials"]
+        for out in ("at-once", "in-parts")
+    )
+    assert parts == once
+
+
 def test_more_trials_go_on_with_those_that_there_are(folder, whole):
     out = folder / "more"
     tune(folder / "two.toml", trials=2, out=out)

@@ -1,9 +1,10 @@
 """Try hyperparameters on held-out samples, one trial after the other, and keep what each came to.
 
 The values come from optuna (an extra): a tree-structured Parzen estimator, drawn from the
-experiment's seed and the number of the trial, so that a search that was stopped goes on to the same
-trials. The first trial has the values of the file, so that what is chosen is never worse than they
-are on the samples that it is chosen by. On a path they are even steps of one key's range instead.
+experiment's seed, the number of the trial and the place of the key, so that a search that was
+stopped, or killed between two draws, goes on to the same trials. The first trial has the values of
+the file, so that what is chosen is never worse than they are on the samples that it is chosen by.
+On a path they are even steps of one key's range instead.
 
 The folder has study.db (SQLite: all trials, with each fold that is done), tuning.json, tuning.png
 and best.toml.
@@ -402,12 +403,14 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
                 study.enqueue_trial(_own_values(work.described, how))
             elif steps is not None and study.trials[-1].state in over:
                 study.enqueue_trial(steps[len(study.trials) - 1])
-            # a sampler of its own for each trial: the values depend on those before alone
-            entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
-            drawn = np.random.default_rng(entropy).bit_generator.seed_seq.generate_state(1)[0]
-            study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
             trial = study.ask()
-        values = {key: _value(trial, key, one) for key, one in how.ranges.items()}
+        values = {}
+        for place, (key, one) in enumerate(how.ranges.items()):
+            # a sampler of its own for each value, which a process before may have drawn already
+            entropy = np.random.SeedSequence([work.described.seed, trial.number, place])
+            seed = int(entropy.generate_state(1)[0])
+            study.sampler = optuna.samplers.TPESampler(seed=seed)
+            values[key] = _value(trial, key, one)
         try:
             rows = _folds(work, trial, _with(work.described, values))
         except ConvergenceError as problem:
