@@ -340,6 +340,40 @@ def test_the_auc_is_that_of_the_held_out_samples(folder):
     assert found.chosen.scores["auc"] == pytest.approx(total / rows, abs=1e-12)
 
 
+@pytest.mark.parametrize("both", [False, True])
+def test_a_fold_without_enough_rows_of_a_class_is_named_with_its_rows(folder, tmp_path, both):
+    tables = {name: pd.read_csv(folder / f"{name}.csv", index_col=0) for name in ("bank", "shop")}
+    ill = range(100, 102 if both else 110)  # so that fold 1 has fewer than 5, or none at all
+    for table in [tables["bank"], tables["shop"]][: 1 + both]:
+        table["default"] = np.where(table.index.isin(ill), "ill", "well")
+    for name, table in tables.items():
+        table.to_csv(tmp_path / f"{name}.csv")
+    text = (folder / "two.toml").read_text()
+    if both:
+        text = text.replace('"shop.csv"', '"shop.csv"\nlabel = "default"')
+    (tmp_path / "two.toml").write_text(text)
+    folds = 8 if both else 3
+    own = config.load(tmp_path / "two.toml")
+    held = federation.build(replace(own, split=replace(own.split, folds=folds))).test
+    rows = {}
+    for name in ("bank", "shop")[: 1 + both]:
+        labels = tables[name]["default"][held[name].samples].value_counts()
+        each = [f"{labels[one]} of '{one}'" for one in sorted(labels.index)]
+        rows[name] = f"{' and '.join(each)} at '{name}'"
+    with pytest.raises(ExperimentError) as told:
+        intarsia.tune(
+            tmp_path / "two.toml",
+            search={"objective": "auc", "trials": 1, "folds": folds},
+            out=tmp_path / "out",
+        )
+    needs = "rows of different classes" if both else "5 rows or more of each class"
+    assert str(told.value) == (
+        f"[tune] objective is 'auc', which takes {needs}, and fold 1 of {folds} has "
+        f"{'; '.join(rows.values())}: set folds lower in [tune], or choose from loss, accuracy"
+        f"{', macro_f1' * both}."
+    )
+
+
 def test_trials_that_diverge_are_told_and_left_out(folder, monkeypatch):
     begun = running.run
 

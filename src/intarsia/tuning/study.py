@@ -39,6 +39,7 @@ from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
 from intarsia.plots.tuning import tuning_picture
+from intarsia.protocols import evaluation
 from intarsia.results.lock import alone
 from intarsia.results.result import Result, Score
 from intarsia.training import run as running
@@ -473,33 +474,38 @@ def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, flo
                 work.progress(replace(now, phase=at))
 
         result = running.run(one, tables=work.tables, out=None, progress=show)
-        rows = [*rows, _figures(result, work.how)]
+        rows = [*rows, _figures(result, work, one)]
         trial.set_user_attr("folds", rows)  # from here on it is not run again
     return rows
 
 
-def _figures(result: Result, how: Search) -> dict[str, float]:
-    """Return the objectives of a run."""
+def _figures(result: Result, work: _Work, tried: Experiment) -> dict[str, float]:
+    """Return the objectives of a run of an experiment."""
     score = result.metrics.server or result.metrics.clients_mean
     if score is None:
         raise ExperimentError(
             "A run has no score on the held-out samples: no client has enough of them with a "
             "label; set folds lower in [tune], or validation higher in [split]."
         )
-    found = {one: _figure(result, score, one) for one in how.objectives}
-    return found | {"samples": float(score.samples or 1)}
-
-
-def _figure(result: Result, score: Score, objective: str) -> float:
-    if objective in SCORES:
-        value = _score(score, objective)
+    found = {"samples": float(score.samples or 1)}
+    for name in work.how.objectives:
+        value = _figure(result, score, name)
         if value is None:
-            known = [one for one in SCORES if _score(score, one) is not None]
+            others = [one for one in SCORES if _figure(result, score, one) is not None]
             raise ExperimentError(
-                f"[tune] objective is {objective!r}, which this experiment's scores lack; choose "
-                f"from {', '.join(known)}."
+                f"[tune] objective is {name!r}, which {_lacking(work, tried, name)}choose from "
+                f"{', '.join(others)}."
             )
-        return float(value)
+        found[name] = value
+    return found
+
+
+def _figure(result: Result, score: Score, objective: str) -> float | None:
+    if objective == "auc":
+        return None if score.figures is None else score.figures.auc
+    if objective in SCORES:
+        value: float | None = getattr(score, objective)
+        return value
     if objective == "seconds":
         return float(result.seconds["training"])
     if objective == "bytes":
@@ -507,11 +513,32 @@ def _figure(result: Result, score: Score, objective: str) -> float:
     return float(getattr(result, objective))
 
 
-def _score(score: Score, objective: str) -> float | None:
-    if objective == "auc":
-        return None if score.figures is None else score.figures.auc
-    value: float | None = getattr(score, objective)
-    return value
+def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
+    """Return why scores lack an objective, by the held-out labels, and what else may help."""
+    found = federation.build(tried, work.tables)
+    labels, schema = found.labels, found.test_schema
+    numbers = labels.task == "regression"
+    if numbers != (objective == "r2"):
+        return "this experiment's scores lack; "
+    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
+    held = []
+    for name in graded:
+        own = found.test[name].y
+        assert own is not None  # of graded rows
+        each = [
+            f"{count:,} of {f'{one:g}' if numbers else repr(labels.classes[max(int(one), 0)])}"
+            for one, count in zip(*np.unique(own[~np.isnan(own)], return_counts=True), strict=True)
+        ]
+        held.append(f"{' and '.join(each)} at {name!r}")
+    needs = "rows of different labels" if numbers else "rows of different classes"
+    if len(graded) == 1 and not numbers:
+        needs = f"{evaluation.LEAST_ROWS} rows or more of each class"
+    split, more = tried.split, "set folds lower in [tune]"
+    where = f"fold {split.fold + 1} of {split.folds}"
+    if not split.folds:
+        where, more = "the validation part", "set validation higher in [split]"
+    shown = "; ".join(held[:3]) + f"; and others at {len(held) - 3} clients" * (len(held) > 3)
+    return f"takes {needs}, and {where} has {shown}: {more}, or "
 
 
 def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
