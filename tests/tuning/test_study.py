@@ -340,10 +340,32 @@ def test_the_auc_is_that_of_the_held_out_samples(folder):
     assert found.chosen.scores["auc"] == pytest.approx(total / rows, abs=1e-12)
 
 
+def test_folds_of_drawn_pseudonyms_are_those_of_one_search_that_goes_on(
+    folder, tmp_path, monkeypatch
+):
+    described = config.load(folder / "two.toml", ["alignment.ids=pseudonyms"])
+    begun, held = running.run, []
+
+    def shown(one, **how):
+        built = federation.build(one, secret=how["secret"])
+        held.append((one.split.fold, built.test["bank"].samples.tolist()))
+        return begun(one, **how)
+
+    monkeypatch.setattr(study.running, "run", shown)
+    tune(described, trials=1, out=tmp_path / "ps")
+    found = tune(described, trials=2, out=tmp_path / "ps")
+    first, second = dict(held[:3]), dict(held[3:])
+    assert sorted(first) == [0, 1, 2]
+    assert first == second
+    every = [one for rows in first.values() for one in rows]
+    assert len(every) == len(set(every)) > 100  # each training row once
+    assert "has pseudonyms of its own, and so other test rows" in found.notes[-1]
+
+
 @pytest.mark.parametrize("both", [False, True])
 def test_a_fold_without_enough_rows_of_a_class_is_named_with_its_rows(folder, tmp_path, both):
     tables = {name: pd.read_csv(folder / f"{name}.csv", index_col=0) for name in ("bank", "shop")}
-    ill = range(100, 102 if both else 110)  # so that fold 1 has fewer than 5, or none at all
+    ill = range(100, 102) if both else range(0, 180, 30)  # fold 1 has none, or fewer than 5
     for table in [tables["bank"], tables["shop"]][: 1 + both]:
         table["default"] = np.where(table.index.isin(ill), "ill", "well")
     for name, table in tables.items():
@@ -354,11 +376,11 @@ def test_a_fold_without_enough_rows_of_a_class_is_named_with_its_rows(folder, tm
     (tmp_path / "two.toml").write_text(text)
     folds = 8 if both else 3
     own = config.load(tmp_path / "two.toml")
-    held = federation.build(replace(own, split=replace(own.split, folds=folds))).test
+    built = federation.build(replace(own, split=replace(own.split, folds=folds)))
     rows = {}
     for name in ("bank", "shop")[: 1 + both]:
-        labels = tables[name]["default"][held[name].samples].value_counts()
-        each = [f"{labels[one]} of '{one}'" for one in sorted(labels.index)]
+        labels = tables[name]["default"][built.test[name].samples].value_counts()
+        each = [f"{labels[one]} of '{one}'" for one in built.labels.classes if one in labels]
         rows[name] = f"{' and '.join(each)} at '{name}'"
     with pytest.raises(ExperimentError) as told:
         intarsia.tune(

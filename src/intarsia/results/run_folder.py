@@ -40,6 +40,7 @@ AWAY: Final = "away.json"  # sites that it goes on without, while there are some
 PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say
 TRACKED: Final = "trackers.json"  # under which ids trackers know the run
 CONCLUSION: Final = "conclusion.state"  # the weights that its server has
+PSEUDONYMS: Final = "keys/pseudonyms.key"  # what its pseudonyms come from
 
 
 def alone_in(folder: Path) -> AbstractContextManager[None]:
@@ -238,14 +239,15 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
 
 
 def keep_secret(folder: Path, secret: bytes | None) -> None:
-    """Keep what the pseudonyms of a run come from, for the clients alone; None: they need none."""
+    """Keep what the pseudonyms of a folder come from, for the clients alone; None: of nothing."""
     if secret is not None:
-        write_private(_keys(folder) / "pseudonyms.key", _SECRET, {}, secret)
+        _keys(folder)
+        write_private(folder / PSEUDONYMS, _SECRET, {}, secret)
 
 
 def read_secret(folder: Path) -> bytes | None:
     """Return what `keep_secret` kept."""
-    path = folder / "keys" / "pseudonyms.key"
+    path = folder / PSEUDONYMS
     return read_private(path, _SECRET)[1] if path.is_file() else None
 
 

@@ -40,6 +40,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
 from intarsia.plots.tuning import tuning_picture
 from intarsia.protocols import evaluation
+from intarsia.results import run_folder
 from intarsia.results.lock import alone
 from intarsia.results.result import Result, Score
 from intarsia.training import run as running
@@ -48,7 +49,7 @@ from intarsia.training.registry import choose
 from intarsia.tuning.choice import chosen, pareto_front
 
 _STUDY: Final = "study.db"
-_FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml")
+_FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml", run_folder.PSEUDONYMS)
 _PENALTY: Final = "algorithm.regularisation"  # λ
 # what is tried of an algorithm where the file names no ranges
 _DEFAULTS: Final[Mapping[str, Range]] = {
@@ -160,17 +161,22 @@ def tune(
     _check_folder(folder)
     _check_ranges(described, how)
     _optuna()
-    checksum = federation.build(described, tables).fingerprint()  # reads and checks them
+    check_contained(folder)
+    secret = None if overwrite else run_folder.read_secret(folder)
+    built = federation.build(described, tables, secret)  # reads and checks them
+    checksum, secret = built.fingerprint(), built.secret
+    del built
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on the search in {folder}; wait until it is done."
-    check_contained(folder)
     with alone(folder / "tuning.lock", busy):
         if overwrite:
             _clear(folder)
+        if run_folder.read_secret(folder) is None:
+            run_folder.keep_secret(folder, secret)  # all trials hold out the same rows
         with _undamaged(folder / _STUDY):
             study = _opened(folder, described, how, checksum)
         with _readable(folder / _STUDY):
-            work = _Work(study, described, how, folder, tables, progress)
+            work = _Work(study, described, how, folder, tables, secret, progress)
             found = _tried(work)
         return _finished(found, work)
 
@@ -385,6 +391,7 @@ class _Work:
     how: Search
     folder: Path
     tables: federation.Tables | None
+    secret: bytes | None  # what pseudonyms come from
     progress: Callable[[Progress], None] | None
 
 
@@ -473,7 +480,8 @@ def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, flo
             if work.progress is not None:
                 work.progress(replace(now, phase=at))
 
-        result = running.run(one, tables=work.tables, out=None, progress=show)
+        how: dict[str, Any] = {"tables": work.tables, "secret": work.secret}
+        result = running.run(one, **how, out=None, progress=show)
         rows = [*rows, _figures(result, work, one)]
         trial.set_user_attr("folds", rows)  # from here on it is not run again
     return rows
@@ -515,7 +523,7 @@ def _figure(result: Result, score: Score, objective: str) -> float | None:
 
 def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
     """Return why scores lack an objective, by the held-out labels, and what else may help."""
-    found = federation.build(tried, work.tables)
+    found = federation.build(tried, work.tables, work.secret)
     labels, schema = found.labels, found.test_schema
     numbers = labels.task == "regression"
     if numbers != (objective == "r2"):
@@ -569,6 +577,12 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     notes: tuple[str, ...] = ()
     if len(how.objectives) == 1:
         best, notes = _among_equals(best, done, how)
+    if described.alignment.ids != "plain" and described.alignment.key is None:
+        notes += (
+            "The best values were chosen without the test rows of this search. A run of them has "
+            "pseudonyms of its own, and so other test rows; with a file in alignment.key all have "
+            "the same.",
+        )
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
     tuned = Tuned(
         *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),
