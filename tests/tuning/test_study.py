@@ -353,7 +353,9 @@ def test_folds_of_drawn_pseudonyms_are_those_of_one_search_that_goes_on(
 
     monkeypatch.setattr(study.running, "run", shown)
     tune(described, trials=1, out=tmp_path / "ps")
+    (tmp_path / "ps" / ".best.toml.999999.tmp").touch()  # of a process that was killed
     found = tune(described, trials=2, out=tmp_path / "ps")
+    assert not [*(tmp_path / "ps").rglob(".*.tmp")]
     first, second = dict(held[:3]), dict(held[3:])
     assert sorted(first) == [0, 1, 2]
     assert first == second

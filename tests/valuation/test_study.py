@@ -234,7 +234,9 @@ def test_coalitions_of_drawn_pseudonyms_go_on_with_the_same_rows(folder, tmp_pat
     described = config.load(folder / "four.toml", ["alignment.ids=pseudonyms"])
     first = study.contribution(described, out=tmp_path / "ps")
     monkeypatch.setattr(coalitions, "_run", lambda *given: pytest.fail("it trained"))
+    (tmp_path / "ps" / "coalitions" / ".3.npz.999999.tmp").touch()  # of one that was killed
     again = study.contribution(described, out=tmp_path / "ps")
+    assert not [*(tmp_path / "ps").rglob(".*.tmp")]
     assert again.to_dict() == first.to_dict()
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.settings import toml_text
 from intarsia.errors import (
@@ -169,6 +169,7 @@ def tune(
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on the search in {folder}; wait until it is done."
     with alone(folder / "tuning.lock", busy):
+        remove_unfinished(folder, "keys")
         if overwrite:
             _clear(folder)
         if run_folder.read_secret(folder) is None:

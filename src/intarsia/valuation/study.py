@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
@@ -176,6 +176,7 @@ def contribution(
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."
     with alone(folder / "contribution.lock", busy):
+        remove_unfinished(folder, _RUNS, "keys")
         _open(folder, own, found.secret, overwrite=overwrite)
         done = _found(work, _runs(work, folder / _RUNS), found, chosen, folder)
         contribution_picture(done, folder / "contribution.png")
