@@ -208,6 +208,74 @@ def test_a_wrong_table_of_settings_is_one_sentence(frames, setting, expected):
         trained(frames, **setting)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"split": {"test": 0.3, "salt": "2"}},
+            "split is {'test': 0.3, 'salt': '2'}; expected the keys of [split] by themselves, for "
+            "all clients alike, such as test=0.3, salt='2'.",
+        ),
+        (
+            {"split": {"bank": 0.3}},
+            "split is {'bank': 0.3}; expected the keys of [split] by themselves, for all clients "
+            "alike, such as test=0.2.",
+        ),
+        (
+            {"labels": {"bank": "default"}},
+            "labels is {'bank': 'default'}; expected the keys of [labels] by themselves, for all "
+            'clients alike, such as positive="yes". Labels of a single table are a column that '
+            "label names, y of a pair (x, y), or labels in table_settings, such as "
+            '{"bank": {"labels": y}}.',
+        ),
+        ({"preprocessing": {}}, "preprocessing is {}; expected the keys of [preprocessing] by"),
+        (
+            {"weights": {"bank": "w"}},
+            "weights is {'bank': 'w'}; expected the name of one column: where tables have "
+            "different ones, set it for each in table_settings, as in "
+            'table_settings={"bank": {"weights": "w"}}.',
+        ),
+        (
+            {"exclude": {"bank": ["age"]}},
+            "exclude is {'bank': ['age']}; expected one setting for all tables: where tables have "
+            "different ones, set it for each in table_settings, as in "
+            'table_settings={"bank": {"exclude": ["age"]}}.',
+        ),
+        ({"missing": {}}, 'as in table_settings={"bank": {"missing": ["NA"]}}.'),
+        (
+            {"table_settings": 3},
+            "table_settings is 3; expected a mapping from the names of tables to mappings of "
+            'settings, such as {\'bank\': {"label": "default"}}.',
+        ),
+        ({"table_settings": {"bank": 3}}, "table_settings is {'bank': 3}; expected a mapping"),
+        ({"table_settings": [{}]}, "table_settings is [{}]; expected a mapping from the names"),
+    ],
+)
+def test_settings_of_another_shape_say_which_is_expected(frames, given, sentence):
+    with pytest.raises(ExperimentError) as caught:
+        trained(frames, **given)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith(f"{next(iter(given))} is ")
+
+
+@pytest.mark.parametrize(
+    ("table", "kind"),
+    [
+        (lambda one: {"a": [1]}, "dict, {'a': [1]}"),
+        (lambda one: "shop.csv", "str, 'shop.csv'"),
+        (lambda one: None, "NoneType, None"),
+        (lambda one: [one, one], "list of a DataFrame, ["),
+        (lambda one: (one, np.ones(90)), "tuple of a DataFrame, ("),
+    ],
+)
+def test_a_table_of_another_kind_says_which_is_expected(frames, table, kind):
+    with pytest.raises(ExperimentError) as caught:
+        trained({**frames, "shop": table(frames["shop"])})
+    assert str(caught.value).startswith(f"Table 'shop' is a {kind}")
+    assert "; expected a DataFrame, which has its labels in a column or in" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_matrix_without_the_id_column_says_what_to_pass(frames):
     with pytest.raises(ExperimentError, match="pass its ids as samples"):
         trained({**frames, "cube": np.zeros((3, 2))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from intarsia.core.schema import Schema
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.data import dataframe
 from intarsia.data.labels import classes_at, notes_on_codes
-from intarsia.errors import ExperimentError, UserError, listed, nearest
+from intarsia.errors import ExperimentError, UserError, listed, nearest, shown
 from intarsia.experiment import config as description
 from intarsia.experiment import federation
 from intarsia.experiment.config import Experiment, Preprocessing, Split
@@ -68,7 +69,23 @@ _EXPERIMENT = (
     "workers",
     "yardsticks",
 )
+# settings for all tables, as one table may have them
+_EXAMPLES: dict[str, Any] = {
+    "id": "customer",
+    "label": "default",
+    "weights": "weight",
+    "id_type": "text",
+    "categorical": ["town"],
+    "exclude": ["town"],
+    "missing": ["NA"],
+}
 _WHOLE = ("alignment", "privacy")  # given as tables of their own
+# whose keys are given by themselves, and one with a value
+_APART = {
+    "split": (_SPLIT, "test=0.2"),
+    "labels": (_LABELS, 'positive="yes"'),
+    "preprocessing": (_PREPROCESSING, "standardise=True"),
+}
 _TABLE_OF = {
     **dict.fromkeys(_LABELS, "labels"),
     **dict.fromkeys(_PREPROCESSING, "preprocessing"),
@@ -553,17 +570,23 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
 def _shared(**given: Any) -> dict[str, Any]:
     """Return the settings that are given for all tables; an empty list of names is none.
 
-    ExperimentError if id or label is no text, such as a mapping from tables to columns.
+    ExperimentError if one is a mapping, such as from tables to columns, or id, label or weights is
+    no text.
     """
-    for key in ("id", "label"):
-        if not isinstance(given[key], str | None):
-            told = given[key] if isinstance(given[key], Mapping) and given[key] else {}
-            name, own = next(iter(told.items()), ("bank", {"id": "customer"}.get(key, "default")))
-            raise ExperimentError(
-                f"{key} is {given[key]!r}; expected the name of one column: where tables have "
-                "different ones, set it for each in table_settings, as in "
-                f'table_settings={{"{name}": {{"{key}": "{own}"}}}}.'
-            )
+    for key, value in given.items():
+        column = key in ("id", "label", "weights")
+        if key not in _EXAMPLES or isinstance(value, str | None):
+            continue
+        if not (column or isinstance(value, Mapping)):
+            continue
+        told = value if isinstance(value, Mapping) and value else {}
+        name, own = next(iter(told.items()), ("bank", _EXAMPLES[key]))
+        wanted = "the name of one column" if column else "one setting for all tables"
+        raise ExperimentError(
+            f"{key} is {shown(value)}; expected {wanted}: where tables have different ones, set it "
+            "for each in table_settings, as in table_settings="
+            f'{{"{name}": {{"{key}": {json.dumps(own, default=shown)}}}}}.'
+        )
     return {
         key: value
         for key, value in given.items()
@@ -608,6 +631,27 @@ def _described(
     return made, lambda: dataframe.tables_of(given, sources, own)
 
 
+def _check_apart(settings: Mapping[str, Any]) -> None:
+    """Refuse a table of the file that is given as one, or by client."""
+    for table, (keys, example) in _APART.items():
+        if table not in settings:
+            continue
+        given = settings[table]
+        told = given if isinstance(given, Mapping) else {}
+        if told and all(key in keys for key in told):
+            example = ", ".join(f"{key}={shown(value)}" for key, value in told.items())
+        by_table = ""
+        if table == "labels":
+            by_table = (
+                " Labels of a single table are a column that label names, y of a pair (x, y), or "
+                'labels in table_settings, such as {"bank": {"labels": y}}.'
+            )
+        raise ExperimentError(
+            f"{table} is {shown(given)}; expected the keys of [{table}] by themselves, for all "
+            f"clients alike, such as {example}.{by_table}"
+        )
+
+
 def _changed(
     experiment: Experiment,
     algorithm: str | Algorithm | Mapping[str, Any] | None,
@@ -616,6 +660,7 @@ def _changed(
     """Return an experiment with other settings."""
     if algorithm is None and not settings:
         return experiment
+    _check_apart(settings)
     tree, own = description.to_dict(experiment), experiment.own_algorithm
     given = dict(algorithm) if isinstance(algorithm, Mapping) else {}
     if algorithm is not None and not isinstance(algorithm, Mapping):

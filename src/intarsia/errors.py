@@ -237,6 +237,11 @@ def nearest_column(name: str, columns: Iterable[str]) -> str:
     return f"use {shown} (the nearest of {len(known)} columns{then})"
 
 
+def shown(value: object, most: int = 80) -> str:
+    """Return the start of how Python writes a value, on one line."""
+    return " ".join(repr(value).split())[:most]
+
+
 def shortened(text: str | None, most: int = 80) -> str:
     """Return the start of a text in quotes, on one line."""
     return repr(" ".join((text or "").split())[:most])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,21 @@ from intarsia.results.run_folder import alone_in
 with alone_in(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
+"""
+
+WRITER = """
+import os, pathlib, sys
+from intarsia.core.files import atomic_files
+from intarsia.privacy.keys import secret_file
+folder = pathlib.Path(sys.argv[1])
+def slowly(descriptor):
+    print("writing", flush=True)
+    sys.stdin.read()
+os.fsync = slowly
+if sys.argv[2] == "file":
+    atomic_files.write_atomically(folder / "result.json", b"new")
+else:
+    secret_file.write_private(folder / "keys" / "a.key", "key", {}, bytes(32))
 """
 
 
@@ -126,6 +142,39 @@ def test_a_process_that_is_killed_gives_its_folder_back(tmp_path):
         pass
     with run_folder.alone_in(tmp_path):  # the file that is left says nothing
         pass
+
+
+@pytest.mark.parametrize(("kind", "name"), [("file", "result.json"), ("key", "keys/a.key")])
+def test_half_written_files_of_killed_processes_go_and_those_of_others_stay(tmp_path, kind, name):
+    (tmp_path / "keys").mkdir()
+    command = [sys.executable, "-c", WRITER, str(tmp_path), kind]
+
+    def half_written():
+        return [one.relative_to(tmp_path) for one in tmp_path.rglob(".*.tmp")]
+
+    def begun():
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "writing\n"
+        return process
+
+    with begun() as alive:
+        with run_folder.alone_in(tmp_path):
+            pass
+        assert len(half_written()) == 1
+        alive.communicate("")
+    assert alive.returncode == 0
+    assert half_written() == []
+    assert (tmp_path / name).is_file()
+    with begun() as killed:
+        killed.kill()
+    [left] = half_written()
+    if kind == "file":  # its number may be another process's by now, such as this one's
+        (tmp_path / left).rename(tmp_path / f".{name}.{os.getpid()}.tmp")
+    (tmp_path / ".notes.tmp").touch()  # the user's
+    with run_folder.alone_in(tmp_path):
+        assert [str(one) for one in half_written()] == [".notes.tmp"]
 
 
 def test_a_run_over_sites_is_worked_on_by_one_server(tmp_path):

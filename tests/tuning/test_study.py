@@ -180,6 +180,51 @@ def goes_on_to_the_same_trials(out, whole, monkeypatch):
     assert found.best == whole.best
 
 
+DRAWN = """
+import os, signal, sys
+from types import SimpleNamespace
+import optuna
+from intarsia.results.result import Metrics, Score
+from intarsia.tuning import study
+left = int(sys.argv[3])
+draws = optuna.trial.Trial.suggest_float
+def drawn(*given, **how):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return draws(*given, **how)
+def scored(described, **_):
+    values = described.hyperparameters
+    score = Score(sum(values[key] for key in ("a", "b", "regularisation")), 0.5, samples=10)
+    return SimpleNamespace(metrics=Metrics(server=score))
+optuna.trial.Trial.suggest_float = drawn
+study.running.run = scored
+study.tune(sys.argv[1], out=sys.argv[2])
+"""
+
+
+def test_a_search_that_is_killed_between_draws_comes_to_the_same_values(folder):
+    own, ranges = 'name = "fedavg"\na = 0.5', "low = 1e-3, high = 1.0, log = true }\n"
+    text = EXPERIMENT.replace('name = "hyfdca"', own).replace("trials = 4", "trials = 13")
+    text += f"a = {{ {ranges}b = {{ {ranges}"
+    (folder / "three.toml").write_text(text)
+
+    def searched(out, draws):
+        script = [sys.executable, "-c", DRAWN, folder / "three.toml", folder / out, str(draws)]
+        return subprocess.run(script, check=False, timeout=120).returncode
+
+    assert searched("at-once", -1) == 0
+    # three draws a trial: killed before the first one of a trial, and before the second
+    ends = [searched("in-parts", draws) for draws in (3, 13, -1)]
+    assert ends == [-signal.SIGKILL] * 2 + [0]
+    once, parts = (
+        json.loads((folder / out / "tuning.json").read_text())["trials"]
+        for out in ("at-once", "in-parts")
+    )
+    assert parts == once
+
+
 def test_more_trials_go_on_with_those_that_there_are(folder, whole):
     out = folder / "more"
     tune(folder / "two.toml", trials=2, out=out)
@@ -293,6 +338,64 @@ def test_the_auc_is_that_of_the_held_out_samples(folder):
         score = running.run(replace(described, split=split, tune=None), out=None).metrics.server
         total, rows = total + score.samples * score.figures.auc, rows + score.samples
     assert found.chosen.scores["auc"] == pytest.approx(total / rows, abs=1e-12)
+
+
+def test_folds_of_drawn_pseudonyms_are_those_of_one_search_that_goes_on(
+    folder, tmp_path, monkeypatch
+):
+    described = config.load(folder / "two.toml", ["alignment.ids=pseudonyms"])
+    begun, held = running.run, []
+
+    def shown(one, **how):
+        built = federation.build(one, secret=how["secret"])
+        held.append((one.split.fold, built.test["bank"].samples.tolist()))
+        return begun(one, **how)
+
+    monkeypatch.setattr(study.running, "run", shown)
+    tune(described, trials=1, out=tmp_path / "ps")
+    (tmp_path / "ps" / ".best.toml.999999.tmp").touch()  # of a process that was killed
+    found = tune(described, trials=2, out=tmp_path / "ps")
+    assert not [*(tmp_path / "ps").rglob(".*.tmp")]
+    first, second = dict(held[:3]), dict(held[3:])
+    assert sorted(first) == [0, 1, 2]
+    assert first == second
+    every = [one for rows in first.values() for one in rows]
+    assert len(every) == len(set(every)) > 100  # each training row once
+    assert "has pseudonyms of its own, and so other test rows" in found.notes[-1]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_fold_without_enough_rows_of_a_class_is_named_with_its_rows(folder, tmp_path, both):
+    tables = {name: pd.read_csv(folder / f"{name}.csv", index_col=0) for name in ("bank", "shop")}
+    ill = range(100, 102) if both else range(0, 180, 30)  # fold 1 has none, or fewer than 5
+    for table in [tables["bank"], tables["shop"]][: 1 + both]:
+        table["default"] = np.where(table.index.isin(ill), "ill", "well")
+    for name, table in tables.items():
+        table.to_csv(tmp_path / f"{name}.csv")
+    text = (folder / "two.toml").read_text()
+    if both:
+        text = text.replace('"shop.csv"', '"shop.csv"\nlabel = "default"')
+    (tmp_path / "two.toml").write_text(text)
+    folds = 8 if both else 3
+    own = config.load(tmp_path / "two.toml")
+    built = federation.build(replace(own, split=replace(own.split, folds=folds)))
+    rows = {}
+    for name in ("bank", "shop")[: 1 + both]:
+        labels = tables[name]["default"][built.test[name].samples].value_counts()
+        each = [f"{labels[one]} of '{one}'" for one in built.labels.classes if one in labels]
+        rows[name] = f"{' and '.join(each)} at '{name}'"
+    with pytest.raises(ExperimentError) as told:
+        intarsia.tune(
+            tmp_path / "two.toml",
+            search={"objective": "auc", "trials": 1, "folds": folds},
+            out=tmp_path / "out",
+        )
+    needs = "rows of different classes" if both else "5 rows or more of each class"
+    assert str(told.value) == (
+        f"[tune] objective is 'auc', which takes {needs}, and fold 1 of {folds} has "
+        f"{'; '.join(rows.values())}: set folds lower in [tune], or choose from loss, accuracy"
+        f"{', macro_f1' * both}."
+    )
 
 
 def test_trials_that_diverge_are_told_and_left_out(folder, monkeypatch):

@@ -230,6 +230,16 @@ def test_the_same_command_goes_on_after_ctrl_c(folder, whole, monkeypatch, capfd
             study.contribution(folder / "four.toml", out=out)
 
 
+def test_coalitions_of_drawn_pseudonyms_go_on_with_the_same_rows(folder, tmp_path, monkeypatch):
+    described = config.load(folder / "four.toml", ["alignment.ids=pseudonyms"])
+    first = study.contribution(described, out=tmp_path / "ps")
+    monkeypatch.setattr(coalitions, "_run", lambda *given: pytest.fail("it trained"))
+    (tmp_path / "ps" / "coalitions" / ".3.npz.999999.tmp").touch()  # of one that was killed
+    again = study.contribution(described, out=tmp_path / "ps")
+    assert not [*(tmp_path / "ps").rglob(".*.tmp")]
+    assert again.to_dict() == first.to_dict()
+
+
 def test_what_others_left_in_the_folder_stays(tmp_path):
     out = tmp_path / "out"
     (out / "coalitions").mkdir(parents=True)

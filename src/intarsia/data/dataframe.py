@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from intarsia.core.settings import hyperparameters
 from intarsia.data.reader import table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Table
-from intarsia.errors import ExperimentError, listed, nearest, nearest_column
+from intarsia.errors import ExperimentError, listed, nearest, nearest_column, shown
 
 Settings = Mapping[str, Any]
 
@@ -54,12 +55,8 @@ def sources_of(
             f"{len(tables) if isinstance(tables, Mapping) else 'no names'}; pass a mapping such as "
             '{"bank": bank, "shop": shop} with at least one table.'
         )
+    _check_given(tables, own)
     shared, own = shared or {}, own or {}
-    for name in own:
-        if name not in tables:
-            raise ExperimentError(
-                f"table_settings names the table {name!r}; {nearest(str(name), tables)}."
-            )
     _check_columns(tables, shared, own)
     return tuple(_source(name, table, shared, own.get(name, {})) for name, table in tables.items())
 
@@ -70,6 +67,7 @@ def tables_of(
     own: Mapping[ClientId, Settings] | None = None,
 ) -> dict[ClientId, Table]:
     """Return every client's table as its description says."""
+    _check_given(tables, own)
     names = [source.name for source in sources]
     if sorted(names) != sorted(tables):
         raise ExperimentError(
@@ -80,6 +78,33 @@ def tables_of(
         source.name: _table(tables[source.name], source, (own or {}).get(source.name, {}))
         for source in sources
     }
+
+
+def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
+    """Refuse tables and settings of single tables that are of another kind than is expected."""
+    for name, table in tables.items():
+        parts = table if isinstance(table, tuple | list) else ()
+        wrong = table is None or isinstance(table, Mapping | str | bytes | PathLike)
+        if wrong or (parts and hasattr(parts[0], "columns") and not issparse(parts[0])):
+            inside = f" of a {type(parts[0]).__name__}" if parts else ""
+            raise ExperimentError(
+                f"Table {name!r} is a {type(table).__name__}{inside}, {shown(table, 40)}; expected "
+                "a DataFrame, which has its labels in a column or in table_settings, a matrix x, "
+                "or a pair (x, y) of a matrix and labels. Files are named in an experiment file."
+            )
+    if own is None:
+        return
+    if not (isinstance(own, Mapping) and all(isinstance(one, Mapping) for one in own.values())):
+        name = next(iter(tables))
+        raise ExperimentError(
+            f"table_settings is {shown(own)}; expected a mapping from the names of tables to "
+            f'mappings of settings, such as {{"{name}": {{"label": "default"}}}}.'
+        )
+    for name in own:
+        if name not in tables:
+            raise ExperimentError(
+                f"table_settings names the table {name!r}; {nearest(str(name), tables)}."
+            )
 
 
 def _columns(table: Any) -> list[str] | None:

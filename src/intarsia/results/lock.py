@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+from intarsia.core.files.atomic_files import is_still
 from intarsia.errors import BusyError
 
 _LONGEST: Final = 2.0  # seconds in which whoever works there may come to an end
@@ -44,7 +44,7 @@ def alone(lock: Path, sentence: str) -> Iterator[None]:
                 yield
                 return
             else:
-                if _is_still(file, lock):
+                if is_still(file, lock):
                     yield
                     return
         time.sleep(0.02)
@@ -56,11 +56,3 @@ def _open(lock: Path) -> IO[bytes]:
         return lock.open("ab")
     except PermissionError:
         return lock.open("rb")
-
-
-def _is_still(file: IO[bytes], lock: Path) -> bool:
-    """Return whether a file is the one that lies there: it may have gone with its folder."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), lock.stat())
-    except FileNotFoundError:
-        return False

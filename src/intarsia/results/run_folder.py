@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from intarsia.core.block import ClientId
 from intarsia.core.client_functions import SecretKey
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.plugins import check_allowed
@@ -40,10 +40,14 @@ AWAY: Final = "away.json"  # sites that it goes on without, while there are some
 PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say
 TRACKED: Final = "trackers.json"  # under which ids trackers know the run
 CONCLUSION: Final = "conclusion.state"  # the weights that its server has
+PSEUDONYMS: Final = "keys/pseudonyms.key"  # what its pseudonyms come from
 
 
-def alone_in(folder: Path) -> AbstractContextManager[None]:
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes from the run in a folder, which is made where it is not there.
+
+    What processes that were killed left there half written is removed.
 
     Raises
     ------
@@ -54,11 +58,13 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     check_contained(folder)
-    return alone(
-        folder / "run.lock",
+    busy = (
         f"Another process works on the run in {folder}; wait until it is done, or end it and try "
-        "again.",
+        "again."
     )
+    with alone(folder / "run.lock", busy):
+        remove_unfinished(folder, *_FOLDERS)
+        yield
 
 
 def claim(folder: Path, settings: str = "--out") -> None:
@@ -238,14 +244,15 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
 
 
 def keep_secret(folder: Path, secret: bytes | None) -> None:
-    """Keep what the pseudonyms of a run come from, for the clients alone; None: they need none."""
+    """Keep what the pseudonyms of a folder come from, for the clients alone; None: of nothing."""
     if secret is not None:
-        write_private(_keys(folder) / "pseudonyms.key", _SECRET, {}, secret)
+        _keys(folder)
+        write_private(folder / PSEUDONYMS, _SECRET, {}, secret)
 
 
 def read_secret(folder: Path) -> bytes | None:
     """Return what `keep_secret` kept."""
-    path = folder / "keys" / "pseudonyms.key"
+    path = folder / PSEUDONYMS
     return read_private(path, _SECRET)[1] if path.is_file() else None
 
 

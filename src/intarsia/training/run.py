@@ -65,14 +65,15 @@ def run(
     out: str | Path | None = "",
     overwrite: bool = False,
     secrets: Mapping[ClientId, SecretKey] | None = None,
+    secret: bytes | None = None,
 ) -> Result:
     """Train what an experiment, or its file, describes; parameters and errors as `intarsia.run`.
 
     `tables`, or what a function makes, stand instead of the sources that the experiment names.
     `callbacks` have methods of `Callback` in callbacks/callback.py.
     `secrets` are each client's own, such as those of sites whose run is to be followed to the bit;
-    None: they come from the user's own, see `client_secrets`. BusyError: another process works on
-    a run in the output folder.
+    None: they come from the user's own, see `client_secrets`. `secret` is what pseudonyms come
+    from, as in `federation.build`. BusyError: another process works on a run in the output folder.
     """
     if not isinstance(description, Experiment):
         description = experiment.load(description)
@@ -83,6 +84,7 @@ def run(
         choose(description)  # first: what is wrong with a setting is not hidden by a result
         run_folder.claim(folder)
     how: dict[str, Any] = {"fresh": True, "overwrite": overwrite, "secrets": secrets}
+    how["secret"] = secret
     listeners = Listeners(progress, yardstick_progress, callbacks)
     return _run(description, tables, folder, listeners, **how)
 

@@ -1,9 +1,10 @@
 """Try hyperparameters on held-out samples, one trial after the other, and keep what each came to.
 
 The values come from optuna (an extra): a tree-structured Parzen estimator, drawn from the
-experiment's seed and the number of the trial, so that a search that was stopped goes on to the same
-trials. The first trial has the values of the file, so that what is chosen is never worse than they
-are on the samples that it is chosen by. On a path they are even steps of one key's range instead.
+experiment's seed, the number of the trial and the place of the key, so that a search that was
+stopped, or killed between two draws, goes on to the same trials. The first trial has the values of
+the file, so that what is chosen is never worse than they are on the samples that it is chosen by.
+On a path they are even steps of one key's range instead.
 
 The folder has study.db (SQLite: all trials, with each fold that is done), tuning.json, tuning.png
 and best.toml.
@@ -24,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.settings import toml_text
 from intarsia.errors import (
@@ -38,6 +39,8 @@ from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.search import OBJECTIVES, SCORES, Range, Search
 from intarsia.plots.tuning import tuning_picture
+from intarsia.protocols import evaluation
+from intarsia.results import run_folder
 from intarsia.results.lock import alone
 from intarsia.results.result import Result, Score
 from intarsia.training import run as running
@@ -46,7 +49,7 @@ from intarsia.training.registry import choose
 from intarsia.tuning.choice import chosen, pareto_front
 
 _STUDY: Final = "study.db"
-_FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml")
+_FILES: Final = (_STUDY, "tuning.json", "tuning.png", "best.toml", run_folder.PSEUDONYMS)
 _PENALTY: Final = "algorithm.regularisation"  # λ
 # what is tried of an algorithm where the file names no ranges
 _DEFAULTS: Final[Mapping[str, Range]] = {
@@ -158,17 +161,23 @@ def tune(
     _check_folder(folder)
     _check_ranges(described, how)
     _optuna()
-    checksum = federation.build(described, tables).fingerprint()  # reads and checks them
+    check_contained(folder)
+    secret = None if overwrite else run_folder.read_secret(folder)
+    built = federation.build(described, tables, secret)  # reads and checks them
+    checksum, secret = built.fingerprint(), built.secret
+    del built
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on the search in {folder}; wait until it is done."
-    check_contained(folder)
     with alone(folder / "tuning.lock", busy):
+        remove_unfinished(folder, "keys")
         if overwrite:
             _clear(folder)
+        if run_folder.read_secret(folder) is None:
+            run_folder.keep_secret(folder, secret)  # all trials hold out the same rows
         with _undamaged(folder / _STUDY):
             study = _opened(folder, described, how, checksum)
         with _readable(folder / _STUDY):
-            work = _Work(study, described, how, folder, tables, progress)
+            work = _Work(study, described, how, folder, tables, secret, progress)
             found = _tried(work)
         return _finished(found, work)
 
@@ -383,6 +392,7 @@ class _Work:
     how: Search
     folder: Path
     tables: federation.Tables | None
+    secret: bytes | None  # what pseudonyms come from
     progress: Callable[[Progress], None] | None
 
 
@@ -402,12 +412,14 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
                 study.enqueue_trial(_own_values(work.described, how))
             elif steps is not None and study.trials[-1].state in over:
                 study.enqueue_trial(steps[len(study.trials) - 1])
-            # a sampler of its own for each trial: the values depend on those before alone
-            entropy = [work.described.seed, sum(one.state in over for one in study.trials)]
-            drawn = np.random.default_rng(entropy).bit_generator.seed_seq.generate_state(1)[0]
-            study.sampler = optuna.samplers.TPESampler(seed=int(drawn))
             trial = study.ask()
-        values = {key: _value(trial, key, one) for key, one in how.ranges.items()}
+        values = {}
+        for place, (key, one) in enumerate(how.ranges.items()):
+            # a sampler of its own for each value, which a process before may have drawn already
+            entropy = np.random.SeedSequence([work.described.seed, trial.number, place])
+            seed = int(entropy.generate_state(1)[0])
+            study.sampler = optuna.samplers.TPESampler(seed=seed)
+            values[key] = _value(trial, key, one)
         try:
             rows = _folds(work, trial, _with(work.described, values))
         except ConvergenceError as problem:
@@ -469,34 +481,40 @@ def _folds(work: _Work, trial: Any, described: Experiment) -> list[dict[str, flo
             if work.progress is not None:
                 work.progress(replace(now, phase=at))
 
-        result = running.run(one, tables=work.tables, out=None, progress=show)
-        rows = [*rows, _figures(result, work.how)]
+        how: dict[str, Any] = {"tables": work.tables, "secret": work.secret}
+        result = running.run(one, **how, out=None, progress=show)
+        rows = [*rows, _figures(result, work, one)]
         trial.set_user_attr("folds", rows)  # from here on it is not run again
     return rows
 
 
-def _figures(result: Result, how: Search) -> dict[str, float]:
-    """Return the objectives of a run."""
+def _figures(result: Result, work: _Work, tried: Experiment) -> dict[str, float]:
+    """Return the objectives of a run of an experiment."""
     score = result.metrics.server or result.metrics.clients_mean
     if score is None:
         raise ExperimentError(
             "A run has no score on the held-out samples: no client has enough of them with a "
             "label; set folds lower in [tune], or validation higher in [split]."
         )
-    found = {one: _figure(result, score, one) for one in how.objectives}
-    return found | {"samples": float(score.samples or 1)}
-
-
-def _figure(result: Result, score: Score, objective: str) -> float:
-    if objective in SCORES:
-        value = _score(score, objective)
+    found = {"samples": float(score.samples or 1)}
+    for name in work.how.objectives:
+        value = _figure(result, score, name)
         if value is None:
-            known = [one for one in SCORES if _score(score, one) is not None]
+            others = [one for one in SCORES if _figure(result, score, one) is not None]
             raise ExperimentError(
-                f"[tune] objective is {objective!r}, which this experiment's scores lack; choose "
-                f"from {', '.join(known)}."
+                f"[tune] objective is {name!r}, which {_lacking(work, tried, name)}choose from "
+                f"{', '.join(others)}."
             )
-        return float(value)
+        found[name] = value
+    return found
+
+
+def _figure(result: Result, score: Score, objective: str) -> float | None:
+    if objective == "auc":
+        return None if score.figures is None else score.figures.auc
+    if objective in SCORES:
+        value: float | None = getattr(score, objective)
+        return value
     if objective == "seconds":
         return float(result.seconds["training"])
     if objective == "bytes":
@@ -504,11 +522,32 @@ def _figure(result: Result, score: Score, objective: str) -> float:
     return float(getattr(result, objective))
 
 
-def _score(score: Score, objective: str) -> float | None:
-    if objective == "auc":
-        return None if score.figures is None else score.figures.auc
-    value: float | None = getattr(score, objective)
-    return value
+def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
+    """Return why scores lack an objective, by the held-out labels, and what else may help."""
+    found = federation.build(tried, work.tables, work.secret)
+    labels, schema = found.labels, found.test_schema
+    numbers = labels.task == "regression"
+    if numbers != (objective == "r2"):
+        return "this experiment's scores lack; "
+    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
+    held = []
+    for name in graded:
+        own = found.test[name].y
+        assert own is not None  # of graded rows
+        each = [
+            f"{count:,} of {f'{one:g}' if numbers else repr(labels.classes[max(int(one), 0)])}"
+            for one, count in zip(*np.unique(own[~np.isnan(own)], return_counts=True), strict=True)
+        ]
+        held.append(f"{' and '.join(each)} at {name!r}")
+    needs = "rows of different labels" if numbers else "rows of different classes"
+    if len(graded) == 1 and not numbers:
+        needs = f"{evaluation.LEAST_ROWS} rows or more of each class"
+    split, more = tried.split, "set folds lower in [tune]"
+    where = f"fold {split.fold + 1} of {split.folds}"
+    if not split.folds:
+        where, more = "the validation part", "set validation higher in [split]"
+    shown = "; ".join(held[:3]) + f"; and others at {len(held) - 3} clients" * (len(held) > 3)
+    return f"takes {needs}, and {where} has {shown}: {more}, or "
 
 
 def _mean(rows: Sequence[Mapping[str, float]], objective: str) -> float:
@@ -539,6 +578,12 @@ def _finished(trials: tuple[Trial, ...], work: _Work) -> Tuned:
     notes: tuple[str, ...] = ()
     if len(how.objectives) == 1:
         best, notes = _among_equals(best, done, how)
+    if described.alignment.ids != "plain" and described.alignment.key is None:
+        notes += (
+            "The best values were chosen without the test rows of this search. A run of them has "
+            "pseudonyms of its own, and so other test rows; with a file in alignment.key all have "
+            "the same.",
+        )
     front = [one.number for one, on in zip(done, pareto_front(table, better), strict=True) if on]
     tuned = Tuned(
         *(described.name, described.algorithm, how.objectives, how.folds or 0, trials, best.number),

@@ -158,9 +158,11 @@ def _said(
 def order_of_ids(block: Block) -> NDArray[np.intp]:
     """Return the order of a block's rows by their ids as text, (rows,).
 
-    Ids are whole numbers or text by whoever takes part, and as text they are the same.
+    Ids are whole numbers or text by whoever takes part, and as text they are the same. Pseudonyms
+    are bytes, which are no text.
     """
-    return np.argsort(block.samples.astype(str), kind="stable")
+    ids = block.samples
+    return np.argsort(ids if ids.dtype.kind == "S" else ids.astype(str), kind="stable")
 
 
 def _as_labels(scores: Array, own: Labels, labels: Labels, loss: int) -> Array:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, Labels
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.text_tables import Part, as_html, as_text
@@ -33,6 +33,7 @@ from intarsia.experiment import config, federation
 from intarsia.experiment.config import Experiment
 from intarsia.maths.figures import THRESHOLD
 from intarsia.plots.contribution import contribution_picture
+from intarsia.results import run_folder
 from intarsia.results.lock import alone
 from intarsia.training.loop import Progress
 from intarsia.training.registry import choose
@@ -155,7 +156,10 @@ def contribution(
         tables = federation.read_tables(described)
     elif callable(tables):
         tables = tables()
-    found = federation.build(described, tables)
+    if folder is not None:
+        check_contained(folder)
+    kept = None if folder is None or overwrite else run_folder.read_secret(folder)
+    found = federation.build(described, tables, kept)
     parties = tuple(found.train)
     chosen = _measure(measure, found, parties, described)
     # a coalition may have labels that would be taken for something else
@@ -171,9 +175,9 @@ def contribution(
     own = json.loads(json.dumps({"experiment": tree, "tables": found.fingerprint()}))
     folder.mkdir(parents=True, exist_ok=True)
     busy = f"Another process works on {folder}; wait until it is done."
-    check_contained(folder)
     with alone(folder / "contribution.lock", busy):
-        _open(folder, own, overwrite=overwrite)
+        remove_unfinished(folder, _RUNS, "keys")
+        _open(folder, own, found.secret, overwrite=overwrite)
         done = _found(work, _runs(work, folder / _RUNS), found, chosen, folder)
         contribution_picture(done, folder / "contribution.png")
         text = json.dumps(done.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
@@ -265,8 +269,8 @@ def _measure(
     return wanted or known[0]
 
 
-def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Begin in a folder, or go on there."""
+def _open(folder: Path, own: Mapping[str, Any], secret: bytes | None, *, overwrite: bool) -> None:
+    """Begin in a folder, or go on there; `secret` is what pseudonyms come from."""
     kept = folder / _RUNS
     if not (folder / _OF).is_file() and kept.is_dir() and any(kept.iterdir()):
         raise CheckpointError(
@@ -277,8 +281,11 @@ def _open(folder: Path, own: Mapping[str, Any], *, overwrite: bool) -> None:
         before_it = [path for path in kept.glob("*.npz") if path.stem.isdecimal()]
         for path in (*before_it, *(folder / f"contribution.{one}" for one in _ENDS)):
             path.unlink(missing_ok=True)
-        (folder / _OF).unlink(missing_ok=True)
+        for name in (_OF, run_folder.PSEUDONYMS):
+            (folder / name).unlink(missing_ok=True)
     kept.mkdir(mode=0o700, exist_ok=True)
+    if run_folder.read_secret(folder) is None:
+        run_folder.keep_secret(folder, secret)  # whoever goes on holds out the same rows
     if not (folder / _OF).is_file():
         # it may hold the URLs of databases
         text = json.dumps(own, ensure_ascii=False)

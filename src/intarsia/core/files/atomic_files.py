@@ -1,13 +1,23 @@
-"""Write files as a whole: what fails leaves nothing of it, and the error names the file."""
+"""Write files as a whole: what fails leaves nothing of it, and the error names the file.
+
+What is being written has another name, and is locked by whoever writes it. A process that is killed
+leaves it there without its lock, by which `remove_unfinished` knows it: processes in containers
+that share a folder have the same numbers, and a number comes again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
+from typing import IO
 
 UNFINISHED = ".tmp"  # ends the name of what is being written
+_OF_A_PROCESS = re.compile(r"\..+\.([0-9]+|[0-9a-f]{16})\.tmp")
 
 
 def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -20,14 +30,58 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         temporary.unlink(missing_ok=True)  # what another process of this number left
-        write(temporary, [data], mode=0o600 if private else 0o666)
-        temporary.replace(path)
+        with unfinished(temporary, mode=0o600 if private else 0o666):
+            write(temporary, [data])
+            temporary.replace(path)
     except OSError as problem:
         problem.filename, problem.filename2 = str(path), None  # the file that was asked for
         raise
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
+
+
+@contextlib.contextmanager
+def unfinished(path: Path, *, mode: int) -> Iterator[IO[bytes]]:
+    """Make a file that is locked until it has its name; FileExistsError where there is one."""
+    while True:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(made, "wb") as file:
+            with contextlib.suppress(OSError):  # the file system may have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if is_still(file, path):  # else it was removed before it was locked
+                yield file
+                return
+
+
+def remove_unfinished(folder: Path, *below: str) -> None:
+    """Remove what killed processes left half written in a folder, and below some in it.
+
+    What somebody writes at the moment is locked and stays, and so does all where the file system
+    has no locks.
+    """
+    name = f".*{UNFINISHED}"
+    for path in chain(folder.glob(name), *((folder / one).rglob(name) for one in below)):
+        if not _OF_A_PROCESS.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError):  # it has its name by now, or is another user's
+            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if is_still(file, path):
+                    path.unlink()
+            finally:
+                os.close(file)
+
+
+def is_still(file: IO[bytes] | int, path: Path) -> bool:
+    """Return whether an open file is the one that lies at a path: it may have gone."""
+    try:
+        return os.path.samestat(
+            os.fstat(file if isinstance(file, int) else file.fileno()), path.stat()
+        )
+    except FileNotFoundError:
+        return False
 
 
 def write_over(path: Path, data: bytes) -> None:

@@ -15,8 +15,9 @@ import secrets
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from intarsia.core.files.atomic_files import unfinished
 from intarsia.errors import KeyMaterialError
 
 _VERSION: Final = 1
@@ -64,8 +65,9 @@ def _write(
     text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        _create(temporary, text.encode())
-        put(temporary, path)
+        with unfinished(temporary, mode=_OWNER_ONLY) as file:
+            _fill(file, text.encode())
+            put(temporary, path)
         _sync_folder(path.parent)
     except FileExistsError:
         raise
@@ -129,12 +131,10 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _create(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _fill(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _link(temporary: Path, path: Path) -> None:
@@ -144,7 +144,8 @@ def _link(temporary: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # the file system has no links
-        _create(path, temporary.read_bytes())
+        with unfinished(path, mode=_OWNER_ONLY) as file:
+            _fill(file, temporary.read_bytes())
 
 
 def _sync_folder(folder: Path) -> None:
