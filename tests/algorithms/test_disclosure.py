@@ -15,12 +15,20 @@ from intarsia.core.disclosure import contents, describe
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import AlgorithmError
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
 from intarsia.protocols import differential_privacy, evaluation, inference, preprocessing
 from intarsia.results import audit
 from intarsia.testing import rules
 from intarsia.testing.rules import NOISE
-from intarsia.testing.toy_federations import CLASSES, NUMBERS, ToyFederation, rows_apart
-from intarsia.testing.trials import Trial
+from intarsia.testing.toy_federations import (
+    CLASSES,
+    NUMBERS,
+    ToyFederation,
+    rows_apart,
+    secrets_of,
+)
+from intarsia.testing.trials import SEED, Trial
 from intarsia.training.registry import BASELINES, algorithm_named, algorithm_names
 
 
@@ -33,6 +41,7 @@ class Run:
     away: tuple[int, ...] = ()  # rounds without the first client
     noise: bool = False
     rounds: int = 6
+    sealed: bool = False
 
 
 def grid(kind):
@@ -43,6 +52,8 @@ def grid(kind):
     x = csr_array(x * (abs(x) > 0.8)) if kind in ("text", "unlabelled") else x
     if kind in ("columns", "five"):
         return rectangles(x, y, 1, 5 if kind == "five" else 3), labels
+    if kind == "amounts":
+        y, labels = np.exp(y), NUMBERS
     some = "first" if kind == "unlabelled" else "all"
     made = rectangles(x, y, 2, 2, shared_rows=3, shared_columns=1, labels=some)
     if kind == "weights":
@@ -79,8 +90,10 @@ RUNS = {
             Run(kind="wide"),
             Run(kind="classes"),
             Run(kind="text", rounds=30),
+            Run(kind="text", rounds=30, sealed=True),
             Run(kind="unlabelled"),
             Run(kind="weights"),
+            Run({"loss": "gamma"}, kind="amounts"),
             Run(away=(2, 3)),
             Run(kind="text", away=(5, 6)),
             Run({"frame": False}),
@@ -155,13 +168,24 @@ def used_by(name, noise):
     return algorithm_named(name).private(NOISE) if noise else algorithm_named(name)
 
 
+class SealedTrial(Trial):
+    """A trial whose sums are under masks."""
+
+    def engine(self, blocks=None, ledger=None, workers=1):
+        own = self.federation.blocks if blocks is None else blocks
+        settings = Privacy(mode="masked")
+        sealing = modes.sealing(settings, list(own), modes.keys(settings, list(own), None, "test"))
+        parts = {"train": (Schema.of(own, self.federation.labels), own)}
+        return Simulation(parts, SEED, sealing, secrets=secrets_of(own), ledger=ledger)
+
+
 def trials(name, noise):
     """Return the algorithm on the clients of each of its runs, with noise or without."""
     used, (make, runs) = used_by(name, noise), RUNS[name]
     for run in (one for one in runs if one.noise is noise):
         blocks, labels = make(run.kind)
         toy = ToyFederation(run.kind, blocks, labels, run.rounds, run.away)
-        yield Trial(used, used.hyperparameters(**run.options), toy)
+        yield (SealedTrial if run.sealed else Trial)(used, used.hyperparameters(**run.options), toy)
 
 
 @cache

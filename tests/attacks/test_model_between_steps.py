@@ -62,9 +62,13 @@ def read_system(made, phase):
     basis, before = np.zeros((FEATURES, FEATURES)), None
     for k in range(FEATURES):
         tell(engine, phase, np.eye(FEATURES)[k])
-        before = newton.reveal_weights(engine)[0] if before is None else before
+        before = (
+            newton.open_weights(engine, newton.share_model(engine).w)[0]
+            if before is None
+            else before
+        )
         phase = newton._at(phase, engine, np.ones(1), np.zeros(1))
-        after = newton.reveal_weights(engine)[0]
+        after = newton.open_weights(engine, newton.share_model(engine).w)[0]
         basis[k], before = after - before, after
     inverse = np.linalg.inv(basis)
     return inverse @ system @ inverse.T

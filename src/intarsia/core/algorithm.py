@@ -35,12 +35,24 @@ class RoundMetrics:
     gap_relative: float | None = None  # (primal - dual) / |primal|
     loss: float | None = None  # for algorithms without a certificate
     phase: str = ""
+    rounding: float = 0.0  # what gap_relative has beside the gap, as sums are rounded
 
     @classmethod
-    def certified(cls, primal: float, dual: float, phase: str) -> RoundMetrics:
-        """Return the metrics of a model whose objective is at most primal - dual too large."""
-        gap = (primal - dual) / max(primal, 1e-300)
-        return cls(primal=primal, dual=dual, gap_relative=gap, phase=phase)
+    def certified(
+        cls, primal: float, dual: float, phase: str, rounding: float = 0.0
+    ) -> RoundMetrics:
+        """Return the metrics of a model whose objective is at most primal - dual too large.
+
+        `rounding` is what these are apart by because sums are rounded.
+        """
+        size = max(primal, 1e-300)
+        return cls(
+            primal=primal,
+            dual=dual,
+            gap_relative=(primal - dual) / size,
+            phase=phase,
+            rounding=rounding / size,
+        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import wraps
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -394,6 +394,13 @@ def evolve(state: T, **changes: Any) -> T:
     return new
 
 
+class Rounding(NamedTuple):
+    """How exact the entries of a sum are, beside float64; both are 0 where none is rounded."""
+
+    step: float  # contributions become multiples of it: such numbers are added up exactly
+    error: float  # how far a total may be from the sum of all contributions
+
+
 class Clients(Protocol):
     """The server's view of the clients; every engine provides one."""
 
@@ -405,6 +412,10 @@ class Clients(Protocol):
     @property
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
+        ...
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a sum of so many entries is."""
         ...
 
     def schema(self, part: str = "train") -> Schema:
@@ -448,6 +459,10 @@ class ClientsInPart:
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
         return self._clients.sealed
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a sum of so many entries is."""
+        return self._clients.rounding(entries)
 
     def schema(self, part: str = "train") -> Schema:
         """Return what is public of the clients' rows and columns."""

@@ -13,7 +13,14 @@ from typing import Any, Literal
 
 from intarsia import core as fl
 from intarsia.core.block import Block, ClientId
-from intarsia.core.client_functions import ClientFunction, Messages, NoiseKey, RandomKey, SecretKey
+from intarsia.core.client_functions import (
+    ClientFunction,
+    Messages,
+    NoiseKey,
+    RandomKey,
+    Rounding,
+    SecretKey,
+)
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of
@@ -113,6 +120,10 @@ class Simulation:
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
         return self.books.mode != "plain"
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a sum of so many entries is."""
+        return self._totals.rounding(entries)
 
     @property
     def spreads(self) -> bool:

@@ -3,7 +3,8 @@
 `preprocessing` comes before training: deduplicated values, standardised features, an intercept.
 `evaluation` scores models on test samples, `early_stopping` keeps what a run had after its best
 round, `inference` scores new samples, and `differential_privacy` clips rows and draws noise, which
-`certified_release` adds to a model near the optimum.
+`certified_release` adds to a model near the optimum. `certificate` bounds how far a linear model is
+from it, where sums are rounded.
 """
 
 from typing import TYPE_CHECKING

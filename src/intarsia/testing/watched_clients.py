@@ -19,6 +19,7 @@ from intarsia.core.client_functions import (
     Layout,
     Messages,
     NoiseKey,
+    Rounding,
     no_such_view,
 )
 from intarsia.core.disclosure import PUBLIC, Sends
@@ -53,6 +54,10 @@ class Between:
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
         return self.engine.sealed
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a sum of so many entries is."""
+        return self.engine.rounding(entries)
 
     def schema(self, part: str = "train") -> Schema:
         """Return what is public of the clients' rows and columns."""
@@ -157,6 +162,7 @@ class Replayed:
 
     def __init__(self, heard: Listening, ids: Sequence[ClientId]) -> None:
         self.ids, self.sealed, self.schema = ids, heard.sealed, heard.schema
+        self.rounding = heard.rounding
         self._left = iter(heard.answers)
 
     def ask(self, fn: ClientFunction, messages: Messages) -> Any:

@@ -646,7 +646,7 @@ def test_a_client_refuses_errors_of_few_common_samples():
     server, _ = HYFDCA.round(server, engine, engine.key())
     phase = newton.take_all(server.phase)
     with pytest.raises(RefusedError, match="59 samples are common to this client"):
-        newton.reveal_errors(phase, engine, engine.key())
+        newton.reveal_errors(phase, engine, newton.share_model(engine).w, engine.key())
 
 
 @pytest.mark.parametrize(("weight", "known"), [(1e-6, True), (1e-9, False)])

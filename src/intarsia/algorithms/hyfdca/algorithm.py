@@ -61,7 +61,7 @@ from intarsia.core.schema import Schema
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
-from intarsia.protocols import certified_release
+from intarsia.protocols import certificate, certified_release
 from intarsia.protocols.certified_release import Certifying, Propose, Proposed
 
 # The module of each phase that runs where all clients are there.
@@ -95,6 +95,13 @@ class Enter:
 
 def round(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> tuple[Server, fl.RoundMetrics]:
     """Run Algorithm 1 once."""
+    server, info = _round(server, clients, rng)
+    return server, _rounded(server, clients, info)
+
+
+def _round(
+    server: Server, clients: fl.Clients, rng: fl.RandomKey
+) -> tuple[Server, fl.RoundMetrics]:
     _check_readers(server)
     complete = len(clients.ids) == server.clients
     everyone = complete and len(server.present) == server.clients
@@ -272,6 +279,9 @@ def _leave(server: Server) -> Server:
 
 def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
     """Bring w and z up to the duals at all clients; return the objectives there."""
+    if _is_afresh(server, clients):
+        server, info, _ = _certify_afresh(server, clients)
+        return server, info
     _check_readers(server)
     if server.partial is not None:
         server, partial = _enter_partial(server, clients)
@@ -281,6 +291,70 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
         phase, info = _PHASES[type(server.phase)].certify(server.phase, clients)
         return replace(server, phase=phase), info
     return dual_ascent.certify(server, clients)
+
+
+def _is_afresh(server: Server, clients: fl.Clients) -> bool:
+    """Return whether all that a certificate is made of is counted afresh, and not carried on.
+
+    Sealed sums are rounded, and with the log link duals and w(α) begin as large as labels are: of
+    numbers that large there is too much rounding left in small ones.
+    """
+    return clients.sealed or losses.loss_code(server.options.loss) in losses.LOG_LINK
+
+
+def _certify_afresh(
+    server: Server, clients: fl.Clients
+) -> tuple[Server, fl.RoundMetrics, dict[str, Any]]:
+    """Return the state, a certificate that counts what sealed sums are rounded by, and the model.
+
+    That is of sealed totals: weights, w, and of the elastic net which are not 0, nonzero.
+    """
+    _check_readers(server)
+    model: dict[str, Any]
+    if server.partial is not None:
+        server, partial = _enter_partial(server, clients)
+        partial, info, weights, alpha = partial_participation.certify(partial, clients)
+        server = replace(server, partial=partial, present=tuple(clients.ids))
+        model = {"w": weights}
+    elif (phase := server.phase) is not None:
+        phase, info = _PHASES[type(phase)].certify(phase, clients)
+        server, alpha = replace(server, phase=phase), phase.alpha
+        if isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
+            own = newton.share_model(clients)
+            model = {"w": own.w, "nonzero": own.nonzero}
+        elif isinstance(phase, dual_newton.DualNewton):
+            model = {"w": dual_newton.share_model(clients)}
+        else:
+            model = {"w": phase.dual_weights}
+    else:
+        server, info = dual_ascent.certify(server, clients)
+        alpha, model = server.alpha, {"w": server.w}
+    return server, _bound(server, clients, model["w"], alpha, info.phase), model
+
+
+def _bound(server: Server, clients: fl.Clients, w: Any, alpha: Any, phase: str) -> fl.RoundMetrics:
+    """Return the certificate of a model, all of it counted afresh."""
+    return certificate.certify(
+        *(clients, w, alpha),
+        ridge=server.options.ridge,
+        samples=server.samples,
+        features=server.features,
+        outputs=server.outputs,
+        phase=phase,
+    )
+
+
+def _rounded(server: Server, clients: fl.Clients, info: fl.RoundMetrics) -> fl.RoundMetrics:
+    """Return a round's metrics with what its objectives, sealed totals, were rounded by.
+
+    What came in before is counted where a model is certified.
+    """
+    if not clients.sealed or info.primal is None or info.dual is None:
+        return info
+    off = server.outputs * clients.rounding(1).error
+    apart = off / server.samples + 0.5 * server.options.ridge * off
+    given = info.primal + apart, info.dual - apart, info.phase
+    return replace(fl.RoundMetrics.certified(*given, 2 * apart), finished=info.finished)
 
 
 def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.FinalResult:
@@ -368,6 +442,11 @@ def _unsure_errors(server: Server, errors: Array, left: Array) -> tuple[str, ...
 def _conclude(
     server: Server, clients: fl.Clients, rng: fl.RandomKey, *, errors: bool
 ) -> fl.FinalResult:
+    afresh = _is_afresh(server, clients)
+    if afresh and not errors:
+        _, info, model = _certify_afresh(server, clients)
+        nonzero = model.get("nonzero") if server.options.l1_ratio else None
+        return fl.FinalResult(info, newton.open_weights(clients, model["w"], nonzero))
     if server.partial is not None:
         _, partial = _enter_partial(server, clients)
         _, info, weights, _ = partial_participation.certify(partial, clients)
@@ -376,14 +455,20 @@ def _conclude(
     if errors and isinstance(server.phase, newton.Newton):
         _check_readers(server)
         phase, info = newton.certify(newton.take_all(server.phase), clients)
-        found = newton.reveal_errors(phase, clients, rng)
+        own = newton.share_model(clients)
+        if afresh:
+            info = _bound(server, clients, own.w, phase.alpha, info.phase)
+        found = newton.reveal_errors(phase, clients, own.w, rng)
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients)
     if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
-        zeros = server.options.l1_ratio > 0
-        return fl.FinalResult(info, newton.reveal_weights(clients, zeros=zeros))
+        own = newton.share_model(clients)
+        nonzero = own.nonzero if server.options.l1_ratio else None
+        return fl.FinalResult(info, newton.open_weights(clients, own.w, nonzero))
     if isinstance(server.phase, dual_newton.DualNewton):
-        return fl.FinalResult(info, dual_newton.reveal_weights(clients))
+        w = dual_newton.share_model(clients)
+        # discloses the model: the server may predict with it
+        return fl.FinalResult(info, clients.reveal(w))
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
     return fl.FinalResult(info, clients.reveal(w))
@@ -476,6 +561,7 @@ _W = (
     ),
     *("Pulled.u", "Pulled.w", "Settled.w", "Zeros.w"),
 )
+_MODELS = ("OwnWeights.w", "ShareOfWeights.w")
 _Z = ("Change.z", "Drawn.z", "ScoreChange.z", "TrialScores.z", "Zeros.z")
 _TOTALS: Mapping[str, fl.Origin] = {
     **dict.fromkeys(
@@ -496,6 +582,13 @@ _TOTALS: Mapping[str, fl.Origin] = {
         _W,
     ),
     **dict.fromkeys(["Ascend.z", "AscendThere.z", "KeepTrial.z", "Scores.z"], _Z),
+    "LastDuals.alpha": _ALPHA,
+    "LastModel.alpha": "RoundedDuals.alpha",
+    "LastModel.w": (*_W, *_MODELS),
+    "LastTotals.alpha": "RoundedDuals.alpha",
+    "LastTotals.model": (*_W, *_MODELS),
+    "LastTotals.w": "LastScores.w",
+    "LastTotals.z": "LastScores.z",
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -589,6 +682,7 @@ _OBJECTIVES: Mapping[str, int] = {
     "slope_of_steps": 2,
     **dict.fromkeys(("centre_duals", "step_inside"), 3),
     **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply"), 4),
+    "bound_objectives": 2,
     **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),
     **dict.fromkeys(("grade_model", "move_duals", "score_chunk"), 6),
     "ascend_locally": 1,  # of each ascent
@@ -644,6 +738,7 @@ HYFDCA = fl.Algorithm(
                     *newton.SENDS,
                     *newton_interior.SENDS,
                     *partial_participation.SENDS,
+                    *certificate.SENDS,
                 ),
             )
         ),

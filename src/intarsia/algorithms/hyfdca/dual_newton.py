@@ -618,11 +618,9 @@ def certify(newton: DualNewton, clients: fl.Clients) -> tuple[DualNewton, fl.Rou
     return newton, info(newton)
 
 
-def reveal_weights(clients: fl.Clients) -> Array:
-    """Open the primal point to the server, (outputs, features)."""
-    own = clients.sum(report_weights, Report())
-    # discloses the model: the server may predict with it
-    return np.asarray(clients.reveal(own.w))
+def share_model(clients: fl.Clients) -> Any:
+    """Return the sealed total of the primal point."""
+    return clients.sum(report_weights, Report()).w
 
 
 def _at(
@@ -670,7 +668,7 @@ SENDS = (
     *fl.sums(centre_duals, reveals=("sums",)),
     *fl.sums(count_duals, report_scores, gather_solution),
     *fl.sums(measure_duals, reveals=("norms",)),
-    *fl.each(fl.sums(report_weights, reveals=("w",)), model=("w",)),
+    *fl.each(fl.sums(report_weights, reveals=("w",), opens=("w",)), model=("w",)),
     *fl.sums(start_residual, sweep, multiply_sum, reveals=("square",)),
     *fl.sums(multiply_direction, reveals=("line",)),
     *fl.sums(slope_of_steps, reveals=("slopes",)),

@@ -449,7 +449,8 @@ def settle(walker: Walker, block: Block, message: Settle) -> tuple[Walker, Settl
         "weights": block.weights_of(mine),
         "shape": losses.shape_of(walker.before.options),
     }
-    conjugates = losses.minus_conjugate(loss, own, y, **given)
+    slack = losses.EDGE  # sealed steps are rounded
+    conjugates = losses.minus_conjugate(loss, own, y, **given, slack=slack)
     sums = [conjugates.sum(axis=1), span_products(w, w, spans)]
     alpha = np.zeros_like(walker.alpha)
     alpha[:, mine] = own
@@ -472,9 +473,10 @@ def evaluate(walker: Walker, block: Block, message: Evaluate) -> tuple[Walker, D
         "weights": block.weights_of(mine),
         "shape": losses.shape_of(walker.before.options),
     }
+    slack = losses.EDGE  # sealed steps are rounded
     sums = [
         losses.value(loss, message.z[:, mine], y, **given).sum(),
-        losses.minus_conjugate(loss, walker.alpha[:, mine], y, **given).sum(),
+        losses.minus_conjugate(loss, walker.alpha[:, mine], y, **given, slack=slack).sum(),
     ]
     square = span_products(walker.w, walker.w, walker.before.feature_turn).sum()
     return walker, DataTerms(np.array(sums), np.array([square]))

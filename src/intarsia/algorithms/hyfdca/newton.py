@@ -198,6 +198,9 @@ class Newton:
     # (outputs,) with the model's regularisation
     model_primal: Array = field(default_factory=lambda: np.zeros(1))
     model_dual: Array = field(default_factory=lambda: np.zeros(1))
+    # whether w(α) is counted from zero at each point: sealed sums round each change of it, and with
+    # the log link it begins as large as labels are, which leaves too much rounding in it
+    afresh: bool = False
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
     unit: Array = field(default_factory=lambda: np.ones(1))
 
@@ -281,6 +284,7 @@ def begin(
         leaves=(loss in losses.SMOOTHED or loss in losses.BENT)
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
+        afresh=clients.sealed or loss in losses.LOG_LINK,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     if loss == losses.QUANTILE:  # now that the unit is known
@@ -436,9 +440,10 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
+        afresh=newton.afresh,
     )
     gathered = clients.sum(gather_point, message)
-    dual_weights = newton.dual_weights + gathered.w
+    dual_weights = gathered.w if newton.afresh else newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed and newton.dealer is None else None
     measured = clients.sum(measure_point, MeasurePoint(w=gathered.w, rows=rows))
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
@@ -602,7 +607,7 @@ def take_all(newton: Newton) -> Newton:
 
 
 def reveal_errors(
-    newton: Newton, clients: Clients, rng: RandomKey
+    newton: Newton, clients: Clients, w: Any, rng: RandomKey
 ) -> tuple[Array, Array, Array, Array | None]:
     """Return the weights, their standard errors, degrees of freedom, and the errors at zeros.
 
@@ -624,7 +629,7 @@ def reveal_errors(
     outputs, samples = len(newton.weight), newton.samples
     given = clients, newton.dealer, newton.bounds, outputs, rng
     diagonal, known, zero = reveal_variances(*given, _share(newton.dealer))
-    weights = reveal_weights(clients)
+    weights = open_weights(clients, w)
     taken = (1 - newton.regularisation * diagonal).clip(0, 1).sum(axis=1)
     left = np.maximum(samples - taken, 0.0)
     variance = np.ones(outputs)
@@ -639,14 +644,18 @@ def reveal_errors(
     return weights, np.where(known, errors, np.nan), left, at_zero
 
 
-def reveal_weights(clients: Clients, *, zeros: bool = False) -> Array:
-    """Open the primal point to the server, (outputs, features); with the `zeros` of it exact."""
-    own = clients.sum(share_weights, Refresh(z=None))
+def share_model(clients: Clients) -> Any:
+    """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero."""
+    return clients.sum(share_weights, Refresh(z=None))
+
+
+def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:
+    """Open the model to the server, (outputs, features); with its zeros exact where `nonzero`."""
     # discloses the model: the server may predict with it
-    weights: Array = clients.reveal(own.w)
-    if zeros:
+    weights: Array = clients.reveal(w)
+    if nonzero is not None:
         # discloses which weights are 0: sealed sums are as exact as their mode
-        weights = np.where(clients.reveal(own.nonzero) > 0.5, weights, 0.0)
+        weights = np.where(clients.reveal(nonzero) > 0.5, weights, 0.0)
     return weights
 
 

@@ -297,6 +297,7 @@ class Gather:
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
     lift: float = 1.0  # λ now, of the elastic net κ, over the model's
+    afresh: bool = False  # whether w(α) is counted from zero, and not what it changed by
 
 
 @fl.describe(
@@ -582,6 +583,8 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         lifted = point.lifted or message.lift > point.lift
         now = message.lift * ridge
         point = fl.evolve(point, lift=message.lift, lifted=lifted, regularisation=now)
+    if message.afresh:
+        point = fl.evolve(point, alpha=np.zeros(1), implied=np.zeros_like(point.implied))
     change = gather(block.x, message.alpha - point.alpha) / (ridge * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
@@ -861,5 +864,7 @@ SENDS = (
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
     *fl.each(fl.sums(grade_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0),
-    *fl.each(fl.sums(share_weights, reveals=("w", "nonzero")), model=("w", "nonzero")),
+    *fl.each(
+        fl.sums(share_weights, reveals=("w", "nonzero"), opens=("w",)), model=("w", "nonzero")
+    ),
 )

@@ -248,6 +248,11 @@ class Client:
 
     retired: ClassVar[frozenset[str]] = frozenset({"counted_cells", "label_key"})
 
+    @property
+    def reads(self) -> NDArray[np.int64]:
+        """Return the samples whose scores it reads where all clients are asked."""
+        return find_read(self)
+
 
 def init_server(options: HyFDCA, schema: Schema) -> Server:
     """Return the server's state before the set-up."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import ClientId
-from intarsia.core.client_functions import ClientFunction, Messages, RandomKey, evolve
+from intarsia.core.client_functions import ClientFunction, Messages, RandomKey, Rounding, evolve
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
 from intarsia.engines.communication_log import (
@@ -78,6 +78,10 @@ class Remote:
     def sealed(self) -> bool:
         """Return whether contributions are hidden from the server."""
         return self.books.mode != "plain"
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a sum of so many entries is."""
+        return self._totals.rounding(entries)
 
     def ask(self, fn: ClientFunction, messages: Messages) -> dict[ClientId, Any]:
         """Run `fn` at each client that has a message; the server reads each reply."""

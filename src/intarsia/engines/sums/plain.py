@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
-from intarsia.core.client_functions import ClientFunction, Layout
+from intarsia.core.client_functions import ClientFunction, Layout, Rounding
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.schema import Index, Schema, compact
 from intarsia.engines import codec
@@ -263,6 +263,9 @@ class Totals(Protocol):
 
     mode: str
 
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a total of so many entries is."""
+
     def collector(
         self, fn: ClientFunction, round: int, asked: Collection[ClientId], told: str = ""
     ) -> Collector:
@@ -317,6 +320,10 @@ class PlainTotals:
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return that nothing is rounded."""
+        return Rounding(0.0, 0.0)
 
     def collector(
         self, fn: ClientFunction, round: int, asked: Collection[ClientId], told: str = ""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Array, ClientId
-from intarsia.core.client_functions import ClientFunction, Layout, evolve
+from intarsia.core.client_functions import ClientFunction, Layout, Rounding, evolve
 from intarsia.engines import codec
 from intarsia.engines.sums.plain import EVERYONE, Geometry
 from intarsia.engines.sums.sealed import (
@@ -439,6 +439,10 @@ class SecureTotals:
         self._owners: Owners = self if owners is None else owners
         self._number = number
         self._groups: dict[tuple[str, tuple[ClientId, ...]], Groups] = {}
+
+    def rounding(self, entries: int) -> Rounding:
+        """Return how exact a total of so many entries is, which all clients contribute to."""
+        return self._sealing.rounding(entries, len(self._geometry.clients))
 
     def _begin_exchange(self) -> None:
         self._sequence = self._sequence + 1 if self._number is None else self._number()

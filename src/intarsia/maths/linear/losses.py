@@ -132,10 +132,22 @@ def _unknown(loss: int) -> ExperimentError:
 
 
 def value(
-    loss: int, z: Array, y: Array, weights: Array | None = None, *, shape: float = 0.0
+    loss: int,
+    z: Array,
+    y: Array,
+    weights: Array | None = None,
+    *,
+    shape: float = 0.0,
+    off: float = 0.0,
 ) -> Array:
-    """Return l(z, y), elementwise, times the samples' weights, (samples,)."""
+    """Return l(z, y), elementwise, times the samples' weights, (samples,).
+
+    Of scores that may be `off` by so much it is the most that it may be: l is convex.
+    """
     found = _value(loss, z, y, shape)
+    if off:
+        ends = [_value(loss, z + way, y, shape) for way in (-off, off)]
+        found = np.maximum(*ends)
     return found if weights is None else found * weights
 
 

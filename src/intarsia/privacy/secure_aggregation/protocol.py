@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.core.client_functions import Rounding
 from intarsia.errors import CodecError, ExperimentError, SealedError
 
 if TYPE_CHECKING:
@@ -226,6 +227,13 @@ class Sealing:
     long: int  # values of a client's cell from which it is a long array
     pairs: bool = False  # whether pieces name the owners of their cells, who alone open them
     ckks: CkksAdder | None = None  # reads and writes ciphertexts, in the mode that has some
+    grid: float = 0.0  # what values in ciphertexts are multiples of
+
+    def rounding(self, entries: int, contributors: int) -> Rounding:
+        """Return how exact a total of so many entries and contributions is."""
+        if self.grid and entries >= self.long:
+            return Rounding(self.grid, contributors * self.grid)
+        return Rounding(self.digits.unit, contributors * self.digits.unit / 2)
 
     def to_bytes(self, piece: Piece) -> bytes:
         """Return the content of a piece, for a wire or a checkpoint."""

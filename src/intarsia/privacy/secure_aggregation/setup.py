@@ -166,7 +166,7 @@ def sealing(
         bulk = {name: ckks.CkksOrMasks(sealer, words) for name, words in exact.items()}
     adder = ckks.CkksAdder(known.to_bytes())
     either = ckks.CkksOrMasksAdder(adder, MaskedAdder())
-    return Sealing("ckks", digits, either, exact, bulk, _LONG, pairs, adder)
+    return Sealing("ckks", digits, either, exact, bulk, _LONG, pairs, adder, known.grid)
 
 
 def _pair_masks(
