@@ -334,6 +334,46 @@ def test_probabilities_too_near_to_0_and_1_are_noted(tmp_path, regularisation, n
 
 
 @pytest.mark.parametrize(
+    ("regularisation", "share"), [(0.004, 0.498), pytest.param(1e-6, 0.9, marks=pytest.mark.slow)]
+)
+def test_a_quantile_that_the_penalty_pulls_away_is_noted(tmp_path, regularisation, share):
+    # labels are even on 100 to 101 and columns say nothing of them: b is 100 + q at the quantile q,
+    # where q = 0.9 - λb, which is 0.5 / 1.004 for λ = 0.004
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2000, 2)), (100 + rng.random(2000)).astype(str)
+    write(tmp_path, "a", x, y, range(2000), [0])
+    write(tmp_path, "b", x, None, range(2000), [1])
+    described = experiment(tmp_path, {"a": True, "b": False}, loss="quantile", tolerance=1e-4)
+    options = {"loss": "quantile", "quantile": 0.9, "regularisation": regularisation}
+    described = replace(described, hyperparameters=options, yardsticks=False)
+    found = run(replace(described, split=replace(described.split, test=0.5)))
+    figures = found.metrics.server.figures
+    low, high = figures.intervals["coverage"]
+    assert low < share < high
+    notes = [one for one in found.notes if "test labels are up to the prediction" in one]
+    assert len(notes) == (share != 0.9)
+    if notes:
+        assert notes[0].startswith(f"{100 * figures.coverage:.3g} % of the test labels")
+        assert f"{100 * low:.3g} to {100 * high:.3g} %, where 90 % are right" in notes[0]
+        # λ(100 + q) = 40.2 points
+        assert "for 40 points: a lower algorithm.regularisation than 0.004 helps" in notes[0]
+
+
+def test_a_quantile_of_more_columns_than_rows_bear_is_noted(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 60))
+    y = (x[:, 0] + rng.normal(size=200)).astype(str)
+    write(tmp_path, "a", x, y, range(200), range(60))
+    described = experiment(tmp_path, {"a": True}, loss="quantile", yardsticks=False)
+    options = {"loss": "quantile", "quantile": 0.9, "regularisation": 1e-5}
+    described = replace(described, hyperparameters=options)
+    found = run(replace(described, split=replace(described.split, test=0.5)))
+    assert found.metrics.server.figures.intervals["coverage"][1] < 0.9
+    (note,) = [one for one in found.notes if "test labels are up to the prediction" in one]
+    assert "a higher algorithm.regularisation than 1e-05 mostly helps" in note
+
+
+@pytest.mark.parametrize(
     ("positives", "rare"), [(15, True), pytest.param(24, True, marks=pytest.mark.slow), (45, False)]
 )
 def test_a_rare_class_is_judged_by_the_auc(tmp_path, positives, rare):
