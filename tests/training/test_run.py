@@ -200,6 +200,24 @@ def test_clients_that_come_and_go_come_near(tmp_path, pattern):
     assert phases == {"proximal ascent"}
 
 
+@pytest.mark.parametrize("size", [1e-60, 1e60])
+def test_labels_of_any_unit_come_to_the_same_model_in_that_unit(tmp_path, size):
+    """The squared loss and its penalty are homogeneous; warnings are errors."""
+    x, y = pooled("regression")
+    found = []
+    for unit in (1.0, size):
+        write(tmp_path, "a", x, [repr(float(one) * unit) for one in y], range(150), range(3))
+        write(tmp_path, "b", x, None, range(150), range(3, 6))
+        described = experiment(tmp_path, {"a": True, "b": False}, loss="squared", yardsticks=False)
+        found.append(run(replace(described, split=replace(described.split, test=0.3)), out=None))
+    one, other = found
+    np.testing.assert_allclose(other.model.coef_ / size, one.model.coef_, rtol=1e-6)
+    assert other.metrics.server.r2 == pytest.approx(one.metrics.server.r2, rel=1e-9)
+    mine, theirs = (each.metrics.server.figures.intervals for each in (one, other))
+    np.testing.assert_allclose(theirs["r2"], mine["r2"], rtol=1e-6)
+    np.testing.assert_allclose(np.array(theirs["mae"]) / size, mine["mae"], rtol=1e-6)
+
+
 def test_a_run_is_reproducible_and_depends_on_its_seed_alone(tmp_path):
     x, y = pooled()
     for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
