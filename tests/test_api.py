@@ -245,7 +245,7 @@ def test_a_wrong_table_of_settings_is_one_sentence(frames, setting, expected):
         (
             {"table_settings": 3},
             "table_settings is 3; expected a mapping from the names of tables to mappings of "
-            'settings, such as {\'bank\': {"label": "default"}}.',
+            'settings, such as {"bank": {"label": "default"}}.',
         ),
         ({"table_settings": {"bank": 3}}, "table_settings is {'bank': 3}; expected a mapping"),
         ({"table_settings": [{}]}, "table_settings is [{}]; expected a mapping from the names"),

@@ -356,9 +356,28 @@ REFUSED: dict[str, Case] = {
         bank={"debt": at(4, "-inf")},
     ),
     "values that are too large to square": Case(
-        "The squares of feature 'debt' add up to inf: its values are too large for 64-bit numbers; "
-        "divide them by a power of ten at every client.",
+        f"{BANK_CSV}column 'debt' is 1e300 in row 2, and as large in 28 more; expected a number of "
+        "at most 1e+70 in size: correct it, or divide the column by a power of ten at every "
+        "client.",
         bank={"debt": lambda i, old: f"{i}e300"},
+    ),
+    "a value that is too large to square": Case(
+        f"{BANK_CSV}column 'debt' is -1e300 in row 5; expected a number of at most 1e+70 in size: "
+        'correct it, or divide the column by a power of ten at every client, or add "-1e300" to '
+        "missing.",
+        bank={"debt": at(4, "-1e300")},
+    ),
+    "labels that are too large to square": Case(
+        f"{BANK_CSV}label column 'default' is 1e155 in row 2, and as large in 28 more; expected a "
+        "number of at most 1e+70 in size: correct it, or divide the column by a power of ten at "
+        "every client.",
+        bank={"default": lambda i, old: f"{i}e155"},
+    ),
+    "labels of which no square is left": Case(
+        "The largest label 'default' of client 'bank' is 2.9e-299 in size; expected one from "
+        "1e-70 to 1e+70: multiply or divide the labels by a power of ten at every client.",
+        bank={"default": lambda i, old: f"{i}e-300"},
+        whole=lambda text: text.replace("logistic", "squared"),
     ),
     "whole numbers that a float64 does not hold": Case(
         f"{BANK_CSV}column 'debt' has 9007199254740993 in row 5, beyond the whole numbers that a "

@@ -200,6 +200,24 @@ def test_clients_that_come_and_go_come_near(tmp_path, pattern):
     assert phases == {"proximal ascent"}
 
 
+@pytest.mark.parametrize("size", [1e-60, 1e60])
+def test_labels_of_any_unit_come_to_the_same_model_in_that_unit(tmp_path, size):
+    """The squared loss and its penalty are homogeneous; warnings are errors."""
+    x, y = pooled("regression")
+    found = []
+    for unit in (1.0, size):
+        write(tmp_path, "a", x, [repr(float(one) * unit) for one in y], range(150), range(3))
+        write(tmp_path, "b", x, None, range(150), range(3, 6))
+        described = experiment(tmp_path, {"a": True, "b": False}, loss="squared", yardsticks=False)
+        found.append(run(replace(described, split=replace(described.split, test=0.3)), out=None))
+    one, other = found
+    np.testing.assert_allclose(other.model.coef_ / size, one.model.coef_, rtol=1e-6)
+    assert other.metrics.server.r2 == pytest.approx(one.metrics.server.r2, rel=1e-9)
+    mine, theirs = (each.metrics.server.figures.intervals for each in (one, other))
+    np.testing.assert_allclose(theirs["r2"], mine["r2"], rtol=1e-6)
+    np.testing.assert_allclose(np.array(theirs["mae"]) / size, mine["mae"], rtol=1e-6)
+
+
 def test_a_run_is_reproducible_and_depends_on_its_seed_alone(tmp_path):
     x, y = pooled()
     for name, columns in (("a", [0, 1, 2]), ("b", [3, 4, 5])):
@@ -331,6 +349,46 @@ def test_probabilities_too_near_to_0_and_1_are_noted(tmp_path, regularisation, n
     if noted:
         assert f"{figures.calibration_slope:.3g}" in notes[0]
         assert "A higher algorithm.regularisation than 1e-06" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("regularisation", "share"), [(0.004, 0.498), pytest.param(1e-6, 0.9, marks=pytest.mark.slow)]
+)
+def test_a_quantile_that_the_penalty_pulls_away_is_noted(tmp_path, regularisation, share):
+    # labels are even on 100 to 101 and columns say nothing of them: b is 100 + q at the quantile q,
+    # where q = 0.9 - λb, which is 0.5 / 1.004 for λ = 0.004
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2000, 2)), (100 + rng.random(2000)).astype(str)
+    write(tmp_path, "a", x, y, range(2000), [0])
+    write(tmp_path, "b", x, None, range(2000), [1])
+    described = experiment(tmp_path, {"a": True, "b": False}, loss="quantile", tolerance=1e-4)
+    options = {"loss": "quantile", "quantile": 0.9, "regularisation": regularisation}
+    described = replace(described, hyperparameters=options, yardsticks=False)
+    found = run(replace(described, split=replace(described.split, test=0.5)))
+    figures = found.metrics.server.figures
+    low, high = figures.intervals["coverage"]
+    assert low < share < high
+    notes = [one for one in found.notes if "test labels are up to the prediction" in one]
+    assert len(notes) == (share != 0.9)
+    if notes:
+        assert notes[0].startswith(f"{100 * figures.coverage:.3g} % of the test labels")
+        assert f"{100 * low:.3g} to {100 * high:.3g} %, where 90 % are right" in notes[0]
+        # λ(100 + q) = 40.2 points
+        assert "for 40 points: a lower algorithm.regularisation than 0.004 helps" in notes[0]
+
+
+def test_a_quantile_of_more_columns_than_rows_bear_is_noted(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 60))
+    y = (x[:, 0] + rng.normal(size=200)).astype(str)
+    write(tmp_path, "a", x, y, range(200), range(60))
+    described = experiment(tmp_path, {"a": True}, loss="quantile", yardsticks=False)
+    options = {"loss": "quantile", "quantile": 0.9, "regularisation": 1e-5}
+    described = replace(described, hyperparameters=options)
+    found = run(replace(described, split=replace(described.split, test=0.5)))
+    assert found.metrics.server.figures.intervals["coverage"][1] < 0.9
+    (note,) = [one for one in found.notes if "test labels are up to the prediction" in one]
+    assert "a higher algorithm.regularisation than 1e-05 mostly helps" in note
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from intarsia.core.block import Array
 from intarsia.core.memory import new_array
 from intarsia.data.column_types import (
     FINITE,
+    LARGEST,
+    SMALLER,
     check_text,
     column_of,
     features_of,
@@ -305,12 +307,14 @@ def _csr(x: Any, names: Sequence[str], categorical: Sequence[str], source: Sourc
     if not rows.has_canonical_format:
         rows = rows.copy()  # the caller's table stays as it is
         rows.sum_duplicates()
-    if not np.isfinite(rows.data).all():
-        at = int(np.flatnonzero(~np.isfinite(rows.data))[0])
+    wrong = ~(np.abs(rows.data) <= LARGEST)
+    if wrong.any():
+        at = int(wrong.argmax())
         row = int(np.searchsorted(rows.indptr, at, side="right"))
+        finite = "a sparse matrix needs finite numbers: replace it, or leave the entry out (zero)"
         raise source.error(
             f"feature {names[rows.indices[at]]!r} is {rows.data[at]} in row {row}",
-            "a sparse matrix needs finite numbers: replace it, or leave the entry out (zero)",
+            SMALLER if np.isfinite(rows.data[at]) else finite,
         )
     if max(rows.nnz, *rows.shape) > np.iinfo(np.int32).max:
         return rows
@@ -335,9 +339,12 @@ def _dense(x: Any, names: Sequence[str], source: Source) -> Array:
     sentinels = missing_numbers(source)
     if sentinels:
         values = np.where(np.isin(values, sentinels), np.nan, values)
-    if np.isinf(values).any():
-        row, column = np.argwhere(np.isinf(values))[0]
+    beyond = np.abs(values) > LARGEST
+    if beyond.any():
+        row, column = np.argwhere(beyond)[0]
+        value = values[row, column]
         raise source.error(
-            f"column {names[column]!r} is {values[row, column]} in row {row + 1}", FINITE
+            f"column {names[column]!r} is {value} in row {row + 1}",
+            FINITE if np.isinf(value) else SMALLER,
         )
     return values

@@ -278,10 +278,13 @@ class _Column:
         codes, texts = self.texts
         return int(np.flatnonzero(codes == texts.index(text))[0]) + 1
 
-    def numbers(self, by_text: Sequence[str], advice: str) -> Array | None:
+    def numbers(
+        self, by_text: Sequence[str], advice: str, most: float | None = None
+    ) -> Array | None:
         """Return float64 (samples,) with NaN where missing; None: some are no numbers.
 
-        Columns of the kinds `by_text` are read as text. An infinite value is refused with `advice`.
+        Columns of the kinds `by_text` are read as text. An infinite value is refused with `advice`,
+        and one beyond `most`, by default `LARGEST`.
         """
         if self.kind == "nothing":
             return np.full(len(self.values), np.nan)
@@ -300,16 +303,21 @@ class _Column:
             values = array_of(self.values.cast(pa.float64(), safe=False))
             if self.source.missing:
                 values[np.isin(values, missing_numbers(self.source))] = np.nan
-        infinite = np.isinf(values)
-        if infinite.any():
-            row, others = int(infinite.argmax()), int(infinite.sum()) - 1
+        beyond = np.isinf(values) | (np.abs(values) > (LARGEST if most is None else most))
+        if beyond.any():
+            row, others = int(beyond.argmax()), int(beyond.sum()) - 1
+            infinite = bool(np.isinf(values[row]))
+            advice = advice if infinite else SMALLER
             given = str(values[row])
             if self.kind in by_text:
                 given = str(texts[codes[row]])
             said = f"{self.name} is {given} in row {self.before + row + 1}"
             if others and not self.before:
-                said += f", and infinite in {others} more"
-            settings = f'{advice}, or add "{given}" to missing' if advice == FINITE else advice
+                said += f", and {'infinite' if infinite else 'as large'} in {others} more"
+            settings = advice
+            # one number for all is mostly one that stands for none
+            if advice == FINITE or (advice == SMALLER and len(np.unique(values[beyond])) == 1):
+                settings += f', or add "{given}" to missing'
             raise self.source.error(said, settings, advice)
         return values
 
@@ -327,6 +335,11 @@ class _Column:
 
 
 FINITE = "expected a finite number: replace it by a number or by an empty cell (missing)"
+LARGEST = 1e70  # of a number: figures add up fourth powers, and 64-bit numbers end at 1e308
+SMALLER = (
+    f"expected a number of at most {LARGEST:g} in size: correct it, or divide the column by a "
+    "power of ten at every client"
+)
 
 
 def missing_numbers(source: Source) -> list[float]:
@@ -784,7 +797,7 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
         f"a weight is a number above 0, from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}: correct it, or "
         "leave the row out"
     )
-    values = own.numbers(("text",), advice)
+    values = own.numbers(("text",), advice, np.inf)  # see below
     if values is None:
         text = next(one for one in own.texts[1] if one is not None and own.number(one) is None)
         raise source.error(f"{own.name} is {text!r} in row {own.row(text)}", advice)

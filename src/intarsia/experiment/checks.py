@@ -11,7 +11,8 @@ import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError, listed
+from intarsia.data.column_types import LARGEST
+from intarsia.errors import FederationError, TableError, listed
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
@@ -105,7 +106,17 @@ def check_names(columns: Mapping[ClientId, Sequence[str]]) -> None:
 def check_label_values(
     experiment: Experiment, labels: Labels, client: ClientId, y: Array | None, *, rows: bool = True
 ) -> None:
-    """Refuse numbers to predict that the loss is not for; see `losses.check_labels`."""
+    """Refuse numbers to predict that the loss is not for; see `losses.check_labels`.
+
+    All may be too small: nothing is left of their squares.
+    """
+    size = 0.0 if y is None or labels.task != "regression" else np.nanmax(np.abs(y), initial=0.0)
+    if size > LARGEST or 0 < size < 1 / LARGEST:
+        raise TableError(
+            f"The largest label {labels.name!r} of client {client!r} is {size:g} in size; expected "
+            f"one from {1 / LARGEST:g} to {LARGEST:g}: multiply or divide the labels by a power of "
+            "ten at every client."
+        )
     loss = losses.LOSSES.get(str(experiment.hyperparameters.get("loss")))
     if loss is not None and labels.task == "regression":
         losses.check_labels(loss, y, f"client {client!r}", rows=rows)

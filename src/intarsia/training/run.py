@@ -515,6 +515,7 @@ def train_to_end(task: training.Task) -> Outcome:
     notes += few_of_a_class(every, schema.labels, part)
     if part == "test":
         notes += extreme_scores(every, task.description, task.options)
+        notes += off_quantile(every, task, state.finished)
     description = task.description
     best = state.chosen if description.early_stopping else None
     slow = description.participation == 1 and training.barely_moved(state)
@@ -584,6 +585,48 @@ def extreme_scores(
         f"Probabilities are too near to 0 and 1: the calibration slope is "
         f"{found.calibration_slope:.3g}, 95 % interval {interval[0]:.3g} to {interval[1]:.3g}, "
         f"where 1 is right. {remedy}",
+    )
+
+
+_OFF = 0.03  # least distance of a coverage from its quantile that a note tells
+
+
+def off_quantile(
+    every: Evaluation | None, task: training.Task, finished: str | None
+) -> tuple[str, ...]:
+    """Return a note where other than a share τ of the labels lies up to a quantile, beyond chance.
+
+    In training the share is τ - λb with the intercept b, which is penalised: there the derivative
+    is 0. A mean of predictions is about b, where features have the mean 0.
+    """
+    found = None if every is None else every.figures
+    interval = None if found is None else found.intervals.get("coverage")
+    if found is None or found.coverage is None or interval is None:
+        return ()
+    share, (low, high), right = found.coverage, interval, task.options.quantile
+    if low <= right <= high or abs(share - right) < _OFF:
+        return ()
+    penalty, bins = task.options.regularisation, found.predictions or ()
+    rows = max(sum(one.samples for one in bins), 1)
+    lost = penalty * sum(one.samples * one.predicted for one in bins) / rows
+    if not task.description.preprocessing.intercept:
+        cause = "Without an intercept it is right by accident alone: set preprocessing.intercept."
+    elif lost / (right - share) > 0.5:
+        cause = (
+            f"The penalty on the intercept accounts for {100 * abs(lost):.2g} points: a lower "
+            f"algorithm.regularisation than {penalty:.4g} helps, or labels less a usual one."
+        )
+    elif finished == "rounds":
+        cause = "Training ended at its limit of rounds: more of them may help."
+    else:
+        cause = (
+            f"Where columns are many for the rows, a higher algorithm.regularisation than "
+            f"{penalty:.4g} mostly helps; with many equal labels no prediction has another share."
+        )
+    return (
+        f"{100 * share:.3g} % of the test labels are up to the prediction, 95 % interval "
+        f"{100 * low:.3g} to {100 * high:.3g} %, where {100 * right:.4g} % are right "
+        f"(algorithm.quantile). {cause}",
     )
 
 
