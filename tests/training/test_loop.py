@@ -87,14 +87,51 @@ def test_one_client_at_a_time_trains(name):
 # -- when to stop
 
 
-def judged(standing, gap=None, primal=1.0, finished=False, **settings):
-    info = RoundMetrics(primal=primal, gap_relative=gap, finished=finished)
+def judged(standing, gap=None, primal=1.0, finished=False, rounding=0.0, **settings):
+    info = RoundMetrics(primal=primal, gap_relative=gap, finished=finished, rounding=rounding)
     return training._judge(described(**settings), standing, info)
 
 
 def test_the_tolerance_stops():
     assert judged(TrainingState(round=3), 1e-6).finished == "tolerance"
     assert judged(TrainingState(round=3), 2e-6).finished is None
+
+
+def test_a_gap_below_0_by_more_than_rounding_meets_no_tolerance():
+    assert judged(TrainingState(round=3), -1e-11).finished == "tolerance"
+    for gap in (-1e-9, -1e-6, -0.5):
+        assert judged(TrainingState(round=3), gap).finished is None
+        # nor is it the smallest so far
+        assert judged(TrainingState(round=3, best=1e-10, best_round=2), gap).best == 1e-10
+    assert judged(TrainingState(round=3), -5e-12, tolerance=1e-12).finished is None
+
+
+def test_sealed_sums_end_training_where_their_rounding_hides_the_gap():
+    sealed = {"privacy": Privacy(mode="masked"), "tolerance": 1e-11}
+    standing = TrainingState(round=80, best=3e-10, best_round=49, first=1.0)
+    assert judged(standing, 4e-9, **sealed).finished == "algorithm"
+    assert judged(standing, 4e-9, tolerance=1e-11).finished is None  # in the clear they may fall
+    assert judged(replace(standing, best=3e-3), 4e-3, **sealed).finished is None
+    # of an objective that is as small as the steps of sums
+    assert judged(replace(standing, best=0.3), 0.3, rounding=0.2, **sealed).finished == "algorithm"
+
+
+def test_a_note_says_what_keeps_the_gap_above_the_tolerance():
+    def said(gap, mode="masked", rounding=0.0):
+        info = RoundMetrics(gap_relative=gap, rounding=rounding)
+        return training.limited(described(privacy=Privacy(mode=mode)), info)
+
+    assert "as far as float64 goes here; the tolerance 1e-06" in said(2e-6, "plain")
+    exact = said(2e-6, rounding=1e-12)
+    assert "float64" not in exact
+    assert "as far as sealed sums go here" in exact
+    assert "lower privacy.range" in exact
+    assert "power of ten" not in exact
+    for gap in (0.2, 3.5):  # labels so small that the objective is as small as the steps of sums
+        assert "multiply small numbers to predict by a power of ten" in said(
+            gap, rounding=0.5 * gap
+        )
+    assert "take smaller steps" in said(3.5, "plain")
 
 
 def test_without_a_tolerance_training_goes_on_to_the_rounding():

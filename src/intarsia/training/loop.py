@@ -43,9 +43,11 @@ Part = fl.Part
 _LOG = logging.getLogger("intarsia")
 
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
+_SEALED_PATIENCE = 30  # the same where sums are sealed and the gap is below `_ENDS`
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
 _ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point show no smaller one
+_SMALL = 1e-9  # share of the objective by which sums are rounded where labels are small numbers
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
 _STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
@@ -200,7 +202,7 @@ def simulate(
         server, info = algorithm.round(server, engine, engine.key())
         if watch is not None:
             watch(number)
-        if info.gap_relative is not None and not info.gap_relative > tolerance:
+        if info.gap_relative is not None and _is_met(info.gap_relative, tolerance):
             break
     engine.begin_round(number + 1)
     return Simulated(engine, number, algorithm.conclude(server, engine, engine.key("conclude")))
@@ -326,7 +328,8 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
         state = _judge(description, before, info)
-        if state.finished == "tolerance" and not certified:
+        doubtful = info.gap_relative is not None and info.gap_relative < -_ROUNDING_STALL
+        if (state.finished == "tolerance" or doubtful) and not certified:
             # a round may report the gap where it started, and end at a wider one
             server, info = _certify(task, server, number, clients)
             state = _judge(description, before, info)
@@ -593,29 +596,66 @@ def _diverged(what: str) -> ConvergenceError:
     )
 
 
+def _is_met(gap: float, tolerance: float) -> bool:
+    """Return whether a relative gap is within the tolerance.
+
+    Below 0 by more than float64 rounds, it is of a certificate that is wrong, and says nothing.
+    """
+    return -min(max(tolerance, _ROUNDING), _ROUNDING_STALL) <= gap <= tolerance
+
+
 def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics) -> TrainingState:
     """Decide whether training is done or has stalled."""
-    gap, tolerance = info.gap_relative, description.tolerance
-    if gap is not None:
+    tolerance = description.tolerance
+    if info.gap_relative is not None:
+        gap = abs(info.gap_relative)  # below 0 it tells how wrong the certificate is
         if math.isinf(state.first):
             state = replace(state, first=gap)
         if gap < 0.99 * state.best:
             state = replace(state, best=gap, best_round=state.round)
         if gap <= 0.5 * state.halved:
             state = replace(state, halved=gap, halved_round=state.round)
-        stays = state.round - state.best_round >= _PATIENCE
-        if tolerance > 0 and gap <= tolerance:
+        if tolerance > 0 and _is_met(info.gap_relative, tolerance):
             return replace(state, finished="tolerance")
-        if gap <= _ROUNDING or (stays and state.best <= _ROUNDING_STALL):
+        # what sums are rounded by takes the gap up and down, or hides it
+        least = _ROUNDING_STALL if description.privacy.mode == "plain" else _ENDS
+        least = max(least, 2 * info.rounding)
+        patience = _PATIENCE if description.privacy.mode == "plain" else _SEALED_PATIENCE
+        ends = state.best <= least and state.round - state.best_round >= patience
+        if gap <= _ROUNDING or ends:
             return replace(state, finished="algorithm")
-        if stays:
+        if state.round - state.best_round >= _PATIENCE:
             return replace(state, finished="stalled")
     if info.finished:
-        ends: Finished = "algorithm" if gap is None or gap <= _ENDS else "stalled"
-        return replace(state, finished=ends)
+        known = info.gap_relative
+        hidden = max(_ENDS, 2 * info.rounding)
+        ended: Finished = "algorithm" if known is None or known <= hidden else "stalled"
+        return replace(state, finished=ended)
     if state.round >= description.rounds:
         return replace(state, finished="rounds")
     return state
+
+
+def limited(description: Experiment, info: fl.RoundMetrics) -> str:
+    """Return a sentence that says what keeps the gap above the tolerance, and what helps."""
+    gap, sealed = info.gap_relative, description.privacy.mode != "plain"
+    assert gap is not None
+    below = f"the tolerance {description.tolerance:.0e} is below it"
+    if sealed and (gap < 1.0 or info.rounding > 0.1 * gap):
+        by = f" (they are rounded by {info.rounding:.1e} of the objective)" if info.rounding else ""
+        helps = "lower privacy.range, which makes their steps finer"
+        if info.rounding > _SMALL:
+            helps += ", or multiply small numbers to predict by a power of ten"
+        return (
+            f"The relative gap {gap:.1e} is as far as sealed sums go here, which are in fixed point"
+            f"{by}; {below}: {helps}, or raise experiment.tolerance."
+        )
+    if gap < 1.0:
+        return f"The relative gap {gap:.1e} is as far as float64 goes here; {below}."
+    return (
+        f"The relative gap {gap:.1e} says that training did not come near the optimum; "
+        "take smaller steps, or more regularisation."
+    )
 
 
 def stall(description: Experiment, state: TrainingState) -> str:

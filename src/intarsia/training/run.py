@@ -461,13 +461,7 @@ def train_to_end(task: training.Task) -> Outcome:
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
-        notes = (
-            f"The relative gap {gap:.1e} is as far as float64 goes here; the tolerance "
-            f"{tolerance:.0e} is below it."
-            if gap < 1.0
-            else f"The relative gap {gap:.1e} says that training did not come near the optimum; "
-            "take smaller steps, or more regularisation.",
-        )
+        notes = (training.limited(task.description, conclusion.info),)
     if task.description.early_stopping:
         notes += (training.stopped(task.description, state),)
     if state.finished == "rounds" and state.round < task.description.rounds:

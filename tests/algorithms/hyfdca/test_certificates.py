@@ -21,19 +21,31 @@ NUMBERS = Labels("regression")
 WEIGHT = 0.01
 
 
-def trained(x, y, options, mode="masked", rounds=8, labels=NUMBERS, away=lambda number: None):
+def trained(
+    x,
+    y,
+    options,
+    mode="masked",
+    rounds=8,
+    labels=NUMBERS,
+    away=lambda number: None,
+    told=None,
+    **privacy,
+):
     """Return the conclusion of a training over four clients, and the weights of the columns."""
     blocks = rectangles(x, y, 2, 2, shared_rows=9, shared_columns=2)
     schema, sealing = Schema.of(blocks, labels), None
     if mode != "plain":
-        settings = Privacy(mode=mode)
+        settings = Privacy(mode=mode, **privacy)
         keys = modes.keys(settings, list(blocks), None, "test")
         sealing = modes.sealing(settings, list(blocks), keys)
     engine = Simulation({"train": (schema, blocks)}, 3, sealing, secrets=secrets_of(blocks))
     server = initialise(HYFDCA, options, engine)
     for number in range(1, rounds + 1):
         engine.begin_round(number, away(number))
-        server, _ = HYFDCA.round(server, engine, engine.key())
+        server, info = HYFDCA.round(server, engine, engine.key())
+        if told is not None:
+            told.append(info)
     engine.begin_round(rounds + 1)
     final = HYFDCA.conclude(server, engine, engine.key("conclude"))
     return final, in_order(schema, final.weights)[0]
@@ -88,6 +100,15 @@ def test_sealed_sums_of_labels_of_any_size_tell_no_false_bound(size, loss, metho
         assert info.gap_relative < 1e-11 / size**2
 
 
+def test_a_smaller_range_lets_sums_certify_small_labels():
+    x, y = numbers(1e-6)
+    options = HyFDCA(loss="squared", regularisation=WEIGHT)
+    coarse, fine = (trained(x, y, options, range=top)[0].info for top in (2.0**22, 1.0))
+    assert coarse.gap_relative > 0.1
+    assert fine.gap_relative < 1e-5
+    assert abs(fine.primal / optimum(x, y, options) - 1) < 1e-6
+
+
 @pytest.mark.parametrize("loss", ["hinge", "logistic", "squared_hinge", "poisson", "gamma"])
 @pytest.mark.parametrize("whole", [True, False])  # else one client is away in each round
 def test_sealed_sums_of_every_loss_tell_no_false_bound(loss, whole):
@@ -134,3 +155,18 @@ def descended(x, y, w):
         slope = x.T @ (1 - ratio) / len(y) + WEIGHT * w
         w = w - np.linalg.solve((x.T * ratio) @ x / len(y) + WEIGHT * np.eye(len(w)), slope)
     return w
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_under_masks_the_model_is_the_best_of_the_rounds(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((300, 8))
+    y = np.where(x @ np.linspace(-1, 1, 8) + 0.6 * rng.standard_normal(300) > 0, 1.0, -1.0)
+    told = []
+    options = HyFDCA(loss="hinge", regularisation=WEIGHT)
+    labels = Labels("binary", ("no", "yes"))
+    final, w = trained(x, y, options, labels=labels, rounds=70, told=told)
+    gaps = np.array([info.gap_relative for info in told])
+    assert gaps[-20:].max() > 10 * gaps.min()  # the rounding takes it up and down
+    assert final.info.gap_relative < 1.1 * gaps.min() + 3 * final.info.rounding
+    assert final.info.primal >= objective(x, y, w, options) * (1 - 1e-14)

@@ -303,11 +303,12 @@ def _is_afresh(server: Server, clients: fl.Clients) -> bool:
 
 
 def _certify_afresh(
-    server: Server, clients: fl.Clients
+    server: Server, clients: fl.Clients, *, final: bool = False
 ) -> tuple[Server, fl.RoundMetrics, dict[str, Any]]:
     """Return the state, a certificate that counts what sealed sums are rounded by, and the model.
 
-    That is of sealed totals: weights, w, and of the elastic net which are not 0, nonzero.
+    That is of sealed totals: weights, w, and of the elastic net which are not 0, nonzero. The
+    `final` one is the best that Newton's method came by, and training is over.
     """
     _check_readers(server)
     model: dict[str, Any]
@@ -320,7 +321,9 @@ def _certify_afresh(
         phase, info = _PHASES[type(phase)].certify(phase, clients)
         server, alpha = replace(server, phase=phase), phase.alpha
         if isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
-            own = newton.share_model(clients)
+            kept = phase.kept if final and isinstance(phase, newton.Newton) else None
+            alpha = alpha if kept is None else kept
+            own = newton.share_model(clients, best=kept is not None)
             model = {"w": own.w, "nonzero": own.nonzero}
         elif isinstance(phase, dual_newton.DualNewton):
             model = {"w": dual_newton.share_model(clients)}
@@ -444,7 +447,7 @@ def _conclude(
 ) -> fl.FinalResult:
     afresh = _is_afresh(server, clients)
     if afresh and not errors:
-        _, info, model = _certify_afresh(server, clients)
+        _, info, model = _certify_afresh(server, clients, final=True)
         nonzero = model.get("nonzero") if server.options.l1_ratio else None
         return fl.FinalResult(info, newton.open_weights(clients, model["w"], nonzero))
     if server.partial is not None:
@@ -542,6 +545,7 @@ def propose(
 
 # Each exchange moves duals, weights and scores: they are combinations of these totals.
 _ALPHA = (
+    "CentredDuals.alpha",
     "DualInside.alpha",
     "DualPoint.alpha",
     "Settled.alpha",

@@ -201,6 +201,11 @@ class Newton:
     # whether w(α) is counted from zero at each point: sealed sums round each change of it, and with
     # the log link it begins as large as labels are, which leaves too much rounding in it
     afresh: bool = False
+    # Where sums are sealed their rounding makes steps near the optimum of many lengths, and the gap
+    # goes up and down: the clients keep the weights of the best point, and here are
+    keeps: bool = False  # whether they do
+    least: float = np.inf  # P - D there
+    kept: Any = None  # sealed, its duals; None: the last point is the best
     # (outputs,) what residuals are measured in: 1, of the quantile loss the mean loss
     unit: Array = field(default_factory=lambda: np.ones(1))
 
@@ -285,6 +290,7 @@ def begin(
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
         afresh=clients.sealed or loss in losses.LOG_LINK,
+        keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     if loss == losses.QUANTILE:  # now that the unit is known
@@ -441,6 +447,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
         afresh=newton.afresh,
+        keep=newton.keeps and newton.kept is None,
     )
     gathered = clients.sum(gather_point, message)
     dual_weights = gathered.w if newton.afresh else newton.dual_weights + gathered.w
@@ -462,7 +469,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     unit = newton.unit
     if newton.loss == losses.QUANTILE:
         unit = np.maximum(sums[:, 0] / newton.samples, 1e-100)
-    return evolve(
+    found = evolve(
         newton,
         unit=unit,
         weight=weight,
@@ -484,6 +491,15 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         model_primal=least * norms[:, 1] + loss / newton.samples,
         model_dual=sums[:, 1] / newton.samples - least * implied,
     )
+    return _with_best(found, newton.alpha) if newton.keeps else found
+
+
+def _with_best(newton: Newton, alpha: Any) -> Newton:
+    """Return the state that knows the best point: the last one, or one before with the duals."""
+    gap = float((newton.model_primal - newton.model_dual).sum())
+    if gap <= newton.least:
+        return evolve(newton, least=gap, kept=None)
+    return newton if newton.kept is not None else evolve(newton, kept=alpha)
 
 
 def _first_budget(
@@ -644,9 +660,12 @@ def reveal_errors(
     return weights, np.where(known, errors, np.nan), left, at_zero
 
 
-def share_model(clients: Clients) -> Any:
-    """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero."""
-    return clients.sum(share_weights, Refresh(z=None))
+def share_model(clients: Clients, *, best: bool = False) -> Any:
+    """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero.
+
+    With `best` the clients go back to the best one.
+    """
+    return clients.sum(share_weights, Refresh(z=None, best=best))
 
 
 def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:

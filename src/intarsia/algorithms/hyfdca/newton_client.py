@@ -193,6 +193,8 @@ class Point:
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
     # these and q without the last direction, within a round
     inner_before: Any = None
+    # (outputs, features) weights of the best point so far, where it was another one
+    kept: Array = field(default_factory=lambda: np.zeros((1, 0)))
     q_before: Array = field(default_factory=lambda: np.zeros((1, 0)))
 
     retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
@@ -298,6 +300,7 @@ class Gather:
     recentre: Array | None = None  # elastic net: as in Move
     lift: float = 1.0  # λ now, of the elastic net κ, over the model's
     afresh: bool = False  # whether w(α) is counted from zero, and not what it changed by
+    keep: bool = False  # whether the point before is the best, whose weights are to be kept
 
 
 @fl.describe(
@@ -344,9 +347,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Refresh:
-    """The scores at the primal point; None: send this client's part of them."""
+    """The scores at the primal point; None: send this client's part of them, or of the weights."""
 
     z: fl.PerScore | None
+    best: bool = False  # whether weights are to be those that the client kept
 
 
 @fl.describe("each row's model score")
@@ -583,6 +587,8 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         lifted = point.lifted or message.lift > point.lift
         now = message.lift * ridge
         point = fl.evolve(point, lift=message.lift, lifted=lifted, regularisation=now)
+    if message.keep:
+        point = fl.evolve(point, kept=point.w)
     if message.afresh:
         point = fl.evolve(point, alpha=np.zeros(1), implied=np.zeros_like(point.implied))
     change = gather(block.x, message.alpha - point.alpha) / (ridge * point.samples)
@@ -852,6 +858,8 @@ def keep_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, fl
 @fl.client_function
 def share_weights(point: Point, block: Block, message: Refresh) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
+    if message.best:
+        point = fl.evolve(point, w=point.kept)
     model, nonzero = point.model, None
     if point.threshold:
         nonzero = (model != 0) * point.feature_share
