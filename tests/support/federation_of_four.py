@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -184,7 +185,10 @@ class Reference:
     """The same run in one process, done when it is compared: then the sites' secrets are known."""
 
     def __init__(self, tree, folder):
-        self._tree, self.folder = tree, folder / "one"
+        self._tree, self._tables = tree, folder
+        folder.mkdir(exist_ok=True)
+        # other modules' runs on these tables may be there too
+        self.folder = Path(tempfile.mkdtemp(prefix="one-", dir=folder)) / "run"
         self.result = None
 
     def _run(self, secrets):
@@ -197,7 +201,7 @@ class Reference:
 
         running.train_to_end = keeping
         try:
-            description = experiment.from_dict(self._tree, self.folder.parent)
+            description = experiment.from_dict(self._tree, self._tables)
             self.result = running.run(description, out=self.folder, secrets=secrets)
         finally:
             running.train_to_end = trained
