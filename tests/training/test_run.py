@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, roc_auc_score
+from sklearn.metrics import (
+    brier_score_loss,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    roc_auc_score,
+)
 from sklearn.multiclass import OneVsRestClassifier
 
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, TableError
@@ -216,6 +222,27 @@ def test_labels_of_any_unit_come_to_the_same_model_in_that_unit(tmp_path, size):
     mine, theirs = (each.metrics.server.figures.intervals for each in (one, other))
     np.testing.assert_allclose(theirs["r2"], mine["r2"], rtol=1e-6)
     np.testing.assert_allclose(np.array(theirs["mae"]) / size, mine["mae"], rtol=1e-6)
+
+
+def test_the_ends_of_the_penalty_come_to_no_model_and_to_one_without_it(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(SAMPLES, 2))
+    y = np.where(x[:, 0] + 2 * rng.normal(size=SAMPLES) > 0, "1", "0")
+    write(tmp_path, "a", x, y, range(SAMPLES), [0])
+    write(tmp_path, "b", x, None, range(SAMPLES), [1])
+    described = experiment(tmp_path, {"a": True, "b": False}, yardsticks=False)
+    losses = []
+    for penalty in (1e30, 1e-30):
+        options = {"loss": "logistic", "regularisation": penalty}
+        found = run(replace(described, hyperparameters=options), out=None)
+        losses.append(found.metrics.server.loss)
+    free = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(x, y)
+    assert losses[0] == pytest.approx(np.log(2), abs=1e-12)
+    assert losses[1] == pytest.approx(log_loss(y, free.predict_proba(x)), abs=1e-9)
+    for algorithm in ("hyfdca", "fedavg", "cocoa", "centralised", "liblinear"):
+        options = {"regularisation": 1e-300}
+        with pytest.raises(ExperimentError, match=r"is 1e-300; it must be from 1e-30 to 1e\+30"):
+            run(replace(described, algorithm=algorithm, hyperparameters=options), out=None)
 
 
 def test_a_run_is_reproducible_and_depends_on_its_seed_alone(tmp_path):

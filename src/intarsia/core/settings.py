@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
 NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
+Penalty = Annotated[float, Ge(1e-30), Le(1e30)]  # λ; duals are over λN, and are squared
 Fraction = Annotated[float, Ge(0), Le(1)]
 FractionBelowOne = Annotated[float, Ge(0), Lt(1)]
 Between = Annotated[float, Gt(0), Lt(1)]

@@ -35,7 +35,7 @@ from intarsia.core.block import Array, Block, ClientId, Labels, Values, row_weig
 from intarsia.core.feature_blocks import feature_blocks
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Between, Count, Positive, check_ranges
+from intarsia.core.settings import Between, Count, Penalty, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.experiment.config import Experiment
@@ -363,7 +363,7 @@ class LinearOptions:
     loss: str = "hinge"
     huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
     quantile: Between = 0.5  # τ of the quantile loss
-    regularisation: Positive = 1e-3  # λ
+    regularisation: Penalty = 1e-3  # λ
 
     def __post_init__(self) -> None:
         losses.loss_code(self.loss)
@@ -376,7 +376,7 @@ class Liblinear:
 
     loss: str = "hinge"  # hinge, squared_hinge, logistic; for numbers squared, poisson, gamma
     # λ; C = 1/(λN), alpha = λN for the squared loss, and alpha = λ for Poisson and Gamma
-    regularisation: Positive = 1e-3
+    regularisation: Penalty = 1e-3
     precision: Annotated[float, Gt(0)] = 1e-6  # the solver's own measure of convergence
     iterations: Count = 10_000  # at most
 

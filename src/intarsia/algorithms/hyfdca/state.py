@@ -29,6 +29,7 @@ from intarsia.core.schema import Index, Schema
 from intarsia.core.settings import (
     Between,
     NotNegative,
+    Penalty,
     Positive,
     PositiveFraction,
     check_ranges,
@@ -45,7 +46,7 @@ class HyFDCA:
     loss: str = "hinge"
     huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
     quantile: Between = 0.5  # τ of the quantile loss
-    regularisation: Positive = 1e-3  # λ
+    regularisation: Penalty = 1e-3  # λ
     l1_ratio: NotNegative = 0.0  # ρ of the penalty λ((1-ρ)/2 ‖w‖² + ρ‖w‖₁), below 1
     method: Literal["auto", "newton", "ascent"] = "auto"
     # auto: where all clients are there Newton's method, for sparse tables with more features than

@@ -30,7 +30,7 @@ from intarsia.algorithms.linear import sealed_weights
 from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
-from intarsia.core.settings import Between, Positive, PositiveFraction, check_ranges
+from intarsia.core.settings import Between, Penalty, Positive, PositiveFraction, check_ranges
 from intarsia.errors import FederationError
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
@@ -50,7 +50,7 @@ class CoCoA:
     loss: str = "hinge"
     huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
     quantile: Between = 0.5  # τ of the quantile loss
-    regularisation: Positive = 1e-3  # λ
+    regularisation: Penalty = 1e-3  # λ
     gamma: PositiveFraction = 1.0  # γ, the share of the steps that counts; 1 adds, 1/K averages
     # σ'; None: γK
     sigma: Annotated[Positive, "γ times the number of clients is safe"] | None = None

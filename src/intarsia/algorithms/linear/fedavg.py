@@ -40,7 +40,7 @@ from intarsia.algorithms.linear import sealed_weights
 from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, Values, targets
 from intarsia.core.schema import Learners, Schema
-from intarsia.core.settings import Between, Count, NotNegative, Positive, check_ranges
+from intarsia.core.settings import Between, Count, NotNegative, Penalty, Positive, check_ranges
 from intarsia.errors import ConvergenceError, FederationError, listed
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import scores
@@ -56,7 +56,7 @@ class FedAvg:
     loss: str = "hinge"
     huber_delta: Positive = 1.35  # δ of the Huber loss, in the unit of the labels
     quantile: Between = 0.5  # τ of the quantile loss
-    regularisation: Positive = 1e-3  # λ
+    regularisation: Penalty = 1e-3  # λ
     local_steps: Count = 100  # gradient steps that a client takes in a round
     batch: Count = 1  # samples per step
     a: Positive = 1.0  # numerator of the rate a/(b + √t)
