@@ -403,6 +403,42 @@ def test_samples_that_gain_curvature_on_the_way_count():
     check_rare(x, y, "squared_hinge", (2, 2), regularisation=1e-5, rounds=25)
 
 
+def test_samples_that_a_step_takes_past_their_curvature_count():
+    exchanges = 0
+    for seed in range(3):
+        x, y = without_intercept(seed)
+        options = HyFDCA(loss="logistic", regularisation=1e-5, frame=False, method="newton")
+        engine, server = started(HYFDCA, options, rectangles(x, y, 1, 2), BINARY)
+        info = train(HYFDCA, engine, server, 80, tolerance=1e-6)
+        assert info.info.gap_relative <= 1e-6
+        exchanges += engine.books.traffic.exchanges
+    assert exchanges <= 1640  # 1757 where only the ends of a step count
+
+
+def without_intercept(seed, samples=1500, levels=130):
+    """Return standardised rare columns, whose weights stand for an intercept, and their labels."""
+    rng = np.random.default_rng(seed)
+    chance = np.arange(1, levels + 1) ** -1.3
+    drawn = [rng.choice(levels, samples, p=chance / chance.sum()) for _ in range(3)]
+    x = np.hstack([np.eye(levels)[one] for one in drawn])
+    x = x[:, x.any(axis=0)]
+    score = x @ rng.standard_normal(x.shape[1]) + rng.logistic(size=samples)
+    y = np.where(score > np.quantile(score, 0.9), 1.0, -1.0)
+    return (x - x.mean(axis=0)) / x.std(axis=0), y
+
+
+@pytest.mark.parametrize(
+    ("budget", "far", "expected"),
+    [(3600, False, 7200), (3600, True, 10000), (2000, True, 4000), (7200, False, 10000)],
+)
+def test_a_sample_that_misses_nearly_all_grows_to_all_rows_or_doubles(budget, far, expected):
+    needed = [
+        one.name for one in dataclasses.fields(newton.Newton) if one.default is one.default_factory
+    ]
+    state = newton.Newton(**{**dict.fromkeys(needed), "samples": 10000, "budget": budget})
+    assert newton._grow(state, far=far).budget == expected
+
+
 @pytest.mark.slow
 @CURVED
 @pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids="{0[0]}x{0[1]}".format)

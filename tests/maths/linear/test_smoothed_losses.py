@@ -9,6 +9,7 @@ from intarsia.maths.linear.smoothed_losses import (
     curvatures,
     curved_samples,
     dual_points,
+    mean_curvatures,
     slopes,
     telling_samples,
 )
@@ -185,3 +186,23 @@ def test_all_samples_with_curvature_are_taken_where_there_are_few():
     every, samples, found = told(5000, np.ones(4000))
     np.testing.assert_array_equal(samples, np.flatnonzero(every > 0))
     np.testing.assert_allclose(found[0], every[samples], rtol=1e-12)
+
+
+def test_the_mean_curvature_on_a_step_is_that_between_its_ends():
+    before, after = (
+        np.array([[-30.0, 70.0, 1.0, -2.0, 3.0]]),
+        np.array([[30.0, -30.0, 3.0, 5.0, 3.0]]),
+    )
+    signs = np.array([[1.0, -1.0, 1.0, -1.0, 1.0]])
+
+    def size(margins):  # minus the loss's slope, 1 / (1 + exp(m))
+        return 1 / (1 + np.exp(margins))
+
+    found = mean_curvatures(signs * size(before), signs * size(after))
+    expected = (size(before) - size(after))[0, :4] / (after - before)[0, :4]
+    np.testing.assert_allclose(found[0, :4], expected, rtol=2e-3)
+    assert found[0, 4] == 0
+    # a step past all curvature: the ends have next to none
+    assert found[0, 0] > 1e10 * size(before)[0, 0] * size(after)[0, 0]
+    # a sample without a label, whose dual is 0
+    assert mean_curvatures(np.zeros((1, 1)), np.zeros((1, 1))) == 0

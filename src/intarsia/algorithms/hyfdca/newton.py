@@ -23,11 +23,13 @@ round is one Newton step:
      features), once iterations sent as much as that takes. A sample is taken with a probability in
      proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
-   stays: it then misses what bends F, such as columns of which it has no row.
+   stays: it then misses what bends F, such as columns of which it has no row. Where it misses
+   nearly all, all rows are taken instead of more than half
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
    system tiny ones, once it stands still; in a frame none); with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
-   had any some steps ago, or at the end of a short step's direction. Products of
+   had any some steps ago, or at the end of a short step's direction, or (logistic) in the mean on
+   the way. Products of
    dense rows are in single precision until conjugate gradients end at their limit
 2. scores of the direction, q = Xd, and the slopes of F along it for an exact line search; with the
    log link it looks for steps of any shortness, and clients say which are too far for them
@@ -124,6 +126,7 @@ _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
+_MISSED_FAR = 16.0  # where a sample of more than half of the rows will not do
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
@@ -359,7 +362,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     )
     some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
     if some and (_matters(newton) & (bend > _MISSED)).any():
-        newton = _grow(newton)
+        newton = _grow(newton, far=bool((_matters(newton) & (bend > _MISSED_FAR)).any()))
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss in losses.SMOOTHED
     # with the log link each sample has curvature wherever it is
@@ -534,11 +537,16 @@ def _matters(newton: Newton) -> NDArray[np.bool_]:
     return matters
 
 
-def _grow(newton: Newton) -> Newton:
-    """Take twice the samples into the Hessian, where some were left out."""
+def _grow(newton: Newton, *, far: bool = False) -> Newton:
+    """Take twice the samples into the Hessian, where some were left out.
+
+    Where the sample was `far` from what F bends, all are taken instead of more than half.
+    """
     if newton.budget >= newton.samples:
         return newton
-    return evolve(newton, budget=min(2 * newton.budget, newton.samples), refresh=True)
+    twice = 2 * newton.budget
+    taken = newton.samples if far and 2 * twice > newton.samples else min(twice, newton.samples)
+    return evolve(newton, budget=taken, refresh=True)
 
 
 def _check_progress(newton: Newton, clients: Clients) -> Newton:

@@ -30,6 +30,7 @@ from intarsia.maths.linear.smoothed_losses import (
     curvatures,
     curved_samples,
     dual_points,
+    mean_curvatures,
     move_points,
     telling_samples,
 )
@@ -42,7 +43,8 @@ LIFT = 8.0**5  # what the regularisation is multiplied by, once, to come down fr
 LOWER = 8.0  # what it is divided by then, where the gap is small
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
-_FADING, _BENT_FADING = 0.25, 0.1  # what is left of a curvature after a step without it
+_FADING = 0.1  # what is left of a curvature after a step without it
+_PASSED = 0.5  # the part of the mean curvature on a step that counts
 _AT_ONCE = 8192  # rows in the frame that are copied at once
 
 
@@ -169,7 +171,7 @@ class Point:
     shared: bool = False
     scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
     reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
-    # (outputs, samples) h, or a quarter of it for each step since it was there
+    # (outputs, samples) h, or a tenth of it for each step since it was there
     faded: Array = field(default_factory=lambda: np.zeros((1, 1)))
     basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
     turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
@@ -295,7 +297,7 @@ class Gather:
     framed: bool
     gram: bool  # whether to renew the preconditioner
     whole: bool = True  # whether it has more than the diagonals of the Gram matrices
-    faded: bool = False  # whether samples count that had curvature some steps ago
+    faded: bool = False  # whether samples count that had curvature some steps ago, or on the step
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
     lift: float = 1.0  # λ now, of the elastic net κ, over the model's
@@ -599,8 +601,11 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
     faded, counted = point.faded, present
     if not len(point.frame):  # a step with a frame never goes there and back
-        left = _BENT_FADING if point.loss in losses.BENT else _FADING
-        faded = np.maximum(present, left * faded)
+        faded = np.maximum(present, _FADING * faded)
+        if message.faded and point.loss == losses.LOGISTIC and message.curvature is None:
+            # a step may take a sample past all of its curvature, which neither end then shows
+            passed = mean_curvatures(point.alpha, message.alpha)
+            faded = np.maximum(faded, _PASSED * passed)
         counted = faded if message.faded else present
     selected, curvature = _select(point, message, counted)
     rows = counts = None

@@ -211,6 +211,23 @@ def curvatures(loss: int, alpha: Array, weight: Array, *, shape: float = 0.0) ->
     return np.where(curved, 2.0 if loss == SQUARED_HINGE else 1.0, 0.0)
 
 
+def mean_curvatures(before: Array, after: Array) -> Array:
+    """Return the mean second derivative of the logistic loss between scores of two dual points.
+
+    A dual point's size is 1/(1 + eᵐ) at a margin m, so it tells the margin. Each array is (outputs,
+    samples); where the two are nearly the same the mean is not known and 0.
+    """
+    sizes = np.abs(before), np.abs(after)
+    # a size near 1 is known to 1e-16
+    first, last = (
+        np.log(np.maximum(a, 1e-300)) - np.log(np.maximum(1.0 - a, 1e-16)) for a in sizes
+    )
+    far = np.abs(last - first) > 1e-6
+    change = sizes[1] - sizes[0]
+    return np.asarray(np.divide(change, last - first, out=np.zeros_like(change), where=far))
+
+
+@compiled
 def curved_samples(
     curvature: Array,
     start: int,
