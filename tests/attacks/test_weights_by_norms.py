@@ -21,6 +21,7 @@ from intarsia.algorithms.hyfdca.newton_client import Gather, MeasurePoint, Start
 from intarsia.algorithms.hyfdca.newton_direction import Coefficients, Line, TrialSteps
 from intarsia.engines.remote.declared import Declared
 from intarsia.errors import RefusedError
+from intarsia.protocols import certificate
 
 RATIO, FEATURES = 0.5, 6
 
@@ -73,7 +74,7 @@ def _told_whole(at):
 
         def whole(fn, messages):
             if fn is newton.measure_point:
-                added = phase.dual_weights + told.last
+                added = told.last if phase.afresh else phase.dual_weights + told.last
                 messages = MeasurePoint(w=added, rows=None)
             found = add(fn, messages)
             if fn is gather:
@@ -127,6 +128,24 @@ def test_duals_times_a_factor_are_not_counted():
     made, server = departing()
     with pytest.raises(RefusedError, match="gather_point: The site refused"):
         again(made.made.engine, server.phase, alpha=server.phase.alpha * 3.0)
+
+
+def test_a_certificate_is_of_the_clients_own_duals():
+    """‖S(cv)‖² for factors c of the server's would tell the entries of v here, too."""
+    made, server = departing()
+    engine, phase = made.made.engine, server.phase
+
+    def norm(factor):
+        told = certificate.LastDuals(phase.alpha * factor, 0.0)
+        rounded = engine.sum(certificate.round_duals, dict.fromkeys(engine.ids, told))
+        w = newton.share_model(engine).w
+        model = certificate.LastModel(w, rounded.alpha)
+        found = engine.sum(certificate.score_both, dict.fromkeys(engine.ids, model))
+        totals = certificate.LastTotals(w, rounded.alpha, found.z, found.w, 0.0)
+        bounds = engine.sum(certificate.bound_objectives, dict.fromkeys(engine.ids, totals))
+        return engine.reveal(bounds.at)[4]
+
+    assert norm(3.0) == norm(1.0) > 0
 
 
 @pytest.mark.parametrize("field", ["alpha", "w"])

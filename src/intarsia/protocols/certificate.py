@@ -101,16 +101,19 @@ def _check_step(step: float) -> float:
 
 @fl.client_function
 def round_duals(state: Any, block: Block, message: LastDuals) -> tuple[Any, RoundedDuals]:
-    """Send the duals of the samples whose scores this client reads, as sums leave them."""
+    """Send the duals of the samples whose scores this client reads, as sums leave them.
+
+    With the absolute weights in the penalty they are the client's own, of its last point: ‖S(v)‖²
+    of other multiples would tell how large each entry of v is.
+    """
     training, step = _training(state), _check_step(message.step)
     read, options = training.reads, training.options
-    loss, y = losses.loss_code(options.loss), targets(block, len(message.alpha))[:, read]
+    told = state.alpha if options.threshold else message.alpha
+    loss, y = losses.loss_code(options.loss), targets(block, len(told))[:, read]
     weights = block.weights_of(read)
     factor = 1.0 if weights is None else weights
-    inside = losses.project(
-        loss, message.alpha[:, read] / factor, y, shape=losses.shape_of(options)
-    )
-    alpha = np.zeros_like(message.alpha)
+    inside = losses.project(loss, told[:, read] / factor, y, shape=losses.shape_of(options))
+    alpha = np.zeros_like(told)
     # every box has 0 in it
     alpha[:, read] = np.trunc(inside * factor / step) * step if step else inside * factor
     return state, RoundedDuals(alpha)
