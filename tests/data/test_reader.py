@@ -27,6 +27,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.data import column_roles
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.labels import LabelSettings, notes_on_marked
@@ -278,6 +279,22 @@ def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_pandas_index_serves_as_id() -> None:
     frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index(["x", "y"], name="customer"))
     assert_array_equal(table_from(frame, id="customer").samples, ["x", "y"])
+
+
+def test_a_table_in_pieces_of_a_row_is_read_many_rows_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.random.default_rng(0).normal(size=(300, 7))
+    pieces = [pa.table({f"f{at}": row[at : at + 1] for at in range(7)}) for row in x]
+    found: list[int] = []
+    whole = column_roles.numbers_of
+    monkeypatch.setattr(
+        column_roles, "numbers_of", lambda *given: (found.append(len(given[0])), whole(*given))[1]
+    )
+    monkeypatch.setattr(column_roles, "_BATCH", 7 * 128)
+    table = column_roles.table_of_columns(pa.concat_tables(pieces), Source(name="a"))
+    assert_array_equal(table.values, x)
+    assert found == [128] * 7 + [128] * 7 + [44] * 7
 
 
 def test_arrays_keep_their_values_without_a_copy() -> None:

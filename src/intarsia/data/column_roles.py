@@ -60,7 +60,10 @@ class _Read:
         self.column = table.column
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        yield from self._table.select(list(names)).to_batches(rows)
+        chosen = self._table.select(list(names))
+        for start in range(0, self.num_rows, rows):
+            # as one: a reader leaves a wide table in pieces of few rows
+            yield from chosen.slice(start, rows).combine_chunks().to_batches()
 
 
 def table_of_columns(
@@ -87,7 +90,8 @@ def table_of_columns(
     if source.label_map and source.label is None:
         raise source.error("label_map is given but there is no label", "set label to the column")
     plain = [name for name in chosen if is_number(columns.schema.field(name).type, name, source)]
-    others = (name for name in chosen if name not in plain)
+    numbers = set(plain)
+    others = (name for name in chosen if name not in numbers)
     read = features_of(((name, columns.column(name)) for name in others), source)
     categorical = {name: one for name, one in read.items() if isinstance(one, Category)}
     place = {name: at for at, name in enumerate(n for n in chosen if n not in categorical)}

@@ -545,15 +545,18 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     levels: dict[str, set[str]] = {}
     for one in tables:
         for own in one.features:
-            written = (canonical(text).casefold() for text in own.texts)
-            levels.setdefault(one.feature(own), set()).update(written)
-    found = []
+            found = levels.setdefault(one.feature(own), set())
+            for text in own.texts:
+                if len(found) > 1:
+                    break
+                found.add(canonical(text).casefold())
+    kept = []
     for one in tables:
         for own in one.features:
             if len(levels[one.feature(own)]) == 1:
                 one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
-        found.append(one)
-    return found
+        kept.append(one)
+    return kept
 
 
 def _alike_but_for_case(tables: Sequence[TableProposal], notes: list[str]) -> tuple[str, ...]:
@@ -585,8 +588,10 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     unlike: dict[str, str] = {}
     coded = {one.renamed.get(name, name) for one in tables for name in one.source.categorical}
     for name, some in held.items():
-        levels = {canonical(text) for own in some for text in own.texts}
         mixed = len({own.figures is None for own in some}) > 1
+        if not (mixed or name in coded or all(own.whole for own in some)):
+            continue
+        levels = {canonical(text) for own in some for text in own.texts}
         if (mixed or name in coded) and len(levels) > _MOST_LEVELS:
             unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
         elif mixed or name in coded or _codes(name, some, levels):

@@ -123,7 +123,7 @@ class Column:
         values = self.figures or (None,) * len(self.texts)
         return [canonical(text, value) for text, value in zip(self.texts, values, strict=True)]
 
-    @property
+    @cached_property
     def kinds(self) -> str:
         """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
         many = len({one.casefold() for one in self.texts})
