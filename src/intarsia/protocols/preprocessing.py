@@ -165,8 +165,8 @@ def _add_labels(schema: Schema) -> fl.ClientFunction:
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
 _MODULUS = 2.0**12  # M: 2,048 clients may add up such numbers within the default privacy.range
 _PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
-_FINER = 2.0 ** np.array([0, 20, 40])  # units of squares, finer and finer
-_MOST_SQUARES = 2.0**10  # of a client in the finer units
+_FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
+_UNITS = 4  # of a sum that is rounded, finer and finer
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
@@ -189,6 +189,7 @@ class Preparation:
     # (features,) what a new row that lacks it counts as: its mean, or 0 for the levels of a
     # category that training rows lacked, as these counted so; None: it was not measured
     average: Array | None = None
+    step: float = 0.0  # what sums of moments are rounded to; 0: they are not
 
 
 @dataclass(frozen=True)
@@ -250,24 +251,22 @@ class Conflicts:
 class MeasureFeatures:
     """Ask for the moments of the features."""
 
+    step: float = 0.0  # what sums of them are rounded to; 0: they are not
+
 
 @fl.describe("counts and sums of columns")
 class Moments:
     """Sums over observed values, each counted once."""
 
     count: fl.PerFeature  # (1, features)
-    total: fl.PerFeature  # (1, features)
+    total: fl.PerFeature  # (units, features), see `_in_units`
 
 
 @fl.describe("squared deviations of columns")
 class Squares:
-    """Sums over observed values of the squared deviation, each counted once.
+    """Sums over observed values of the squared deviation, each counted once."""
 
-    In units of 1, 2^-20 and 2^-40, up to `_MOST_SQUARES`: sealed sums are rounded at a fixed place,
-    below which the squares of small numbers lie.
-    """
-
-    squares: fl.PerFeature  # (3, features)
+    squares: fl.PerFeature  # (units, features), see `_in_units`
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,8 @@ def prepare(
         notes += _count_shared(clients, schema, part)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
-        moments = clients.sum(measure_features, MeasureFeatures())
+        step = clients.rounding(_UNITS * len(schemas["train"].features)).step
+        moments = clients.sum(measure_features, MeasureFeatures(step))
         message = Moments(moments.count, moments.total)
         squares = clients.sum(centre, message)
         spread = Spread(squares.squares, moments.count)
@@ -626,9 +626,35 @@ def measure_features(
     state: Preparation, block: Block, message: MeasureFeatures, rng: fl.RandomKey
 ) -> tuple[Preparation, Moments]:
     """Add up the observed values of each feature."""
-    block = _with_observed(state, "train", block)
+    block, step = _with_observed(state, "train", block), message.step
     count, total = _sums(block, np.zeros(block.shape[1]), power=1)
-    return state, Moments(count[None, :], total[None, :])
+    return replace(state, step=step), Moments(count[None, :], _in_units(total, step))
+
+
+def _in_units(sums: Array, step: float) -> Array:
+    """Return sums, (features,), in units of 1, 1 / `_FINER`, …, (units, features).
+
+    Sealed sums are rounded to steps, below which the sums of small numbers lie, and the squares of
+    these far below. So each unit has whole steps, and what is left is told in the next. Where
+    nothing is rounded there is one unit.
+    """
+    if not step:
+        return sums[None, :]
+    found = []
+    for _ in range(_UNITS):
+        with np.errstate(over="ignore"):  # what is infinite is not rounded
+            whole = np.where(np.isfinite(sums / step), np.rint(sums / step) * step, sums)
+        found.append(whole)
+        sums = np.nan_to_num(sums - whole, nan=0.0) * _FINER
+    return np.stack(found)
+
+
+def _of_units(totals: Array) -> Array:
+    """Return the sums that totals of `_in_units` are, (features,)."""
+    found = totals[-1]
+    for total in totals[-2::-1]:
+        found = total + found / _FINER
+    return np.asarray(found)
 
 
 @_function
@@ -637,7 +663,7 @@ def centre(
 ) -> tuple[Preparation, Squares]:
     """Take the mean over the federation; add up the squared deviations from it."""
     block = _with_observed(state, "train", block)
-    mean = message.total[0] / np.maximum(message.count[0], 1.0)
+    mean = _of_units(message.total) / np.maximum(message.count[0], 1.0)
     average = mean.copy()
     for levels in block.kinds_of_levels():
         if average[levels].sum() < _ALL_HAVE_ONE:  # what lacks one counted as 0 in training
@@ -645,10 +671,8 @@ def centre(
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
-    finer = np.minimum(squares * _FINER[1:, None], _MOST_SQUARES)
-    return replace(state, mean=mean, average=average), Squares(
-        np.concatenate([squares[None, :], finer])
-    )
+    state = replace(state, mean=mean, average=average)
+    return state, Squares(_in_units(squares, state.step))
 
 
 @_function
@@ -663,10 +687,7 @@ def settle_scale(
             f"{message.squares[0, wrong[0]]}: its values are too large for 64-bit numbers; divide "
             "them by a power of ten at every client."
         )
-    squares = message.squares[0]
-    for unit, finer in zip(_FINER[1:], message.squares[1:], strict=True):
-        # where the largest part of a client was cut, so is the total at least as large
-        squares = np.where(finer < 0.5 * _MOST_SQUARES, finer / unit, squares)
+    squares = np.maximum(_of_units(message.squares), 0.0)
     deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     scale[_is_intercept(block)] = 1.0

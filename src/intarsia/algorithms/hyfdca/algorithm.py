@@ -282,6 +282,11 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
     if _is_afresh(server, clients):
         server, info, _ = _certify_afresh(server, clients)
         return server, info
+    return _certify_as_carried(server, clients)
+
+
+def _certify_as_carried(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetrics]:
+    """Return the state and the certificate by what each phase carries on."""
     _check_readers(server)
     if server.partial is not None:
         server, partial = _enter_partial(server, clients)
@@ -478,9 +483,14 @@ def _conclude(
 
 
 def private(release: fl.Release) -> fl.Algorithm:
-    """Return HyFDCA with noise in the model that it releases."""
+    """Return HyFDCA with noise in the model that it releases.
+
+    Its clients certify that model, and tell no weights but those with noise.
+    """
+    sends = tuple(one for one in HYFDCA.disclosure.sends if one.function not in _OF_MODELS)
+    told = replace(HYFDCA.disclosure, sends=sends)
     return certified_release.private(
-        *(HYFDCA, release),
+        *(replace(HYFDCA, certify=_certify_as_carried, disclosure=told), release),
         proposal=_find_proposal,
         propose=propose,
         origins={"Propose.w": _W, "Propose.alpha": _ALPHA},
@@ -665,6 +675,11 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     ),
 }
 _OF_SOME = ("solve",)  # by one client
+_OF_MODELS = (  # what sends the model, and certifies it
+    *(one.function for one in certificate.SENDS),
+    newton_client.share_weights,
+    dual_newton.report_weights,
+)
 _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a phase follows another
     *("aggregate_and_multiply", "aggregate_primal", "inner_products", "objectives"),
     *("ascend_locally", "count_trial", "multiply_trial", "part_of_dual", "part_of_objectives"),
