@@ -16,10 +16,12 @@ import intarsia
 import sites
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.core.files.atomic_files import write_over
 from intarsia.deployment import run as remote_running
 from intarsia.deployment import server as federation_server
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import BusyError, CheckpointError
+from intarsia.inference.export import export
 from intarsia.results import lock as alone
 from intarsia.results import run_folder
 from intarsia.training import run as running
@@ -175,6 +177,23 @@ def test_half_written_files_of_killed_processes_go_and_those_of_others_stay(tmp_
     (tmp_path / ".notes.tmp").touch()  # the user's
     with run_folder.alone_in(tmp_path):
         assert [str(one) for one in half_written()] == [".notes.tmp"]
+
+
+def test_a_file_that_is_written_again_leaves_no_half_of_one_before(tmp_path):
+    for name in ("c[1].csv", "c1.csv"):
+        (tmp_path / f".{name}.999999.tmp").touch()  # of processes that were killed
+    write_over(tmp_path / "c[1].csv", b"whole")
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".c1.csv.999999.tmp", "c[1].csv"]
+
+
+def test_a_run_in_the_place_of_one_removes_what_was_exported_of_it(tmp_path):
+    out = tmp_path / "out"
+    intarsia.run(tables=tables(), out=out, **SETTINGS)
+    before = {one.name for one in out.iterdir()}
+    export(out, "safetensors")
+    assert {one.name for one in out.iterdir()} > before
+    intarsia.run(tables=tables(), out=out, overwrite=True, **SETTINGS)
+    assert {one.name for one in out.iterdir()} == before
 
 
 def test_a_run_over_sites_is_worked_on_by_one_server(tmp_path):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId
-from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.atomic_files import write_over
 from intarsia.errors import ConvergenceError, ExperimentError, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.models.feature_mapping import RawColumns
@@ -126,7 +126,7 @@ def export(
     rows = _made_up(model)
     said = _said_by_onnx(data, rows) if format == "onnx" else _said_by_skops(data, rows)
     if said is None:
-        write_atomically(path, data)
+        write_over(path, data)
         return Exported(path, format)
     difference = _difference(model, rows, said)
     if not difference <= (_NETWORK if network else _LINEAR):
@@ -134,7 +134,7 @@ def export(
             f"What was made for --format {format} differs from the model by {difference:.1e} on "
             "made-up rows; nothing was written: export the arrays with --format safetensors."
         )
-    write_atomically(path, data)
+    write_over(path, data)
     return Exported(path, format, difference, _ROWS)
 
 
@@ -301,7 +301,7 @@ def _write_arrays(model: Any, path: Path) -> Exported:
     plain = {name: np.ascontiguousarray(one) for name, one in arrays.items()}
     told["arrays"] = {name: [str(one.dtype), list(one.shape)] for name, one in plain.items()}
     names = path.with_name(f"{path.name}.json")
-    write_atomically(path, save(plain))
+    write_over(path, save(plain))
     text = json.dumps(told, ensure_ascii=False, indent=1, allow_nan=False)
-    write_atomically(names, f"{text}\n".encode())
+    write_over(names, f"{text}\n".encode())
     return Exported(path, "safetensors", names=names)

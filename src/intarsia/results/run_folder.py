@@ -163,7 +163,8 @@ _FILES = (  # first those without which nobody goes on with the run
     "figures.png",
     "report.html",
     TRACKED,
-    *("model.onnx", "model.skops", "model.safetensors", "model.json"),  # of `intarsia export`
+    # of `intarsia export`
+    *("model.onnx", "model.skops", "model.safetensors", "model.safetensors.json", "model.json"),
     "audit.json",
     "transcript.bin",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -54,13 +55,15 @@ def unfinished(path: Path, *, mode: int) -> Iterator[IO[bytes]]:
                 return
 
 
-def remove_unfinished(folder: Path, *below: str) -> None:
+def remove_unfinished(folder: Path, *below: str, of: str = "") -> None:
     """Remove what killed processes left half written in a folder, and below some in it.
+
+    With `of`, of a file of that name alone.
 
     What somebody writes at the moment is locked and stays, and so does all where the file system
     has no locks.
     """
-    name = f".*{UNFINISHED}"
+    name = f".{glob.escape(of) or '*'}.*{UNFINISHED}"
     for path in chain(folder.glob(name), *((folder / one).rglob(name) for one in below)):
         if not _OF_A_PROCESS.fullmatch(path.name):
             continue
@@ -85,9 +88,13 @@ def is_still(file: IO[bytes] | int, path: Path) -> bool:
 
 
 def write_over(path: Path, data: bytes) -> None:
-    """Replace a file as `write_atomically` does, or write into a device or a pipe in its place."""
+    """Replace a file as `write_atomically` does, or write into a device or a pipe in its place.
+
+    What killed processes left half written of it goes.
+    """
     if not path.exists() or path.is_file():
         write_atomically(path, data)
+        remove_unfinished(path.parent, of=path.name)
         return
     try:
         with path.open("wb") as there:
