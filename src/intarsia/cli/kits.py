@@ -61,8 +61,12 @@ def provision(
     from intarsia.deployment.federation_file import finish_kits, load
 
     over = over_nvflare("kits")
+    from intarsia.deployment.operations.joining import check_keys
+
     description = load(file)
     out = out.resolve()
+    if not keys_at_sites:
+        check_keys(out, description.sites)
     ports = description.port, description.port + 1
     known = [name for name in ("server", *description.sites) if (out / name).exists()]
     given = description.name, description.server, ports, description.sites, out

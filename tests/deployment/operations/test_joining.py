@@ -123,6 +123,31 @@ def public(path):
     return serialization.load_pem_private_key(path.read_bytes(), None).public_key()
 
 
+@pytest.mark.parametrize("when", ["first", "second"], ids=["provisioned", "signed"])
+def test_no_second_key_is_made_for_a_site_that_makes_its_own(when, request, tmp_path, capfd):
+    made = copied(request.getfixturevalue(when), tmp_path)
+    capfd.readouterr()
+    before = sorted(made.operator.rglob("*"))
+    said = run(capfd, "provision", made.file, "-o", made.kits, status=2)
+    assert "no kits of 'bank', 'shop', which are sites already" in one_error(said)
+    assert "add --keys-at-sites" in said
+    assert sorted(made.operator.rglob("*")) == before
+    run(capfd, "provision", made.file, "-o", made.kits, "--keys-at-sites")
+    # the server's kit may be on its machine alone
+    (made.kits / "server").rename(made.operator / "server")
+    run(capfd, "provision", made.file, "-o", made.kits, status=2 if when == "second" else 0)
+
+
+def test_a_kit_for_trials_is_added_to_others(tmp_path, capfd):
+    made = Joining(tmp_path)
+    words = "provision", made.file, "-o", made.kits
+    run(capfd, *words)
+    made.file.write_text(FILE + '[[site]]\nname = "post"\n')
+    assert "wrote 1 kit to" in run(capfd, *words)
+    shutil.rmtree(made.kits / "shop")
+    assert "no kits of 'shop'" in run(capfd, *words, status=2)
+
+
 def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
     ours = private_keys(joining.operator)
     assert sorted(path.name for path in ours) == ["cert.json", "client.key", "server.key"]
@@ -147,7 +172,9 @@ def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
 
 def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
     signed.install(capfd, signed.authority)
-    run(capfd, "provision", signed.file, "-o", signed.kits)  # writes those that are not there
+    whole = signed.operator / "whole"
+    shutil.copytree(signed.kits / ".provisioning", whole / ".provisioning")
+    run(capfd, "provision", signed.file, "-o", whole)
 
     def content(kit):
         paths = (path for path in kit.rglob("*") if path.is_file())
@@ -156,7 +183,7 @@ def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
             name: one for name, one in found.items() if not name.endswith((".crt", ".key", ".lock"))
         }
 
-    assert content(signed.site / "bank") == content(signed.kits / "bank")
+    assert content(signed.site / "bank") == content(whole / "bank")
 
 
 def test_the_same_provision_says_whose_request_was_signed(signed, capfd):
@@ -214,7 +241,8 @@ def test_a_request_is_refused_without_the_authority_and_makes_no_new_one(joining
     problem = one_error(run(capfd, "sign", *given, "-o", joining.kits, status=2))
     assert "certificate authority of the federation 'two'" in problem
     assert not (joining.kits / ".provisioning").exists()
-    problem = one_error(run(capfd, "provision", joining.file, "-o", joining.kits, status=2))
+    given = "provision", joining.file, "-o", joining.kits, "--keys-at-sites"
+    problem = one_error(run(capfd, *given, status=2))
     assert "put the folder .provisioning back" in problem
 
 

@@ -18,11 +18,17 @@ from cryptography.hazmat.primitives import serialization
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
-from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
+from intarsia.deployment.federation_file import (
+    FederationFile,
+    check_name,
+    finish_kits,
+    is_of_server,
+    sites_of,
+)
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest
 from intarsia.engines.transports import kits
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
 _SIGNED: Final = ".signed"
@@ -94,6 +100,26 @@ def sign(
         authority = kits.print_of(kits.authority_in(kit))
         write_archive(path := folder / f"{name}{_SIGNED}", kit)
     return path, authority, certificate.not_valid_after_utc
+
+
+def check_keys(folder: Path, sites: Sequence[ClientId]) -> None:
+    """Refuse to write kits with keys for sites that have theirs already, elsewhere.
+
+    Raises
+    ------
+    ExperimentError
+        If a site's kit is not in the folder of the federation's kits, and what was signed for it
+        is, or the server has it among its sites.
+    """
+    server = folder / "server"
+    before = sites_of(server)[0] if is_of_server(server) else ()
+    joined = [name for name in sites if name in before or (folder / f"{name}{_SIGNED}").exists()]
+    if elsewhere := [name for name in joined if not (folder / name).exists()]:
+        raise ExperimentError(
+            f"{folder} has no kits of {listed(elsewhere)}, which are sites already, so that their "
+            "keys are elsewhere, and others would let whoever has them act as these sites; add "
+            "--keys-at-sites, or for trials write all kits with --out into a folder that is empty."
+        )
 
 
 def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
