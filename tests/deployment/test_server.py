@@ -345,6 +345,7 @@ def test_a_site_that_is_away_for_two_hours_costs_one_job_and_one_line(tmp_path):
     (own / "failure.json").write_text(json.dumps(absent))
     looks(tmp_path, jobs, *[nothing] * 120, note=noted.append)  # one a minute stands for all
     assert len(jobs.submitted) == 1
+    assert noted[0].endswith("the job is over (FINISHED:EXECUTION_EXCEPTION): bank did not answer")
     assert noted[1:] == ["four: waits for sites that do not answer: 'bank'"]
     (status,) = federation_server.list_statuses(tmp_path)
     assert (status.state, status.problem) == ("waiting", noted[1].removeprefix("four: "))
@@ -407,6 +408,50 @@ def test_a_run_that_failed_goes_on_when_it_is_resumed(tmp_path):
     assert len(jobs.submitted) == 2
     with pytest.raises(ExperimentError, match=r"no run 'fore'.*'four'"):
         federation_server.resume_run(tmp_path, "fore")
+
+
+ENDS = {
+    "four: finished, round 5, loss 0.25, gap 1.0e-07, 1,024 bytes": "finished",
+    "four: failed, round 5, loss 0.25, gap 1.0e-07, 1,024 bytes (bank's owner denied it)": "failed",
+    "four: stopped, round 5, loss 0.25, gap 1.0e-07, 1,024 bytes, by "
+    "`intarsia federation stop --run`": "stopped",
+}
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["watched", "while no server runs"])
+@pytest.mark.parametrize(("sentence", "state"), ENDS.items(), ids=ENDS.values())
+def test_the_end_of_a_run_is_told_once(tmp_path, sentence, state, meanwhile):
+    own, jobs, noted = asked(tmp_path), Jobs(), []
+
+    def end():
+        (own / "out").mkdir()
+        line = {"round": 5, "loss": 0.25, "gap_relative": 1e-7, "bytes": 1024}
+        (own / "out" / "history.jsonl").write_text(json.dumps(line) + "\n")
+        if state == "finished":
+            (own / "out" / "result.json").write_text("{}")
+        elif state == "failed":
+            denied = {"error": "PolicyError", "sentence": "bank's owner denied it", "again": False}
+            (own / "failure.json").write_text(json.dumps(denied))
+        else:
+            federation_server.stop_run(tmp_path, "four")
+
+    looks(tmp_path, jobs, nothing, *([] if meanwhile else [end, nothing]), note=noted.append)
+    if meanwhile:
+        end()
+    before = len(noted)
+    looks(tmp_path, jobs, nothing, nothing, note=noted.append)
+    looks(tmp_path, jobs, nothing, note=noted.append)
+    assert noted[0].startswith("four: job job-1 is submitted")
+    assert noted[1:] == [sentence]
+    assert before == 1 + (not meanwhile)
+
+
+def test_a_run_that_ended_before_this_was_written_down_is_not_told_anew(tmp_path):
+    own, noted = asked(tmp_path), []
+    (own / "out").mkdir()
+    (own / "out" / "result.json").write_text("{}")
+    looks(tmp_path, Jobs(), nothing, note=noted.append)
+    assert noted == []
 
 
 def test_a_run_at_work_is_not_replaced_until_it_is_stopped(tmp_path):

@@ -313,7 +313,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
-    from intarsia.deployment.server import PING
+    from intarsia.deployment.server import PING, RunStatus
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
@@ -335,7 +335,7 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
         if (one["name"], one["state"]) != (PING, "finished"):  # it trains nothing
-            say(_line(one))
+            say(f"  {RunStatus(**one)}")
 
 
 @app.command()
@@ -538,14 +538,3 @@ def _show_request(kit: Path, one: JobRequest) -> None:
         say(f"    {name}: {words}")
     say(f"  intarsia federation approve {kit} {one.short}")
     say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")
-
-
-def _line(one: dict[str, Any]) -> str:
-    """Return a line about a run, of the fields of a `RunStatus`."""
-    numbers = [f"round {one['round']}"]
-    numbers += [] if one["loss"] is None else [f"loss {one['loss']:.6g}"]
-    numbers += [] if one["gap"] is None else [f"gap {one['gap']:.1e}"]
-    numbers += [f"{one['bytes']:,} bytes"]
-    problem = f" ({one['problem']})" if one["problem"] else ""
-    numbers += [f"without {', '.join(one['away'])}"] if one["away"] else []
-    return f"  {one['name']}: {one['state']}, {', '.join(numbers)}{problem}"

@@ -56,24 +56,39 @@ def provision(
 ) -> None:
     """Write a kit with keys and certificates for the server and each site of FILE.
 
-    A kit that is there already stays as it is, so that sites can be added later.
+    A kit that is there already keeps its keys, so that sites can be added later. It gets the
+    server's address where FILE has another one.
     """
     from intarsia.deployment.federation_file import finish_kits, load
 
     over = over_nvflare("kits")
+    from intarsia.deployment.operations.address import change_address, old_addresses
+    from intarsia.deployment.operations.joining import SIGNED, check_keys
+
     description = load(file)
     out = out.resolve()
-    ports = description.port, description.port + 1
+    if not keys_at_sites:
+        check_keys(out, description.sites)
+    before = change_address(description, out)
     known = [name for name in ("server", *description.sites) if (out / name).exists()]
-    given = description.name, description.server, ports, description.sites, out
+    given = description.name, description.server, description.ports, description.sites, out
     written = over.provisioned(*given, keys=not keys_at_sites)
     finish_kits(description, written)
     new = [name for name in written if name not in known]
     say(f"wrote {len(new)} kit{'' if len(new) == 1 else 's'} to {out}")
     if known:
         say(f"  there before, with the keys that they had: {', '.join(known)}")
+    for name, old in before.items():
+        say(f"  {name}: has the server at {description.address} now, before at {old}")
+    elsewhere = old_addresses(description, out, SIGNED)
     for name in description.sites:
         if name in known:
+            continue
+        if name in elsewhere:
+            say(
+                f"  {name}: its kit has the server at {elsewhere[name]}; join there, sign, and "
+                "install there give it the new address"
+            )
             continue
         if keys_at_sites and (out / f"{name}.signed").exists():
             say(f"  {name}: its request was signed before")
@@ -157,7 +172,10 @@ def renew(
     from intarsia.deployment.federation_file import load
 
     over = over_nvflare("kits")
+    from intarsia.deployment.operations.address import check_address
+
     description = load(file)
+    check_address(description, out)
     known = ("server", *description.sites)
     here = [name for name in known if name == "server" or (out / name / "startup").is_dir()]
     for name in names or ():

@@ -121,6 +121,16 @@ class FederationFile:
         if not 1 <= self.port < 65535:
             raise ExperimentError(f"port is {self.port}; it must be between 1 and 65534.")
 
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Return the server's ports: of sites, and the administrator's."""
+        return self.port, self.port + 1
+
+    @property
+    def address(self) -> str:
+        """Return where sites reach the server."""
+        return f"{self.server}:{self.port}"
+
 
 def load(path: Path) -> FederationFile:
     """Return what a federation's file says.

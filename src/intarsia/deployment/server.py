@@ -54,6 +54,7 @@ _FAILURE: Final = "failure.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _JOB: Final = "job.id"
 _STOPPED: Final = "stopped"
+_OPEN: Final = "open"  # there until a run's end is told
 _ENDS: Final = "ends.json"
 _MOST_ENDS: Final = 5  # jobs that end without a word and without getting further
 _SILENT: Final = "silent.json"  # sites whose answer a run waits for before its job is submitted
@@ -99,6 +100,16 @@ class RunStatus:
     bytes: int
     problem: str  # what ended it, or why it waits
     away: tuple[ClientId, ...] = ()  # sites that it goes on without
+
+    def __str__(self) -> str:
+        """Return it on one line."""
+        numbers = [f"round {self.round}"]
+        numbers += [] if self.loss is None else [f"loss {self.loss:.6g}"]
+        numbers += [] if self.gap is None else [f"gap {self.gap:.1e}"]
+        numbers += [f"{self.bytes:,} bytes"]
+        numbers += [f"without {', '.join(self.away)}"] if self.away else []
+        problem = f" ({self.problem})" if self.problem else ""
+        return f"{self.name}: {self.state}, {', '.join(numbers)}{problem}"
 
 
 def request(
@@ -365,7 +376,7 @@ def supervise(
     stopped
         Says whether to stop.
     note
-        Told in a sentence when a job is submitted or ended.
+        Told in a sentence when a job is submitted or ended, and when a run ends.
     each
         Called before each look at the folder, such as to ask for runs.
     arrived
@@ -391,12 +402,13 @@ def supervise(
         for one in list_statuses(folder):
             name, now = one.name, time.monotonic()
             with contextlib.suppress(OSError):
+                own = folder / "runs" / name
+                _tell_end(own, one, note)
                 if one.state == "stopped":
-                    _end_job(folder / "runs" / name, jobs)
+                    _end_job(own, jobs)
                 early = now - looked.get(name, -between) < between
                 if one.state in ("waiting", "running") and not early:
                     looked[name] = now
-                    own = folder / "runs" / name
                     lost = known.get(name)
                     # NVIDIA FLARE takes some seconds to end a job, and to begin another, which
                     # waits for the run's folder
@@ -414,6 +426,19 @@ def _changed(folder: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return (folder / "runs").stat().st_mtime_ns
     return 0
+
+
+def _tell_end(own: Path, status: RunStatus, note: Callable[[str], None]) -> None:
+    """Tell once that a run is at its end, in another process too than the one in which it began."""
+    mark = own / _OPEN
+    told = not mark.is_file()
+    if status.state in ("waiting", "running"):
+        if told:
+            mark.touch()
+    elif not told:
+        by = ", by `intarsia federation stop --run`" if status.state == "stopped" else ""
+        note(f"{status}{by}")
+        mark.unlink()
 
 
 def _job_is_over(
@@ -435,8 +460,9 @@ def _job_is_over(
             return False
     status = jobs.status(job)
     if not status or status.startswith(_DONE):
-        note(f"{own.name}: the job is over ({status or 'not known any more'})")
-        if _has_said(own):
+        said = f": {_read_json(own / _FAILURE, {})['sentence']}" if _has_said(own) else ""
+        note(f"{own.name}: the job is over ({status or 'not known any more'}){said}")
+        if said:
             (own / _ENDS).unlink(missing_ok=True)
         elif _ends_again(own):
             _fail(own)

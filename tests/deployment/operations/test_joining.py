@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import stat
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from command_line import one_error
 from intarsia.cli.main import main
+from intarsia.deployment import process
 from intarsia.engines.transports import kits
 
 FILE = """
@@ -123,6 +125,89 @@ def public(path):
     return serialization.load_pem_private_key(path.read_bytes(), None).public_key()
 
 
+@pytest.mark.parametrize("when", ["first", "second"], ids=["provisioned", "signed"])
+def test_no_second_key_is_made_for_a_site_that_makes_its_own(when, request, tmp_path, capfd):
+    made = copied(request.getfixturevalue(when), tmp_path)
+    capfd.readouterr()
+    before = sorted(made.operator.rglob("*"))
+    said = run(capfd, "provision", made.file, "-o", made.kits, status=2)
+    assert "no kits of 'bank', 'shop', which are sites already" in one_error(said)
+    assert "add --keys-at-sites" in said
+    assert sorted(made.operator.rglob("*")) == before
+    run(capfd, "provision", made.file, "-o", made.kits, "--keys-at-sites")
+    # the server's kit may be on its machine alone
+    (made.kits / "server").rename(made.operator / "server")
+    run(capfd, "provision", made.file, "-o", made.kits, status=2 if when == "second" else 0)
+
+
+def test_a_kit_for_trials_is_added_to_others(tmp_path, capfd):
+    made = Joining(tmp_path)
+    words = "provision", made.file, "-o", made.kits
+    run(capfd, *words)
+    made.file.write_text(FILE + '[[site]]\nname = "post"\n')
+    assert "wrote 1 kit to" in run(capfd, *words)
+    shutil.rmtree(made.kits / "shop")
+    assert "no kits of 'shop'" in run(capfd, *words, status=2)
+
+
+def written(path):
+    (server,) = json.loads(path.read_text())["servers"]
+    return server
+
+
+def test_another_address_comes_into_the_kits_that_are_here_and_is_said_of_the_others(signed, capfd):
+    signed.install(capfd, signed.authority)
+    provision = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
+    server = signed.kits / "server"
+    key = (server / "startup" / "server.key").read_bytes()
+    fingerprint = signed.joined(capfd)
+    signed.file.write_text(FILE.replace("localhost", "fed.example.org").replace("18002", "18010"))
+    given = signed.file, signed.site / "bank.request", "--confirm", fingerprint, "-o", signed.kits
+    for refused in (("sign", *given), ("renew", signed.file, "server", "-o", signed.kits)):
+        problem = one_error(run(capfd, *refused, status=2))
+        assert "at fed.example.org:18010 by the federation's file, and its kit in" in problem
+        assert "says localhost:18002" in problem
+    said = run(capfd, *provision)
+    assert "server: has the server at fed.example.org:18010 now, before at localhost:18002" in said
+    assert "bank: its kit has the server at localhost:18002; join there, sign" in said
+    found = written(server / "startup" / "fed_server.json")
+    assert found["service"] == {"target": "fed.example.org:18010", "scheme": "http"}
+    assert (found["admin_server"], found["admin_port"]) == ("fed.example.org", 18011)
+    certificate = x509.load_pem_x509_certificate((server / "startup" / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "fed.example.org" in names.get_values_for_type(x509.DNSName)
+    certificate.verify_directly_issued_by(kits.authority_in(server))
+    assert (server / "startup" / "server.key").read_bytes() == key
+    assert certificate.public_key() == public(server / "startup" / "server.key")
+    # the same as a server that has had the address from its beginning
+    whole = signed.operator / "whole"
+    run(capfd, "provision", signed.file, "-o", whole, "--keys-at-sites")
+    for file in ("startup/fed_server.json", "admin/startup/fed_admin.json"):
+        ours, anew = ((one / file).read_text() for one in (server, whole / "server"))
+        assert json.loads(ours) == json.loads(anew)
+    assert "bank: its kit has the server at localhost:18002" in run(capfd, *provision)
+    signed.signed(capfd, fingerprint)
+    signed.install(capfd)
+    kit = written(signed.site / "bank" / "startup" / "fed_client.json")
+    assert (kit["service"]["target"], kit["identity"]) == (
+        "fed.example.org:18010",
+        "fed.example.org",
+    )
+    said = run(capfd, *provision)
+    assert "localhost" not in said
+    assert "bank: its request was signed before" in said
+
+
+def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capfd):
+    server = signed.kits / "server"
+    before = (server / "startup" / "fed_server.json").read_bytes()
+    signed.file.write_text(FILE.replace("18002", "18010"))
+    monkeypatch.setattr(process, "is_running", lambda kit: kit == server)
+    words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
+    assert "is running; stop it with" in run(capfd, *words, status=2)
+    assert (server / "startup" / "fed_server.json").read_bytes() == before
+
+
 def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
     ours = private_keys(joining.operator)
     assert sorted(path.name for path in ours) == ["cert.json", "client.key", "server.key"]
@@ -147,7 +232,9 @@ def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
 
 def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
     signed.install(capfd, signed.authority)
-    run(capfd, "provision", signed.file, "-o", signed.kits)  # writes those that are not there
+    whole = signed.operator / "whole"
+    shutil.copytree(signed.kits / ".provisioning", whole / ".provisioning")
+    run(capfd, "provision", signed.file, "-o", whole)
 
     def content(kit):
         paths = (path for path in kit.rglob("*") if path.is_file())
@@ -156,7 +243,7 @@ def test_a_kit_from_a_site_is_that_of_a_site_provisioned_whole(signed, capfd):
             name: one for name, one in found.items() if not name.endswith((".crt", ".key", ".lock"))
         }
 
-    assert content(signed.site / "bank") == content(signed.kits / "bank")
+    assert content(signed.site / "bank") == content(whole / "bank")
 
 
 def test_the_same_provision_says_whose_request_was_signed(signed, capfd):
@@ -214,7 +301,8 @@ def test_a_request_is_refused_without_the_authority_and_makes_no_new_one(joining
     problem = one_error(run(capfd, "sign", *given, "-o", joining.kits, status=2))
     assert "certificate authority of the federation 'two'" in problem
     assert not (joining.kits / ".provisioning").exists()
-    problem = one_error(run(capfd, "provision", joining.file, "-o", joining.kits, status=2))
+    given = "provision", joining.file, "-o", joining.kits, "--keys-at-sites"
+    problem = one_error(run(capfd, *given, status=2))
     assert "put the folder .provisioning back" in problem
 
 

@@ -18,14 +18,21 @@ from cryptography.hazmat.primitives import serialization
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
-from intarsia.deployment.federation_file import FederationFile, check_name, finish_kits
+from intarsia.deployment.federation_file import (
+    FederationFile,
+    check_name,
+    finish_kits,
+    is_of_server,
+    sites_of,
+)
+from intarsia.deployment.operations.address import check_address
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest
 from intarsia.engines.transports import kits
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
-_SIGNED: Final = ".signed"
+SIGNED: Final = ".signed"
 
 
 def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
@@ -74,8 +81,8 @@ def sign(
     Raises
     ------
     ExperimentError
-        If the federation has no such site, the fingerprint is another one, or the authority is not
-        there.
+        If the federation has no such site, the fingerprint is another one, the authority is not
+        there, or the server's kit has another address than the federation's file.
     """
     asked = kits.read_request(request.read_bytes(), request)
     name = kits.name_of(asked.subject)
@@ -85,15 +92,36 @@ def sign(
             f"{nearest(name, description.sites)}."
         )
     _confirm(f"the request of {name!r}", asked, heard)
-    ports = description.port, description.port + 1
-    given = description.name, description.server, ports, folder, ("server", *description.sites)
+    check_address(description, folder)
+    given = description.name, description.server, description.ports, folder
+    known = "server", *description.sites
     with tempfile.TemporaryDirectory(prefix="intarsia-") as made:
         kit = Path(made) / name
-        certificate = kits.signed(*given, asked, kit)
+        certificate = kits.signed(*given, known, asked, kit)
         finish_kits(description, {name: kit})
         authority = kits.print_of(kits.authority_in(kit))
-        write_archive(path := folder / f"{name}{_SIGNED}", kit)
+        write_archive(path := folder / f"{name}{SIGNED}", kit)
     return path, authority, certificate.not_valid_after_utc
+
+
+def check_keys(folder: Path, sites: Sequence[ClientId]) -> None:
+    """Refuse to write kits with keys for sites that have theirs already, elsewhere.
+
+    Raises
+    ------
+    ExperimentError
+        If a site's kit is not in the folder of the federation's kits, and what was signed for it
+        is, or the server has it among its sites.
+    """
+    server = folder / "server"
+    before = sites_of(server)[0] if is_of_server(server) else ()
+    joined = [name for name in sites if name in before or (folder / f"{name}{SIGNED}").exists()]
+    if elsewhere := [name for name in joined if not (folder / name).exists()]:
+        raise ExperimentError(
+            f"{folder} has no kits of {listed(elsewhere)}, which are sites already, so that their "
+            "keys are elsewhere, and others would let whoever has them act as these sites; add "
+            "--keys-at-sites, or for trials write all kits with --out into a folder that is empty."
+        )
 
 
 def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
@@ -106,7 +134,7 @@ def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
     if not (folder / ".provisioning").is_dir():
         return {}
     for name in sites:
-        signed = folder / f"{name}{_SIGNED}"
+        signed = folder / f"{name}{SIGNED}"
         since = signed.stat().st_mtime if signed.is_file() else 0.0
         requests = [place / f"{name}{_REQUEST}" for place in (folder, folder.parent)]
         waiting = [one for one in requests if one.is_file() and one.stat().st_mtime > since]

@@ -114,6 +114,47 @@ def renewed(
     return folder / "renewed", min(ends)
 
 
+def address_in(kit: Path) -> str:
+    """Return where the server is by what NVIDIA FLARE wrote into a kit: its host and port."""
+    files = (kit / "startup" / f"fed_{one}.json" for one in ("server", "client"))
+    known = next(json.loads(path.read_bytes()) for path in files if path.is_file())
+    return str(known["servers"][0]["service"]["target"])
+
+
+def readdressed(
+    name: str, host: str, ports: tuple[int, int], folder: Path, which: Sequence[str]
+) -> None:
+    """Write where the server is into kits; it keeps its key, with a certificate for its host.
+
+    Raises
+    ------
+    ExperimentError
+        As `renewed` does.
+    """
+    authority = Authority.of(name, folder, which) if "server" in which else None
+    identity = host[:_NAME_LETTERS]
+    address = {
+        **{"target": f"{host}:{ports[0]}", "identity": identity},
+        **{"admin_server": host, "admin_port": ports[1]},
+        **{"host": host, "port": ports[1], "server_identity": identity},
+    }
+    for owner in which:
+        for part in reversed(_parts(owner, host)):
+            startup = folder / owner / part.folder / "startup"
+            if part.host is not None and authority is not None:
+                authority.equip(startup, part, _key_in(startup / f"{part.file}.crt"))
+            for path in startup.glob("fed_*.json"):
+                changed = _with(address, json.loads(path.read_bytes()))
+                write_atomically(path, json.dumps(changed, indent=2).encode())
+
+
+def _with(address: Mapping[str, Any], found: Any) -> Any:
+    """Return what a file says, with the address in place of the one that it has."""
+    if isinstance(found, dict):
+        return {key: address.get(key, _with(address, one)) for key, one in found.items()}
+    return [_with(address, one) for one in found] if isinstance(found, list) else found
+
+
 def requested(name: ClientId, kit: Path) -> x509.CertificateSigningRequest:
     """Make a key for a site, which stays in its kit, and return the request for its certificate.
 

@@ -599,8 +599,9 @@ def check_ports(kit: Path) -> None:
             except OSError as problem:
                 raise ExperimentError(
                     f"Port {port} of this machine cannot be used ({problem.strerror}), and the "
-                    "server of this federation needs it; end what uses it, or give the "
-                    "federation another port and provision it anew."
+                    "server of this federation needs it; end what uses it, or set another "
+                    "port in the federation's file and run the same `intarsia federation "
+                    "provision` again."
                 ) from None
 
 
