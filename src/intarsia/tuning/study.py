@@ -416,8 +416,8 @@ def _tried(work: _Work) -> tuple[Trial, ...]:
         values = {}
         for place, (key, one) in enumerate(how.ranges.items()):
             # a sampler of its own for each value, which a process before may have drawn already
-            entropy = np.random.SeedSequence([work.described.seed, trial.number, place])
-            seed = int(entropy.generate_state(1)[0])
+            drawn = np.random.default_rng([work.described.seed, trial.number, place])
+            seed = int(drawn.bit_generator.seed_seq.generate_state(1)[0])
             study.sampler = optuna.samplers.TPESampler(seed=seed)
             values[key] = _value(trial, key, one)
         try:
