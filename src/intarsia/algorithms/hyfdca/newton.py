@@ -39,11 +39,11 @@ round is one Newton step:
 4. w(α), and the norms that make the certificate
 
 With the elastic net conjugate gradients go on where a shared system's rounding hides how F bends,
-but where sums are sealed. Where the interior point method cannot go on (sealed sums, the elastic net), steps are tiny and P
-hardly falls, λ is raised by 8^5 once for Huber's loss and the squared hinge. It is divided by 8
-whenever the gap there is below 0.01: a path of easier problems leads to the small λ. The
-certificate is that of the model's λ throughout. w(α) is added up with the model's λ, and each
-client divides it: no total is scaled by the server.
+but where sums are sealed. Where the interior point method cannot go on (sealed sums, the elastic
+net), steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's loss and the squared
+hinge. It is divided by 8 whenever the gap there is below 0.01: a path of easier problems leads to
+the small λ. The certificate is that of the model's λ throughout. w(α) is added up with the model's
+λ, and each client divides it: no total is scaled by the server.
 
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
