@@ -185,6 +185,47 @@ def test_losses_of_numbers_have_it_too(loss, mode):
     assert 0 < (w[0] == 0).sum() < 12
 
 
+def test_a_small_penalty_that_the_rounding_of_shares_hides_is_solved():
+    """The levels' columns are linearly dependent: along that, the ridge of 2.6e-8 alone bends."""
+    rng = np.random.default_rng(42)
+    x = rng.standard_normal((33, 8))
+    chance = np.arange(1, 41) ** -1.3
+    x = np.hstack([x, np.eye(40)[rng.choice(40, 33, p=chance / chance.sum())]])
+    score = x @ rng.standard_normal(48)
+    rng.random(48)
+    deviation = x.std(axis=0)
+    x = (x - x.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    score = score / np.abs(score).mean() + rng.logistic(size=33)
+    y = np.where(score > np.quantile(score, rng.uniform(0.3, 0.9)), 1.0, -1.0)
+    options = HyFDCA(loss="logistic", regularisation=2.558102339127879e-6, l1_ratio=0.99)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 1, 2))
+    end = train(HYFDCA, engine, server, 80, tolerance=1e-6)
+    assert end.info.gap_relative <= 1e-6
+    w = in_order(engine.schema("train"), end.weights)[0]
+    primal = objective(x, y, w, "logistic", 2.558102339127879e-6, 0.99)
+    assert end.info.primal == pytest.approx(primal, rel=1e-9)
+    theirs = least_of_halves(x, y, 2.558102339127879e-6, 0.99)
+    assert end.info.dual <= theirs * (1 + 1e-9)
+    assert primal <= theirs * (1 + 1.1e-6)
+
+
+def least_of_halves(x, y, weight, ratio):
+    """Return the logistic optimum by L-BFGS-B in u and v of w = u - v, neither below 0."""
+
+    def value(both):
+        u, v = np.split(both, 2)
+        w, z = u - v, x @ (u - v)
+        slope = x.T @ each_loss("logistic", z, y)[1] / len(y) + weight * (1 - ratio) * w
+        penalty = weight * ((1 - ratio) / 2 * w @ w + ratio * both.sum())
+        loss = each_loss("logistic", z, y)[0].mean()
+        return loss + penalty, np.concatenate([slope, -slope]) + weight * ratio
+
+    both = np.zeros(2 * x.shape[1])
+    options = {"maxiter": 100_000, "maxfun": 1_000_000, "ftol": 1e-16, "gtol": 1e-12, "maxcor": 50}
+    bounds = [(0, None)] * len(both)
+    return minimize(value, both, jac=True, method="L-BFGS-B", bounds=bounds, options=options).fun
+
+
 @pytest.mark.parametrize("grid", [(1, 1), (1, 3), (3, 1), (2, 3)])
 @pytest.mark.parametrize("ratio", [0.3, 0.9])
 def test_weights_and_zeros_are_those_of_scikit_learn(grid, ratio):

@@ -38,11 +38,12 @@ round is one Newton step:
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
-Where the interior point method cannot go on (sealed sums, the elastic net), steps are tiny and P
-hardly falls, λ is raised by 8^5 once for Huber's loss and the squared hinge. It is divided by 8
-whenever the gap there is below 0.01: a path of easier problems leads to the small λ. The
-certificate is that of the model's λ throughout. w(α) is added up with the model's λ, and each
-client divides it: no total is scaled by the server.
+With the elastic net conjugate gradients go on where a shared system's rounding hides how F bends,
+but where sums are sealed. Where the interior point method cannot go on (sealed sums, the elastic
+net), steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's loss and the squared
+hinge. It is divided by 8 whenever the gap there is below 0.01: a path of easier problems leads to
+the small λ. The certificate is that of the model's λ throughout. w(α) is added up with the model's
+λ, and each client divides it: no total is scaled by the server.
 
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
@@ -122,11 +123,13 @@ _WIDE_SPARSE = 10  # and to which steps on all rows of a sparse table in a frame
 _COLD, _WARM, _HIGHEST = 0.3, 3.0, 1e5  # weight of the smoothing: first, after dual ascent, last
 _COLD_CONJUGATE = 1.0  # first where each step costs many exchanges: fewer steps
 _LOWEST_CONJUGATE = 0.01  # least where short steps ask for a smoother inner problem
+_LOWEST_ELASTIC = 1e-4  # where the interior point method cannot go on
 _FAR, _COARSE, _FINE = 1e-2, 0.2, 0.1  # relative gap above which less will do
 _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or nearly all
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _MISSED_FAR = 16.0  # where a sample of more than half of the rows will not do
+_HIDDEN, _HIDES = 0.8, 3  # share of the bend that a shared system says, so often, that tells of it
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
@@ -137,6 +140,7 @@ _FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
 _AWAY = 1.0  # relative gap above which smoothing has a long way to go
 _HOPELESS = 10.0  # relative gap that counts as that before at most
+_SOLVING = 0.01  # part of the gap that is an inner error, where smoothing more may help
 _INNER = 30.0  # how much larger than the proximal term an inner error may be
 
 
@@ -168,6 +172,7 @@ class Newton:
     stalled: bool = False  # whether the interior point method is to go on
     eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
+    hidden: int = 0  # steps, one after another, that the rounding of a shared system kept short
     tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
     eighth_primal: float = np.inf  # and the primal objective
@@ -352,8 +357,12 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if newton.loss == losses.LOGISTIC and not newton.framed:
         # a longer step takes samples so far that their curvature is lost: the way back is tiny
         length = np.minimum(length, 1 / np.clip(bend, 0.25, 1.0))
+    blind = (bend < _HIDDEN) | ((length < _TINY) & (bend > 1 / _TINY) & (newton.steps > _EIGHT))
+    hidden = newton.dealer is not None and elastic and not clients.sealed
+    hidden = hidden and bool((_matters(newton) & blind).any())
     newton = evolve(
         newton,
+        hidden=newton.hidden + 1 if hidden else 0,
         steps=newton.steps + 1,
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
@@ -374,8 +383,14 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     eager = (full | (length == 0)) & centred
     if hinge and (newton.eases or not newton.framed):
         # many samples change sides within a short step: a smoother inner problem, the centre stays
-        tiny = (length < _TINY) & (newton.curved > 0)
-        short = (length < _SHORT) & (newton.gap > _FAR) & (newton.curved > 0) & (not newton.framed)
+        bent = np.full(len(length), newton.curved > 0)
+        if elastic:
+            # at zeros no sample has curvature, and the first step is short for that; where the
+            # inner problem is solved to what matters, steps are short by its rounding
+            left = 0.5 * weight * newton.error > _SOLVING * (newton.primal - newton.best)
+            bent = (newton.steps > 1) & left
+        tiny = (length < _TINY) & bent
+        short = (length < _SHORT) & (newton.gap > _FAR) & bent & (not newton.framed)
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
     previous = newton.error
@@ -395,10 +410,18 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         stiff = stiffness(newton.threshold, newton.weight)
         allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
     good = 0.5 * weight * newton.error <= allowed
+    if newton.hidden >= _HIDES:
+        newton = _leave_shares(newton, clients)
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
     return newton, info(newton)
+
+
+def _leave_shares(newton: Newton, clients: Clients) -> Newton:
+    """Go on by conjugate gradients, from the present point."""
+    newton = evolve(newton, dealer=None, framed=False, whole=True, refresh=True, hidden=0)
+    return _at(newton, clients, np.zeros_like(newton.weight), np.zeros_like(newton.weight))
 
 
 def _share(dealer: Dealer) -> Share:
@@ -527,7 +550,8 @@ def _fallen(newton: Newton, times: float = 2) -> Array:
 
 def _least(newton: Newton) -> Array:
     """Return the least weight of the smoothing, (outputs,)."""
-    return np.asarray((_COLD if newton.framed else _LOWEST_CONJUGATE) / newton.unit)
+    low = _LOWEST_ELASTIC if newton.threshold else _LOWEST_CONJUGATE
+    return np.asarray((_COLD if newton.framed else low) / newton.unit)
 
 
 def _matters(newton: Newton) -> NDArray[np.bool_]:

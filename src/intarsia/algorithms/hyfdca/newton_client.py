@@ -43,6 +43,7 @@ LIFT = 8.0**5  # what the regularisation is multiplied by, once, to come down fr
 LOWER = 8.0  # what it is divided by then, where the gap is small
 _LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
+SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
 _AT_ONCE = 8192  # rows in the frame that are copied at once
@@ -189,6 +190,8 @@ class Point:
     lifted: bool = False  # whether it was raised in this phase
     # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
     pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
+    # (outputs, features) the mean curvature of τ|w| over κ on short steps' directions, fading
+    passed: Array = field(default_factory=lambda: np.zeros((1, 0)))
     stiff: Array = field(default_factory=lambda: np.zeros(1))
     # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
@@ -622,6 +625,8 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
             samples=point.samples,
         )
     w = point.w + message.step[:, None] * point.direction if message.step.any() else point.w
+    if point.threshold and message.step.any():
+        point = fl.evolve(point, passed=_passed_penalty(point, message.step))
     point = fl.evolve(point, w=w, alpha=message.alpha, faded=faded, gathered=True)
     point = fl.evolve(point, selected=selected, curvature=curvature)
     if point.threshold:
@@ -635,6 +640,26 @@ def project_new(
     """Return the rows in the frame of samples not selected before, and how many of each cell."""
     new = selected[~point.known[selected]]
     return project_rows(block.x, new, point.frame), counts_by_cell(point, new)
+
+
+def _passed_penalty(point: Point, step: Array) -> Array:
+    """Return the curvature of τ|w|, over κ, that counts after a step, (outputs, features).
+
+    Along a short step's direction weights pass 0 beyond the step, and gain curvature there.
+    """
+    ends = [
+        np.clip(point.pull + point.stiff[:, None] * w, -point.threshold, point.threshold)
+        for w in (point.w, point.w + point.direction)
+    ]
+    mean = np.divide(
+        ends[1] - ends[0],
+        point.direction,
+        out=np.zeros_like(point.w),
+        where=point.direction != 0,
+    )
+    before = point.passed if point.passed.size else np.zeros_like(point.w)
+    short = (np.abs(step) < SHORT)[:, None]
+    return np.maximum(_FADING * before, np.where(short, _PASSED * mean, 0.0))
 
 
 def _smooth_l1(point: Point, message: Gather) -> Point:
@@ -785,7 +810,10 @@ def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
 
 def penalty_curvature(point: Point) -> Array:
     """Return the second derivative of the penalty, (outputs, features), κ where |w| is smooth."""
-    return np.asarray(point.regularisation * (1 + point.stiff[:, None] * point.inside))
+    stiff = point.stiff[:, None] * point.inside
+    if point.passed.size:
+        stiff = np.maximum(stiff, point.passed)
+    return np.asarray(point.regularisation * (1 + stiff))
 
 
 @fl.client_function
