@@ -454,7 +454,13 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
 
 
 @app.command()
-def requests(kit: Kit, as_json: AsJson = False) -> None:
+def requests(
+    kit: Kit,
+    as_json: AsJson = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Name each field that is read or opened, too.")
+    ] = False,
+) -> None:
     """Show which jobs asked to run at the site of KIT: what they ask for, and what was decided."""
     found = _requests(kit).all()
     if as_json:
@@ -465,7 +471,7 @@ def requests(kit: Kit, as_json: AsJson = False) -> None:
     for one in found:
         say(f"{one.asked.name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
         if one.state == "waiting":
-            _show_request(kit, one)
+            _show_request(kit, one, details=details)
 
 
 @app.command()
@@ -505,9 +511,20 @@ def _why(one: JobRequest) -> str:
     return f" ({said})" if said else ""
 
 
-def _show_request(kit: Path, one: JobRequest) -> None:
-    """Show what a job asks for."""
+def _show_request(kit: Path, one: JobRequest, *, details: bool) -> None:
+    """Show what a job asks for; `details`: with the names of messages, as the audit has them."""
+    from intarsia.deployment.job_requests import without_names
+
     asked = one.asked
+    read, opened = (
+        "; ".join(them if details else without_names(them)) or "nothing"
+        for them in (asked.server_reads, asked.clients_open)
+    )
+    labels = ", ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in asked.experiment.get("labels", {}).items()
+        if value not in (None, [])
+    )
     noise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}" if asked.epsilon else "no noise"
     tree = asked.experiment
     sealed, part = tree.get("privacy", {}), tree.get("experiment", {}).get("participation", 1.0)
@@ -522,7 +539,8 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     whose = f" of the installed package {package}" if package else ""
     for name, words in {
         "algorithm": f"{asked.algorithm}{whose}, {asked.rounds} rounds at most",
-        "sums": f"{asked.mode}, least_clients {asked.least_clients}",
+        "sums": f"{asked.mode}, least_clients {asked.least_clients} (counts for networks; totals "
+        "of linear models are of the owners of a row or a column, who may be two)",
         "keys of sums": trust if asked.mode != "plain" else "none, the server reads all parts",
         "clients in a round": "all" if part == 1.0 else f"{part:g} of all (participation)",
         "clients that are away": "are waited for" if waits else "are left out of rounds",
@@ -530,11 +548,14 @@ def _show_request(kit: Path, one: JobRequest) -> None:
         "clients": ", ".join(asked.clients),
         "ids of rows": asked.ids,
         "columns": ", ".join(asked.columns) or "those of a data set that the job names",
-        "the server reads": ", ".join(asked.server_reads) or "nothing",
+        "labels": labels or "as the table has them",
+        "the server reads": read,
         "of this site alone": asked.server_reads_models or "no model",
-        "clients open": ", ".join(asked.clients_open) or "nothing",
+        "clients open": opened,
         "digest": one.digest,
     }.items():
         say(f"    {name}: {words}")
+    if not details:
+        say(f"  intarsia federation requests {kit} --details  (names of messages and fields)")
     say(f"  intarsia federation approve {kit} {one.short}")
     say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")
