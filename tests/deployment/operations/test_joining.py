@@ -198,6 +198,21 @@ def test_another_address_comes_into_the_kits_that_are_here_and_is_said_of_the_ot
     assert "bank: its request was signed before" in said
 
 
+def test_provision_says_what_a_site_more_and_one_less_ask_for(signed, capfd):
+    words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
+    assert "keys rotate" not in run(capfd, *words)
+    signed.file.write_text(FILE.replace("shop", "post"))
+    said = run(capfd, *words)
+    assert "runs submitted from now on wait until 'post' answers" in said
+    assert "server: start it again; then the sites exchange their key anew, by keys rotate" in said
+    assert "post: run intarsia federation join post there" in said
+    leaves = f"revoke {signed.kits / 'server'} shop --former"
+    assert f"shop: has left; run intarsia federation {leaves}" in said
+    assert "keys rotate" not in run(capfd, *words)
+    assert "comes back" not in run(capfd, *leaves.split())
+    assert "comes back" in run(capfd, "revoke", signed.kits / "server", "bank")
+
+
 def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capfd):
     server = signed.kits / "server"
     before = (server / "startup" / "fed_server.json").read_bytes()
