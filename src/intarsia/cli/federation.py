@@ -153,8 +153,8 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"{kit}, so that this one ends; let one of them alone run."
     )
     process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
-    say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
+        say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
         process.wait()
     if process.ended:
         say(f"error: {ends}")
@@ -285,16 +285,18 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
-    from intarsia.deployment.server import list_statuses
+    from intarsia.deployment.server import PING, list_statuses
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
     warnings += certificates_of_sites(kit) if is_server else []
+    runs = list_statuses(kit / "local") if is_server else []
     found: dict[str, Any] = {
         "running": is_running(kit),
-        "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
+        # a measurement that is done trained nothing
+        "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
     if is_server:
@@ -313,7 +315,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
-    from intarsia.deployment.server import PING, RunStatus
+    from intarsia.deployment.server import RunStatus
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
@@ -334,8 +336,7 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         if names:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
-        if (one["name"], one["state"]) != (PING, "finished"):  # it trains nothing
-            say(f"  {RunStatus(**one)}")
+        say(f"  {RunStatus(**one)}")
 
 
 @app.command()
