@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from command_line import one_error
 from intarsia.cli.main import main
 from intarsia.deployment import process
+from intarsia.deployment.operations.joining import not_joined
 from intarsia.engines.transports import kits
 
 FILE = """
@@ -221,6 +222,16 @@ def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capf
     words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
     assert "is running; stop it with" in run(capfd, *words, status=2)
     assert (server / "startup" / "fed_server.json").read_bytes() == before
+
+
+def test_what_is_said_of_a_request_that_waits_is_the_command_that_signs_it(joining, capfd):
+    fingerprint = joining.joined(capfd)
+    shutil.copy(joining.site / "bank.request", joining.kits)
+    said = not_joined(joining.kits / "server", ("bank", "shop"))
+    command = said["bank"].partition("intarsia federation ")[2].split()
+    given = {"FILE": joining.file, "FINGERPRINT": fingerprint}
+    assert "signed until" in run(capfd, *(given.get(word, word) for word in command))
+    assert "bank" not in not_joined(joining.kits / "server", ("bank", "shop"))
 
 
 def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):
