@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import sites
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.data.labels import LabelSettings
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.deployment.job_requests import Requests, asked_of, digest_of
@@ -86,7 +88,7 @@ def waiting(kit):
 
 def test_a_job_waits_shows_what_it_asks_for_and_goes_on_once_it_is_approved(tmp_path, capfd):
     found, kit = with_owner(tmp_path)
-    description = job(tmp_path, rounds=2)
+    description = dataclasses.replace(job(tmp_path, rounds=2), labels=LabelSettings(task="binary"))
     with pytest.raises(PendingError, match=r"Site 'bank': the owner has not decided .*'four'"):
         over(found, description, tmp_path / "out", SOON)
     log = load(kit)
@@ -104,15 +106,25 @@ def test_a_job_waits_shows_what_it_asks_for_and_goes_on_once_it_is_approved(tmp_
         'safe from the server with 16 clients (trust = "pairs")',
         "clients in a round: all",
         "clients that are away: are waited for",
-        "each row's dual variable (DualPoint.alpha)",
+        "each row's dual variable;",
+        "labels: task binary",
+        "counts for networks; totals of linear models",
         "no noise",
         "bank, post, retailer, telecom",
         "columns: x0, x1",
-        "SystemShare.system",
         f"digest: {one.digest}",
         f"intarsia federation approve {kit.parent} {one.short}",
     ):
         assert text in shown, text
+    assert len(shown) < 2500
+    assert not re.search(r"[a-z][A-Z]", shown.replace(str(tmp_path), ""))  # names of classes
+    assert main(["federation", "requests", str(kit.parent), "--details"]) == 0
+    detailed = said(capfd)[1]
+    for text in ("each row's dual variable (DualPoint.alpha)", "SystemShare.system"):
+        assert text in detailed, text
+    for text in (*one.asked.server_reads, *one.asked.clients_open):
+        assert text in detailed
+        assert text.partition(" (")[0] in shown
     decide(kit, "approve", one.short)
     files = [path.stat().st_mode & 0o777 for path in (kit / "requests").iterdir()]
     assert files == [0o600, 0o600]

@@ -511,6 +511,9 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     )
     assert main(["federation", "submit", "server", "e.toml"]) == 0
     said(capfd)
+    ping = tmp_path / "server" / "local" / "runs" / "ping" / "out"  # which trained nothing
+    ping.mkdir(parents=True)
+    (ping / "result.json").write_text("{}")
     assert main(["federation", "status", "server", "--json"]) == 3
     found = json.loads(said(capfd)[0])
     assert not found["running"]

@@ -153,8 +153,8 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"{kit}, so that this one ends; let one of them alone run."
     )
     process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
-    say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
     with process.running():
+        say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
         process.wait()
     if process.ended:
         say(f"error: {ends}")
@@ -285,16 +285,18 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.deployment.federation_file import is_of_server, sites_of
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
-    from intarsia.deployment.server import list_statuses
+    from intarsia.deployment.server import PING, list_statuses
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
     warnings += certificates_of_sites(kit) if is_server else []
+    runs = list_statuses(kit / "local") if is_server else []
     found: dict[str, Any] = {
         "running": is_running(kit),
-        "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
+        # a measurement that is done trained nothing
+        "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
     if is_server:
@@ -313,7 +315,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
-    from intarsia.deployment.server import PING, RunStatus
+    from intarsia.deployment.server import RunStatus
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     for warning in found["certificates"]:
@@ -334,8 +336,7 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         if names:
             say(f"  {words}: {', '.join(names)}")
     for one in found["runs"]:
-        if (one["name"], one["state"]) != (PING, "finished"):  # it trains nothing
-            say(f"  {RunStatus(**one)}")
+        say(f"  {RunStatus(**one)}")
 
 
 @app.command()
@@ -454,7 +455,13 @@ def resume(kit: Kit, run: Annotated[str, typer.Argument(metavar="RUN")]) -> None
 
 
 @app.command()
-def requests(kit: Kit, as_json: AsJson = False) -> None:
+def requests(
+    kit: Kit,
+    as_json: AsJson = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Name each field that is read or opened, too.")
+    ] = False,
+) -> None:
     """Show which jobs asked to run at the site of KIT: what they ask for, and what was decided."""
     found = _requests(kit).all()
     if as_json:
@@ -465,7 +472,7 @@ def requests(kit: Kit, as_json: AsJson = False) -> None:
     for one in found:
         say(f"{one.asked.name} (digest {one.short}): {one.state}{_why(one)}, asked {one.since}")
         if one.state == "waiting":
-            _show_request(kit, one)
+            _show_request(kit, one, details=details)
 
 
 @app.command()
@@ -505,9 +512,20 @@ def _why(one: JobRequest) -> str:
     return f" ({said})" if said else ""
 
 
-def _show_request(kit: Path, one: JobRequest) -> None:
-    """Show what a job asks for."""
+def _show_request(kit: Path, one: JobRequest, *, details: bool) -> None:
+    """Show what a job asks for; `details`: with the names of messages, as the audit has them."""
+    from intarsia.deployment.job_requests import without_names
+
     asked = one.asked
+    read, opened = (
+        "; ".join(them if details else without_names(them)) or "nothing"
+        for them in (asked.server_reads, asked.clients_open)
+    )
+    labels = ", ".join(
+        f"{key} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in asked.experiment.get("labels", {}).items()
+        if value not in (None, [])
+    )
     noise = f"epsilon {asked.epsilon:g}, delta {asked.delta:g}" if asked.epsilon else "no noise"
     tree = asked.experiment
     sealed, part = tree.get("privacy", {}), tree.get("experiment", {}).get("participation", 1.0)
@@ -522,7 +540,8 @@ def _show_request(kit: Path, one: JobRequest) -> None:
     whose = f" of the installed package {package}" if package else ""
     for name, words in {
         "algorithm": f"{asked.algorithm}{whose}, {asked.rounds} rounds at most",
-        "sums": f"{asked.mode}, least_clients {asked.least_clients}",
+        "sums": f"{asked.mode}, least_clients {asked.least_clients} (counts for networks; totals "
+        "of linear models are of the owners of a row or a column, who may be two)",
         "keys of sums": trust if asked.mode != "plain" else "none, the server reads all parts",
         "clients in a round": "all" if part == 1.0 else f"{part:g} of all (participation)",
         "clients that are away": "are waited for" if waits else "are left out of rounds",
@@ -530,11 +549,14 @@ def _show_request(kit: Path, one: JobRequest) -> None:
         "clients": ", ".join(asked.clients),
         "ids of rows": asked.ids,
         "columns": ", ".join(asked.columns) or "those of a data set that the job names",
-        "the server reads": ", ".join(asked.server_reads) or "nothing",
+        "labels": labels or "as the table has them",
+        "the server reads": read,
         "of this site alone": asked.server_reads_models or "no model",
-        "clients open": ", ".join(asked.clients_open) or "nothing",
+        "clients open": opened,
         "digest": one.digest,
     }.items():
         say(f"    {name}: {words}")
+    if not details:
+        say(f"  intarsia federation requests {kit} --details  (names of messages and fields)")
     say(f"  intarsia federation approve {kit} {one.short}")
     say(f"  intarsia federation deny {kit} {one.short} --reason TEXT")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from intarsia.cli.console import Output, put, say
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, listed, nearest
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Kit = Annotated[
@@ -59,7 +59,7 @@ def provision(
     A kit that is there already keeps its keys, so that sites can be added later. It gets the
     server's address where FILE has another one.
     """
-    from intarsia.deployment.federation_file import finish_kits, load
+    from intarsia.deployment.federation_file import finish_kits, is_of_server, load, sites_of
 
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import change_address, old_addresses
@@ -69,6 +69,8 @@ def provision(
     out = out.resolve()
     if not keys_at_sites:
         check_keys(out, description.sites)
+    server = out / "server"
+    former = sites_of(server)[0] if is_of_server(server) else description.sites
     before = change_address(description, out)
     known = [name for name in ("server", *description.sites) if (out / name).exists()]
     given = description.name, description.server, description.ports, description.sites, out
@@ -80,6 +82,16 @@ def provision(
         say(f"  there before, with the keys that they had: {', '.join(known)}")
     for name, old in before.items():
         say(f"  {name}: has the server at {description.address} now, before at {old}")
+    come, gone = (
+        [one for one in these if one not in those]
+        for these, those in ((description.sites, former), (former, description.sites))
+    )
+    if come:
+        say(f"  runs submitted from now on wait until {listed(come)} answers, as patience says")
+    if come or gone:
+        say("  server: start it again; then the sites exchange their key anew, by keys rotate")
+    for name in gone:
+        say(f"  {name}: has left; run intarsia federation revoke {server} {name} --former, too")
     elsewhere = old_addresses(description, out, SIGNED)
     for name in description.sites:
         if name in known:
@@ -216,7 +228,8 @@ def revoke(
         )
     moment = revocation.revoke(kit, name)
     say(f"refuses all certificates of {name} of before {moment:%Y-%m-%d %H:%M:%S} UTC")
-    say(f"  it comes back with a new one: join at {name}, sign, and install at {name}")
+    if not former:
+        say(f"  it comes back with a new one: join at {name}, sign, and install at {name}")
 
 
 def backup(

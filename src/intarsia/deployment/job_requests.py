@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -87,6 +88,11 @@ def _in_words(reply: type, name: str) -> str:
     """Return what a field of a reply holds, and its name."""
     field, words = f"{reply.__name__}.{name}", contents(reply).get(name, "")
     return f"{words} ({field})" if words else field
+
+
+def without_names(said: Sequence[str]) -> tuple[str, ...]:
+    """Return what the fields of replies hold, in words alone, each once."""
+    return tuple(sorted({re.sub(r" \(\w+(\.\w+)?\)$", "", one) for one in said}))
 
 
 @dataclass(frozen=True)

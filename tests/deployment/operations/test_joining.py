@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from command_line import one_error
 from intarsia.cli.main import main
 from intarsia.deployment import process
+from intarsia.deployment.operations.joining import not_joined
 from intarsia.engines.transports import kits
 
 FILE = """
@@ -198,6 +199,21 @@ def test_another_address_comes_into_the_kits_that_are_here_and_is_said_of_the_ot
     assert "bank: its request was signed before" in said
 
 
+def test_provision_says_what_a_site_more_and_one_less_ask_for(signed, capfd):
+    words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
+    assert "keys rotate" not in run(capfd, *words)
+    signed.file.write_text(FILE.replace("shop", "post"))
+    said = run(capfd, *words)
+    assert "runs submitted from now on wait until 'post' answers" in said
+    assert "server: start it again; then the sites exchange their key anew, by keys rotate" in said
+    assert "post: run intarsia federation join post there" in said
+    leaves = f"revoke {signed.kits / 'server'} shop --former"
+    assert f"shop: has left; run intarsia federation {leaves}" in said
+    assert "keys rotate" not in run(capfd, *words)
+    assert "comes back" not in run(capfd, *leaves.split())
+    assert "comes back" in run(capfd, "revoke", signed.kits / "server", "bank")
+
+
 def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capfd):
     server = signed.kits / "server"
     before = (server / "startup" / "fed_server.json").read_bytes()
@@ -206,6 +222,16 @@ def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capf
     words = "provision", signed.file, "-o", signed.kits, "--keys-at-sites"
     assert "is running; stop it with" in run(capfd, *words, status=2)
     assert (server / "startup" / "fed_server.json").read_bytes() == before
+
+
+def test_what_is_said_of_a_request_that_waits_is_the_command_that_signs_it(joining, capfd):
+    fingerprint = joining.joined(capfd)
+    shutil.copy(joining.site / "bank.request", joining.kits)
+    said = not_joined(joining.kits / "server", ("bank", "shop"))
+    command = said["bank"].partition("intarsia federation ")[2].split()
+    given = {"FILE": joining.file, "FINGERPRINT": fingerprint}
+    assert "signed until" in run(capfd, *(given.get(word, word) for word in command))
+    assert "bank" not in not_joined(joining.kits / "server", ("bank", "shop"))
 
 
 def test_a_sites_key_never_leaves_it_and_fits_what_comes_back(joining, capfd):

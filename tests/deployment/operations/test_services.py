@@ -60,6 +60,16 @@ def written(system, tmp_path, **more):
     return dict(zip(("server", *SITES), paths, strict=True))
 
 
+@pytest.mark.parametrize("system", ["systemd", "docker", "kubernetes"])
+def test_files_of_the_server_name_metrics_and_no_table_and_those_of_sites_the_reverse(
+    system, tmp_path
+):
+    for name, path in written(system, tmp_path).items():
+        server, text = name == "server", path.read_text()
+        assert ("its table" in text) != server
+        assert ("nvflare,privacy,metrics" in text) == (server and system != "systemd")
+
+
 def test_a_compose_file_runs_the_kit_beside_it(tmp_path):
     for name, path in written("docker", tmp_path).items():
         kind = "server" if name == "server" else "site"

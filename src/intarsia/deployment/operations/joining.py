@@ -139,7 +139,10 @@ def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
         requests = [place / f"{name}{_REQUEST}" for place in (folder, folder.parent)]
         waiting = [one for one in requests if one.is_file() and one.stat().st_mtime > since]
         if waiting:
-            found[name] = f"its request waits to be signed: intarsia federation sign {waiting[0]}"
+            found[name] = (
+                f"its request waits to be signed: intarsia federation sign FILE {waiting[0]} "
+                f"--confirm FINGERPRINT -o {folder}"
+            )
         elif not since and not (folder / name / "startup").is_dir():
             found[name] = "its request has not come: intarsia federation join there"
     return found
