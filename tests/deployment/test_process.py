@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monke
         raise OSError("what is said goes to the same disk")
 
     code = "import pathlib, time; pathlib.Path('runs').touch(); time.sleep(3600)"
-    process = kit_process.KitProcess(tmp_path, [sys.executable, "-c", code], report)
+    process = kit_process.KitProcess(tmp_path, lambda: [sys.executable, "-c", code], report)
     pause = threading.Event()
     with process.running():
         assert told.wait(600)
@@ -47,11 +48,65 @@ def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monke
     assert "could not be kept running ([Errno 17] File exists" in said[0]
 
 
+def test_a_kit_on_a_full_disk_is_started_when_there_is_room(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+    monkeypatch.setattr(kit_process, "_LONGEST", 0.05)
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.05)
+    kit, code = tmp_path / "bank", "import pathlib; pathlib.Path('runs').touch()"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    full, write, tries = "No space left on device", Path.write_bytes, []
+
+    def written(path, data):
+        """Write as on a disk that has room from the third try on, and that is tried for ever."""
+        if path.name == "intarsia.pid":
+            tries.append(path)
+            if len(tries) < 3:
+                raise OSError(errno.ENOSPC, full)  # as of a write, which names no file
+        return write(path, data)
+
+    def command(*_, **__):
+        if len(tries) < 4:
+            raise OSError(errno.ENOSPC, full, str(kit / "local" / "resources.json"))
+        return [sys.executable, "-c", code]
+
+    def wait(process):
+        pause = threading.Event()
+        while not (kit / "runs").exists():
+            pause.wait(0.05)
+        assert (kit / "intarsia.pid").read_text() == f"{os.getpid()}\n{kit}\n"
+
+    monkeypatch.setattr(Path, "write_bytes", written)
+    monkeypatch.setattr("intarsia.engines.transports.nvflare.parent_command", command)
+    monkeypatch.setattr(kit_process.KitProcess, "wait", wait)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    what = f"The process of {kit} could not be kept running ([Errno 28] {full}"
+    again = "); see to that: it is tried again every half a minute at the latest."
+    assert said.count(what + again) == 2
+    assert said.count(f"{what}: '{kit / 'local' / 'resources.json'}'{again}") == 1
+    assert not (kit / "intarsia.pid").exists()
+
+
+def test_a_full_disk_does_not_keep_a_kit_from_being_stopped(tmp_path):
+    def command():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said = []
+    process = kit_process.KitProcess(
+        tmp_path, command, lambda one: (said.append(one), process.stop())
+    )
+    with process.running():
+        process.wait()
+    assert len(said) == 1
+    assert not (tmp_path / "intarsia.pid").exists()
+
+
 def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "_LONGEST", 0.0)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    first = kit_process.KitProcess(tmp_path, command)
-    second = kit_process.KitProcess(tmp_path, command)
+    first = kit_process.KitProcess(tmp_path, lambda: command)
+    second = kit_process.KitProcess(tmp_path, lambda: command)
     with first.running():
         refused = pytest.raises(BusyError, match="is in use by another process; stop that")
         with refused, second.running():
@@ -64,7 +119,7 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
 def test_a_process_that_ends_for_good_is_not_started_again(tmp_path):
     code = "import pathlib, sys; pathlib.Path('runs').open('a').write('x'); sys.exit(75)"
     last = {75: "A newer process has this kit."}
-    process = kit_process.KitProcess(tmp_path, [sys.executable, "-c", code], last=last)
+    process = kit_process.KitProcess(tmp_path, lambda: [sys.executable, "-c", code], last=last)
     with process.running():
         process.wait()
     assert process.ended == 75
@@ -80,7 +135,7 @@ def kept(tmp_path):
     code = (
         "import pathlib, sys; from intarsia.deployment.process import KitProcess\n"
         "command = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
-        "process = KitProcess(pathlib.Path(sys.argv[1]), command)\n"
+        "process = KitProcess(pathlib.Path(sys.argv[1]), lambda: command)\n"
         "with process.running(): print(flush=True); process.wait()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -104,7 +159,7 @@ def test_a_copy_takes_no_process_of_its_original_for_its_own(kept):
 def test_a_copy_is_not_run_while_its_original_runs(kept):
     copy = kept.with_name("other")
     shutil.copytree(kept, copy)
-    process = kit_process.KitProcess(copy, [sys.executable, "-c", ""])
+    process = kit_process.KitProcess(copy, lambda: [sys.executable, "-c", ""])
     with pytest.raises(BusyError) as refused, process.running():
         pass
     assert str(refused.value) == (
@@ -157,7 +212,7 @@ def test_what_happens_is_told_as_json_too_and_a_full_disk_ends_nothing(tmp_path)
         told.append(json.loads(line))
         raise OSError(28, "No space left on device")
 
-    process = kit_process.KitProcess(tmp_path, [], events=tell)
+    process = kit_process.KitProcess(tmp_path, list, events=tell)
     process.note('a "name" with ü\x1b[2J')
     ((line,), (one,)) = (tmp_path / "events.log").read_text().splitlines(), told
     assert line.endswith(one["message"])

@@ -730,7 +730,7 @@ def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):
     words = ["federation", "logs", str(kit), "-n", "1"]
     assert main(words) == 2
     assert "bank has no log; nothing was started in it" in one_error(said(capfd)[1])
-    process = KitProcess(kit, [])
+    process = KitProcess(kit, list)
     process.note("started")
     process.note("stopped\x1b[2J")
     (kit / "log.txt").touch()

@@ -94,7 +94,7 @@ def server(
     # what runs from it already, or from what it is a copy of, is said in its own words
     if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
-    command = nvflare.parent_command(kit, ENTRY_POINTS, server=True, ahead=spare)
+    command = partial(nvflare.parent_command, kit, ENTRY_POINTS, server=True, ahead=spare)
     process = KitProcess(kit, command, say, *([put] if json_logs else []))
     with contextlib.ExitStack() as stack:
         jobs, asking = (
@@ -147,7 +147,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
             f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
             "name a data set; fill in [table] for jobs on its own rows"
         )
-    command = nvflare.parent_command(kit, ENTRY_POINTS, server=False, ahead=spare)
+    command = partial(nvflare.parent_command, kit, ENTRY_POINTS, server=False, ahead=spare)
     ends = (
         f"Another process has connected to the server as {kit.name!r} since, with a copy of "
         f"{kit}, so that this one ends; let one of them alone run."

@@ -46,6 +46,7 @@ from intarsia.cli.console import (
     require_command,
     say,
 )
+from intarsia.core.files.atomic_files import FULL
 from intarsia.errors import ExperimentError, IntarsiaError, UserError, nearest
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ Overrides = Annotated[
 # of typer bring along.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
-_DISK = (*_FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
+_DISK = (*FULL, errno.EIO, errno.EROFS)  # errors that have nothing to do with a path
 # containers after which Python looks for cycles: importing libraries makes many, and no cycles
 _COLLECTED_AFTER = 50_000
 _INTERRUPTED = 130  # the exit status after Ctrl-C, and after SIGTERM in a run
@@ -686,7 +686,7 @@ def _refused(problem: OSError) -> str:
     """Return what the file system refused, and what is to be done about it."""
     if problem.filename == OUTPUT:
         remedy = "send the results elsewhere"
-    elif problem.errno in _FULL:
+    elif problem.errno in FULL:
         remedy = "make room there"
     elif problem.errno in _DISK:
         remedy = "see to the disk"

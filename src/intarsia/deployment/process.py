@@ -24,6 +24,7 @@ from typing import Final
 import psutil
 
 from intarsia import __version__
+from intarsia.core.files.atomic_files import FULL
 from intarsia.errors import BusyError, printable
 from intarsia.results.lock import alone
 
@@ -48,7 +49,7 @@ class KitProcess:
     kit
         The kit.
     command
-        What runs the process.
+        Makes the kit fit to run where it is, and returns what runs its process.
     report
         Told in a sentence why the process could not be started; it is tried again.
     events
@@ -61,13 +62,13 @@ class KitProcess:
     def __init__(
         self,
         kit: Path,
-        command: Sequence[str],
+        command: Callable[[], Sequence[str]],
         report: Callable[[str], None] = lambda _: None,
         events: Callable[[str], None] = lambda _: None,
         *,
         last: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self._kit, self._command, self._report, self._events = kit, list(command), report, events
+        self._kit, self._command, self._report, self._events = kit, command, report, events
         self._last = last
         self.ended = 0  # the status among them with which it ended
         self._stop = threading.Event()
@@ -109,12 +110,14 @@ class KitProcess:
             f"{self._kit} is in use by another process; stop that with `intarsia federation stop "
             f"{self._kit}`."
         )
-        with alone(self._kit / _LOCK, sentence):
-            own = os.fsencode(self._kit.resolve())
-            (self._kit / _PID).write_bytes(b"%d\n%s\n" % (os.getpid(), own))
-            before = {one: signal.signal(one, self.stop) for one in (signal.SIGTERM, signal.SIGINT)}
+        with contextlib.ExitStack() as stack:
+            for one in (signal.SIGTERM, signal.SIGINT):
+                stack.callback(signal.signal, one, signal.signal(one, self.stop))
+            command = self._begun(stack, sentence)
             _put_by(self._kit / EVENTS)
-            keeper = threading.Thread(target=self._keep, name=f"kit {self._kit.name}")
+            keeper = threading.Thread(
+                target=self._keep, args=[command], name=f"kit {self._kit.name}"
+            )
             keeper.start()
             try:
                 yield
@@ -122,43 +125,64 @@ class KitProcess:
                 self._stop.set()
                 keeper.join()
                 self.note("stopped")
-                for one, handler in before.items():
-                    signal.signal(one, handler)
-                (self._kit / _PID).unlink(missing_ok=True)
+
+    def _begun(self, stack: contextlib.ExitStack, sentence: str) -> Sequence[str]:
+        """Take the kit for this process, as soon as its disk has room; return what is to run."""
+        own, pause = os.fsencode(self._kit.resolve()), 1.0
+        while not self._stop.is_set():
+            try:
+                with contextlib.ExitStack() as taken:
+                    taken.enter_context(alone(self._kit / _LOCK, sentence))
+                    taken.callback((self._kit / _PID).unlink, missing_ok=True)
+                    (self._kit / _PID).write_bytes(b"%d\n%s\n" % (os.getpid(), own))
+                    command = self._command()
+                    stack.push(taken.pop_all())
+                    return command
+            except OSError as problem:
+                if problem.errno not in FULL:
+                    raise
+                pause = self._put_off(problem, pause)
+        return ()
 
     def wait(self) -> None:
         """Come back when it is stopped."""
         while not self._stop.wait(_PAUSE):
             pass
 
-    def _keep(self) -> None:
+    def _keep(self, command: Sequence[str]) -> None:
         pause = 1.0
         while not self._stop.is_set():
             begin = time.monotonic()
             try:
-                self._serve()
+                self._serve(command)
             except OSError as problem:  # a full disk, or too many files: it may pass
-                sentence = (
-                    f"The process of {self._kit} could not be kept running ({problem}); see to "
-                    "that: it is tried again every half a minute at the latest."
-                )
-                self.note(sentence)
-                with contextlib.suppress(OSError):  # what is said may go to the same disk
-                    self._report(sentence)
+                pause = self._put_off(problem, pause)
+                continue
             # one that dies at once would else be started for ever
             pause = 1.0 if time.monotonic() - begin > _LONGEST else min(2 * pause, _LONGEST)
             self._stop.wait(pause)
 
-    def _serve(self) -> None:
+    def _put_off(self, problem: OSError, pause: float) -> float:
+        """Say what keeps the process from running, and wait; return for how long."""
+        sentence = (
+            f"The process of {self._kit} could not be kept running ({problem}); see to "
+            "that: it is tried again every half a minute at the latest."
+        )
+        self.note(sentence)
+        with contextlib.suppress(OSError):  # what is said may go to the same disk
+            self._report(sentence)
+        pause = min(2 * pause, _LONGEST)
+        self._stop.wait(pause)
+        return pause
+
+    def _serve(self, command: Sequence[str]) -> None:
         """Run the process until it ends or is to stop."""
         _end(_workers(self._kit))
         (self._kit / "transfer").mkdir(exist_ok=True)
         _put_by(self._kit / _AUDIT)
         _clear_jobs(self._kit)
         with (self._kit / "console.log").open("wb") as log:
-            child = subprocess.Popen(
-                self._command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT
-            )
+            child = subprocess.Popen(command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT)
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not self._stop.wait(_PAUSE):
                 pass

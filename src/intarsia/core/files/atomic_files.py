@@ -8,6 +8,7 @@ that share a folder have the same numbers, and a number comes again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import os
@@ -17,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
 UNFINISHED = ".tmp"  # ends the name of what is being written
 _OF_A_PROCESS = re.compile(r"\..+\.([0-9]+|[0-9a-f]{16})\.tmp")
 

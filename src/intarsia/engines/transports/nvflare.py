@@ -43,6 +43,7 @@ from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.private.defs import CellChannelTopic
 
 from intarsia.core.block import ClientId
+from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
 from intarsia.engines.transports import replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
@@ -616,7 +617,7 @@ def parent_command(
     `ahead` lets a process wait for the next job, see `spare`.
     """
     _made_safe(kit, server=server, ahead=ahead)
-    (kit / "local" / _ENTRY).write_text(json.dumps(dict(entry_points)), encoding="utf-8")
+    write_atomically(kit / "local" / _ENTRY, json.dumps(dict(entry_points)).encode())
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
     else:
@@ -650,14 +651,14 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
-        (local / "resources.json").write_text(text, encoding="utf-8")
+        write_atomically(local / "resources.json", text.encode())
     rights = local / "authorization.json.default"
     if rights.is_file():
         found = json.loads(rights.read_text(encoding="utf-8"))
         # "any" would let a job bring code of its own
         every = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
         found["permissions"] = {"project_admin": dict.fromkeys(every, "any") | {"byoc": "none"}}
-        (local / "authorization.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        write_atomically(local / "authorization.json", json.dumps(found, indent=1).encode())
     logging = local / "log_config.json.default"
     if logging.is_file():
         found = json.loads(logging.read_text(encoding="utf-8"))
@@ -665,4 +666,4 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
             if "maxBytes" in handler:
                 handler.update(maxBytes=_LOG_BYTES, backupCount=2)
         found["loggers"]["root"]["level"] = "WARNING"
-        (local / "log_config.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        write_atomically(local / "log_config.json", json.dumps(found, indent=1).encode())
