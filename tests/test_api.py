@@ -264,16 +264,31 @@ def test_settings_of_another_shape_say_which_is_expected(frames, given, sentence
         (lambda one: {"a": [1]}, "dict, {'a': [1]}"),
         (lambda one: "shop.csv", "str, 'shop.csv'"),
         (lambda one: None, "NoneType, None"),
-        (lambda one: [one, one], "list of a DataFrame, ["),
-        (lambda one: (one, np.ones(90)), "tuple of a DataFrame, ("),
+        (lambda one: [one, one], "list, ["),
     ],
 )
 def test_a_table_of_another_kind_says_which_is_expected(frames, table, kind):
     with pytest.raises(ExperimentError) as caught:
         trained({**frames, "shop": table(frames["shop"])})
     assert str(caught.value).startswith(f"Table 'shop' is a {kind}")
-    assert "; expected a DataFrame, which has its labels in a column or in" in str(caught.value)
+    assert "; expected a DataFrame, a matrix x, or a pair (x, y) of either and its" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
+
+
+def test_labels_beside_a_dataframe_are_those_of_a_column(frames):
+    bank = frames["bank"]
+    pair = bank.drop(columns="default"), bank["default"].to_numpy()
+    apart, together = trained({**frames, "bank": pair}), trained(frames)
+    assert apart.certificate == together.certificate
+    assert apart.metrics == together.metrics
+
+
+def test_labels_beside_a_dataframe_and_in_its_settings_are_too_many(frames):
+    pair = frames["bank"], frames["bank"]["default"]
+    with pytest.raises(ExperimentError, match=r"'bank' is a tuple of 2 and has labels in its sett"):
+        trained({**frames, "bank": pair}, table_settings={"bank": {"labels": pair[1]}})
 
 
 def test_a_matrix_without_the_id_column_says_what_to_pass(frames):

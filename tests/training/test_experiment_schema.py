@@ -84,7 +84,7 @@ def test_every_algorithm_has_its_keys_with_what_they_mean():
         for key, own in one["properties"].items():
             assert key == "name" or "change it: " in own["description"], (one["title"], key)
     hyfdca = next(one for one in kinds if one["title"] == "hyfdca")["properties"]
-    assert hyfdca["regularisation"]["exclusiveMinimum"] == 0
+    assert hyfdca["regularisation"]["minimum"] == 1e-30
     assert hyfdca["regularisation"]["default"] == 1e-3
     assert "λ" in hyfdca["regularisation"]["description"]
     assert hyfdca["method"]["enum"] == ["auto", "newton", "ascent"]

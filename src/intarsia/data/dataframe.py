@@ -1,7 +1,7 @@
 """Take DataFrames, arrays and sparse matrices in memory as the clients' tables.
 
 A client's table is a pandas or polars DataFrame; a matrix x (samples, features), dense or sparse;
-or a pair (x, y) of a matrix and its labels. Settings for all clients apply where they fit: a
+or a pair (x, y) of either and its labels. Settings for all clients apply where they fit: a
 DataFrame without the label column is a client without labels. A client's own settings go before
 them; they are those of `Source`, and for a matrix `labels`, `samples` (ids) and `names` (of the
 features).
@@ -55,8 +55,8 @@ def sources_of(
             f"{len(tables) if isinstance(tables, Mapping) else 'no names'}; pass a mapping such as "
             '{"bank": bank, "shop": shop} with at least one table.'
         )
-    _check_given(tables, own)
-    shared, own = shared or {}, own or {}
+    tables, own = _unpaired(tables, own)
+    shared = shared or {}
     _check_columns(tables, shared, own)
     return tuple(_source(name, table, shared, own.get(name, {})) for name, table in tables.items())
 
@@ -67,7 +67,7 @@ def tables_of(
     own: Mapping[ClientId, Settings] | None = None,
 ) -> dict[ClientId, Table]:
     """Return every client's table as its description says."""
-    _check_given(tables, own)
+    tables, own = _unpaired(tables, own)
     names = [source.name for source in sources]
     if sorted(names) != sorted(tables):
         raise ExperimentError(
@@ -83,14 +83,12 @@ def tables_of(
 def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
     """Refuse tables and settings of single tables that are of another kind than is expected."""
     for name, table in tables.items():
-        parts = table if isinstance(table, tuple | list) else ()
-        wrong = table is None or isinstance(table, Mapping | str | bytes | PathLike)
-        if wrong or (parts and hasattr(parts[0], "columns") and not issparse(parts[0])):
-            inside = f" of a {type(parts[0]).__name__}" if parts else ""
+        frames = isinstance(table, list) and table and _columns(table[0]) is not None
+        if frames or table is None or isinstance(table, Mapping | str | bytes | PathLike):
             raise ExperimentError(
-                f"Table {name!r} is a {type(table).__name__}{inside}, {shown(table, 40)}; expected "
-                "a DataFrame, which has its labels in a column or in table_settings, a matrix x, "
-                "or a pair (x, y) of a matrix and labels. Files are named in an experiment file."
+                f"Table {name!r} is a {type(table).__name__}, {shown(table, 40)}; expected a "
+                "DataFrame, a matrix x, or a pair (x, y) of either and its labels. Files are named "
+                "in an experiment file."
             )
     if own is None:
         return
@@ -107,9 +105,29 @@ def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
             )
 
 
+def _unpaired(
+    tables: Mapping[ClientId, Any], own: Mapping[ClientId, Settings] | None
+) -> tuple[dict[ClientId, Any], dict[ClientId, Settings]]:
+    """Return tables and settings of each, in which y of a pair (x, y) is a setting."""
+    _check_given(tables, own)
+    alone, settings = dict(tables), dict(own or {})
+    for name, table in tables.items():
+        if not isinstance(table, tuple):
+            continue
+        if len(table) != 2 or settings.get(name, {}).get("labels") is not None:
+            raise ExperimentError(
+                f"Table {name!r} is a tuple of {len(table)}"
+                + (" and has labels in its settings" if len(table) == 2 else "")
+                + "; expected a DataFrame, a matrix x, or a pair (x, y)."
+            )
+        alone[name] = table[0]
+        settings[name] = {**settings.get(name, {}), "labels": table[1]}
+    return alone, settings
+
+
 def _columns(table: Any) -> list[str] | None:
     """Return a DataFrame's column names, None for a matrix."""
-    if isinstance(table, Table | tuple) or issparse(table) or not hasattr(table, "columns"):
+    if isinstance(table, Table) or issparse(table) or not hasattr(table, "columns"):
         return None
     return [str(name) for name in table.columns]
 
@@ -118,10 +136,7 @@ def _check_columns(
     tables: Mapping[ClientId, Any], shared: Settings, own: Mapping[ClientId, Settings]
 ) -> None:
     known = list(dict.fromkeys(n for table in tables.values() for n in _columns(table) or ()))
-    labelled = any(
-        isinstance(table, tuple) or {"label", "labels"} & own.get(name, {}).keys()
-        for name, table in tables.items()
-    )
+    labelled = any({"label", "labels"} & own.get(name, {}).keys() for name in tables)
     asked = [("label", shared.get("label"))] if not labelled else []
     asked.append(("weights", shared.get("weights")))
     for key in ("categorical", "exclude"):
@@ -192,14 +207,6 @@ def _table(table: Any, source: Source, own: Settings) -> Table:
     if isinstance(table, Table):
         return dataclasses.replace(table, client=source.name)
     arrays = {key: own[key] for key in _ARRAYS if own.get(key) is not None}
-    if isinstance(table, tuple):
-        if len(table) != 2 or "labels" in arrays:
-            raise ExperimentError(
-                f"Table {source.name!r} is a tuple of {len(table)}"
-                + (" and has labels in its settings" if "labels" in arrays else "")
-                + "; expected a DataFrame, a matrix x, or a pair (x, y)."
-            )
-        table, arrays["labels"] = table
     given = {key: getattr(source, key) for key in _OF_A_SOURCE}
     settings = {key: value for key, value in given.items() if value not in (None, (), {})}
     if _columns(table) is None:
