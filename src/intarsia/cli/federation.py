@@ -360,7 +360,8 @@ def console(
     over = over_nvflare("nvflare")
     from intarsia.reports.console import Watched, served
 
-    with contextlib.ExitStack() as stack:
+    # it has no other end than Ctrl-C, whatever it is at
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         watched = []
         for kit in dict.fromkeys(kits):
             check_kit(kit)
@@ -374,8 +375,7 @@ def console(
         address = stack.enter_context(served(watched, port))
         say(f"the console runs until Ctrl-C, for this machine alone: {address}")
         say("  whoever has the address reads the pages: do not pass it on")
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
 
 
 @app.command()

@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import queue
 import shutil
@@ -456,6 +457,8 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
+        # what is wrong is raised; Python shows warnings of a library that nobody else takes
+        logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
     def submit(self, job: Path) -> str:
         """Submit a job; return its id. OSError where the server is not there."""
@@ -659,9 +662,9 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         every = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
         found["permissions"] = {"project_admin": dict.fromkeys(every, "any") | {"byoc": "none"}}
         write_atomically(local / "authorization.json", json.dumps(found, indent=1).encode())
-    logging = local / "log_config.json.default"
-    if logging.is_file():
-        found = json.loads(logging.read_text(encoding="utf-8"))
+    logs = local / "log_config.json.default"
+    if logs.is_file():
+        found = json.loads(logs.read_text(encoding="utf-8"))
         for handler in found["handlers"].values():
             if "maxBytes" in handler:
                 handler.update(maxBytes=_LOG_BYTES, backupCount=2)
