@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -314,9 +314,16 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
     warnings += certificates_of_sites(kit) if is_server else []
+    runs, running = list_statuses(kit / "local") if is_server else [], is_running(kit)
+    if not running:  # nor is what has a job
+        goes_on = "goes on when the server is started"
+        runs = [
+            replace(one, state="waiting", problem=goes_on) if one.state == "running" else one
+            for one in runs
+        ]
     found: dict[str, Any] = {
-        "running": is_running(kit),
-        "runs": [asdict(one) for one in list_statuses(kit / "local")] if is_server else [],
+        "running": running,
+        "runs": [asdict(one) for one in runs],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
     if is_server:
