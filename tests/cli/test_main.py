@@ -75,6 +75,27 @@ def test_the_version_goes_to_standard_output(capfd):
     assert said(capfd) == (f"intarsia {__version__}\n", "")
 
 
+def test_ctrl_c_while_the_command_line_is_imported_is_one_sentence():
+    """As somebody does who presses it within the first third of a second."""
+    code = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from importlib.metadata import EntryPoint\n"
+        "import tomllib\n"
+        "known = tomllib.load(open(sys.argv[1], 'rb'))['project']['scripts']['intarsia']\n"
+        "sys.exit(EntryPoint('intarsia', known, 'console_scripts').load()())\n"
+    )
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    done = subprocess.run(
+        [sys.executable, "-c", code, project], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "stopped; give the same command again\n"
+
+
 def test_without_a_command_the_help_is_shown(capfd):
     assert main([]) == 2
     out, err = said(capfd)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -238,6 +239,45 @@ def test_a_site_without_a_table_is_told_what_it_takes_part_in(tmp_path, monkeypa
         said = capfd.readouterr().err
         assert "is in use by another process" in said
         assert said.count("warning: site.toml has no [table], so that bank takes part") == told
+
+
+@pytest.mark.parametrize("when", ["begins", "ends"])
+def test_ctrl_c_ends_the_console_whatever_it_is_at(tmp_path, monkeypatch, capfd, when):
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+    pytest.importorskip("starlette", reason="pip install intarsia[console]")
+    from intarsia.reports import console
+
+    @contextlib.contextmanager
+    def served(*_):
+        """Serve nothing, and be where somebody presses Ctrl-C, or presses it twice."""
+        if when == "ends":
+            yield "http://here"
+        raise KeyboardInterrupt
+
+    def wait(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console, "served", served)
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    (tmp_path / "bank" / "local").mkdir(parents=True)
+    (tmp_path / "bank" / "local" / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    assert main(["federation", "console", str(tmp_path / "bank")]) == 0
+    assert "stopped" not in capfd.readouterr().err
+
+
+def test_what_the_library_says_of_a_lost_server_is_not_shown(tmp_path):
+    """Nobody takes its warnings in our commands, and Python would write them to the terminal."""
+    pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+    code = (
+        "import pathlib\n"
+        "from intarsia.engines.transports.nvflare import Jobs\n"
+        "from nvflare.fuel.f3.cellnet import core_cell\n"
+        "from nvflare.fuel.utils.log_utils import get_obj_logger\n"
+        "Jobs(pathlib.Path('admin'))\n"
+        "get_obj_logger(core_cell.CoreCell).warning('no connection to server')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_kit_is_told_from_one_of_the_same_name_elsewhere(tmp_path, monkeypatch):

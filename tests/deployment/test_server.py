@@ -336,6 +336,26 @@ def test_a_job_is_submitted_when_so_many_sites_answer_as_it_needs(tmp_path, abse
     assert (status.state, status.problem) == ("running", "")
 
 
+def test_a_run_says_that_a_site_it_waits_for_is_revoked(tmp_path):
+    folder, jobs, noted = tmp_path / "server" / "local", Jobs(), []
+    folder.mkdir(parents=True)
+    asked(folder)
+    (folder / "revoked.json").write_text('{"bank": "2026-11-28T20:08:01+00:00"}')
+    jobs.answering -= {"bank", "post"}
+    looks(folder, jobs, nothing, note=noted.append)
+    (status,) = federation_server.list_statuses(folder)
+    assert status.problem == (
+        "waits for sites that do not answer: 'bank', 'post'; revoked are the certificates of "
+        "'bank' of before 2026-11-28 20:08:01 UTC, and with them nobody answers: the run goes on "
+        "when there are new ones; for one that has left stop it, and submit another"
+    )
+    assert noted == [f"four: {status.problem}"]
+    (folder / "revoked.json").write_text("{")  # which ends no run
+    looks(folder, jobs, nothing)
+    (status,) = federation_server.list_statuses(folder)
+    assert status.problem == "waits for sites that do not answer: 'bank', 'post'"
+
+
 def test_a_site_that_is_away_for_two_hours_costs_one_job_and_one_line(tmp_path):
     own, jobs, noted = asked(tmp_path), Jobs(), []
     turns(tmp_path, jobs)
@@ -718,6 +738,27 @@ def test_status_is_shown_again_when_it_changes(tmp_path, monkeypatch, capfd):
         "server is not running",
         "  four: waiting, round 0, 0 bytes (waits for sites that do not answer: 'post')",
     ]
+
+
+def test_no_run_of_a_server_that_is_stopped_is_shown_as_running(tmp_path, monkeypatch, capfd):
+    kit = tmp_path / "server"
+    (kit / "local").mkdir(parents=True)
+    federation_file.finish_kits(
+        described(tmp_path), dict.fromkeys(("server", "bank", "telecom", "retailer"), kit)
+    )
+    asked(kit / "local")
+    turns(kit / "local", Jobs())
+    words = ["federation", "status", str(kit), "--no-sites"]
+    assert main(words) == 3
+    assert said(capfd)[1].splitlines() == [
+        "server is not running",
+        "  four: waiting, round 0, 0 bytes (goes on when the server is started)",
+    ]
+    assert main([*words, "--json"]) == 3
+    assert json.loads(said(capfd)[0])["runs"][0]["state"] == "waiting"
+    monkeypatch.setattr("intarsia.deployment.process.is_running", lambda _: True)
+    assert main(words) == 0
+    assert said(capfd)[1].splitlines() == ["server is running", "  four: running, round 0, 0 bytes"]
 
 
 def test_logs_say_what_happened_and_which_log_is_empty(tmp_path, capfd):

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,13 @@ Ahead = Annotated[
 _WATCHED: Final = 5.0  # seconds between looks
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
+_CONNECTION: Final = {  # how the server stands to a site
+    "answers": "connected: the server answers",
+    "silent": "not connected: the server does not answer; see intarsia federation logs {kit}, and "
+    "ask whoever runs the server whether it is running",
+    "refuses": "not connected: the server refuses the certificate of {name}, as it is revoked; ask "
+    "whoever runs the server, and for a new one run intarsia federation join {name}",
+}
 
 Which = Annotated[
     str,
@@ -129,6 +136,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         read_settings,
     )
     from intarsia.deployment.process import KitProcess
+    from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import STATUS
 
     nvflare = over_nvflare("nvflare")
@@ -153,9 +161,20 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"{kit}, so that this one ends; let one of them alone run."
     )
     process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
+    told = ""
+
+    def look() -> None:
+        nonlocal told
+        now = connection(kit)
+        # a process that begins is not connected yet
+        if now != told and (told or now != "silent"):
+            told = now
+            process.note(_CONNECTION[now].format(kit=kit, name=kit.name))
+            say(_CONNECTION[now].format(kit=kit, name=kit.name))
+
     with process.running():
         say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")
-        process.wait()
+        process.wait(look)
     if process.ended:
         say(f"error: {ends}")
         raise typer.Exit(process.ended)
@@ -241,6 +260,8 @@ def status(
 ) -> None:
     """Show whether KIT is running, and a server's sites and runs: round, loss, gap, bytes.
 
+    Of a site it says whether the server answers it.
+
     The exit status is 3 where KIT is not running.
     """
     from intarsia.deployment.federation_file import check_kit, is_of_server
@@ -286,15 +307,22 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import PING, list_statuses
+    from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
 
     signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
     warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
     warnings += certificates_of_sites(kit) if is_server else []
-    runs = list_statuses(kit / "local") if is_server else []
+    runs, running = list_statuses(kit / "local") if is_server else [], is_running(kit)
+    if not running:  # nor is what has a job
+        goes_on = "goes on when the server is started"
+        runs = [
+            replace(one, state="waiting", problem=goes_on) if one.state == "running" else one
+            for one in runs
+        ]
     found: dict[str, Any] = {
-        "running": is_running(kit),
+        "running": running,
         # a measurement that is done trained nothing
         "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
@@ -306,6 +334,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
+    elif found["running"]:
+        found["server"] = connection(kit)
     if answering is not None and found["running"]:
         with contextlib.suppress(OSError):  # it is starting
             if (there := answering()) is not None:
@@ -318,6 +348,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     from intarsia.deployment.server import RunStatus
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
+    if "server" in found:
+        say(f"  {_CONNECTION[found['server']].format(kit=kit, name=kit.name)}")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
     for name, moment in found.get("revoked", {}).items():
@@ -361,7 +393,8 @@ def console(
     over = over_nvflare("nvflare")
     from intarsia.reports.console import Watched, served
 
-    with contextlib.ExitStack() as stack:
+    # it has no other end than Ctrl-C, whatever it is at
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         watched = []
         for kit in dict.fromkeys(kits):
             check_kit(kit)
@@ -375,8 +408,7 @@ def console(
         address = stack.enter_context(served(watched, port))
         say(f"the console runs until Ctrl-C, for this machine alone: {address}")
         say("  whoever has the address reads the pages: do not pass it on")
-        with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+        threading.Event().wait()
 
 
 @app.command()

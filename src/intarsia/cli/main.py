@@ -127,13 +127,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    command = _command()
     # without a home it would tell everyone where it keeps its fonts
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         with _warnings_in_a_line():
-            status = command.main(
+            status = _command().main(
                 args=None if arguments is None else list(arguments),
                 prog_name="intarsia",
                 standalone_mode=False,

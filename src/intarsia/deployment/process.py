@@ -144,10 +144,10 @@ class KitProcess:
                 pause = self._put_off(problem, pause)
         return ()
 
-    def wait(self) -> None:
-        """Come back when it is stopped."""
+    def wait(self, each: Callable[[], None] = lambda: None) -> None:
+        """Come back when it is stopped; do something now and then until that."""
         while not self._stop.wait(_PAUSE):
-            pass
+            each()
 
     def _keep(self, command: Sequence[str]) -> None:
         pause = 1.0

@@ -18,9 +18,10 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -31,6 +32,7 @@ from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import RetryPolicy, Transport
+from intarsia.engines.transports.revocation import revoked
 from intarsia.errors import (
     AbsentError,
     BusyError,
@@ -287,7 +289,7 @@ def _status_in(own: Path) -> RunStatus:
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
         problem = " ".join(pending.values())
     if state == "waiting" and (silent := _read_json(own / _SILENT, ())):
-        problem = f"waits for sites that do not answer: {listed(silent)}"
+        problem = _said_of(silent, own)
     return RunStatus(
         own.name,
         state,
@@ -503,6 +505,23 @@ def _falls_short(
     return asked.absent == "wait"
 
 
+def _said_of(silent: Sequence[ClientId], own: Path) -> str:
+    """Return that a run waits for sites, and which of them may be away for good."""
+    known: Mapping[ClientId, datetime] = {}
+    with contextlib.suppress(ExperimentError):  # `status` says by itself that the list is damaged
+        known = revoked(own.parents[2])
+    gone = [
+        f"{site!r} of before {known[site]:%Y-%m-%d %H:%M:%S} UTC"
+        for site in silent
+        if site in known
+    ]
+    more = (
+        f"; revoked are the certificates of {', '.join(gone)}, and with them nobody answers: the "
+        "run goes on when there are new ones; for one that has left stop it, and submit another"
+    )
+    return f"waits for sites that do not answer: {listed(silent)}{more if gone else ''}"
+
+
 def _submit(
     own: Path,
     jobs: Jobs,
@@ -515,7 +534,7 @@ def _submit(
     silent = [site for site in asked.sites if site not in there]
     if len(asked.sites) - len(silent) < asked.least:
         if silent != _read_json(own / _SILENT, None):
-            note(f"{own.name}: waits for sites that do not answer: {listed(silent)}")
+            note(f"{own.name}: {_said_of(silent, own)}")
         _write_json(own / _SILENT, silent)
         return
     (own / _SILENT).unlink(missing_ok=True)

@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import logging
 import os
 import queue
 import shutil
@@ -45,7 +46,7 @@ from nvflare.private.defs import CellChannelTopic
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import replaced, revocation, spare
+from intarsia.engines.transports import connection, replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -276,13 +277,15 @@ class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
     """Ends a site's process when the server says that a newer one has the site's name.
 
     Two that work with one kit would take the connection from each other, and jobs would end.
+    Whether the server answers is noted in the kit, in which the process begins.
     """
 
     def __init__(self) -> None:
         from nvflare.private.fed.client.communicator import Communicator
 
         super().__init__()
-        beat = Communicator.send_heartbeat
+        kit, beat = Path.cwd(), Communicator.send_heartbeat
+        connection.note_connecting(kit)
 
         def beat_unless_replaced(own: Any, *given: Any) -> Any:
             send = own.cell.send_request
@@ -292,6 +295,10 @@ class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
                 said = str(reply.get_header(MessageHeaderKey.ERROR))
                 if more.get("topic") == CellChannelTopic.HEART_BEAT and _TAKEN in said:
                     os._exit(replaced.STATUS)
+                if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
+                    connection.note(kit, "answers")
+                else:
+                    connection.note_silence(kit, after="answers")
                 return reply
 
             own.cell.send_request = sent
@@ -456,6 +463,8 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
+        # what is wrong is raised; Python shows warnings of a library that nobody else takes
+        logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
     def submit(self, job: Path) -> str:
         """Submit a job; return its id. OSError where the server is not there."""
@@ -617,6 +626,7 @@ def parent_command(
     `ahead` lets a process wait for the next job, see `spare`.
     """
     _made_safe(kit, server=server, ahead=ahead)
+    connection.forget(kit)
     write_atomically(kit / "local" / _ENTRY, json.dumps(dict(entry_points)).encode())
     if server:
         module, config, more = "server.server_train", "fed_server.json", []
@@ -659,9 +669,9 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         every = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate")
         found["permissions"] = {"project_admin": dict.fromkeys(every, "any") | {"byoc": "none"}}
         write_atomically(local / "authorization.json", json.dumps(found, indent=1).encode())
-    logging = local / "log_config.json.default"
-    if logging.is_file():
-        found = json.loads(logging.read_text(encoding="utf-8"))
+    logs = local / "log_config.json.default"
+    if logs.is_file():
+        found = json.loads(logs.read_text(encoding="utf-8"))
         for handler in found["handlers"].values():
             if "maxBytes" in handler:
                 handler.update(maxBytes=_LOG_BYTES, backupCount=2)

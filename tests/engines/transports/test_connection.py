@@ -1,0 +1,140 @@
+"""A site knows whether the server answers it, and whether it refuses its certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install intarsia[nvflare]")
+
+import aiohttp
+from nvflare.fuel.f3.cellnet.defs import ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
+from nvflare.private.defs import CellChannelTopic
+from nvflare.private.fed.client.communicator import Communicator
+
+from intarsia.cli.main import main
+from intarsia.deployment.process import KitProcess
+from intarsia.engines.transports import nvflare
+from intarsia.engines.transports.connection import connection, forget, note
+
+REFUSED = (
+    "not connected: the server refuses the certificate of bank, as it is revoked; ask whoever runs "
+    "the server, and for a new one run intarsia federation join bank"
+)
+
+
+@pytest.fixture
+def kit(tmp_path, monkeypatch):
+    """Return a site's kit, in which its process begins; what that changes is put back."""
+    kit = tmp_path / "bank"
+    (kit / "local").mkdir(parents=True)
+    (kit / "local" / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    monkeypatch.chdir(kit)
+    monkeypatch.setattr(AioHttpDriver, "connect", AioHttpDriver.connect)
+
+    def ask_once(own, *_):
+        return own.cell.send_request(topic=CellChannelTopic.HEART_BEAT)
+
+    monkeypatch.setattr(Communicator, "send_heartbeat", ask_once)
+    nvflare.Replaced()
+    return kit
+
+
+def asked(code):
+    """Ask the server once, which replies so."""
+    cell = SimpleNamespace(send_request=lambda **_: make_reply(code))
+    Communicator.send_heartbeat(SimpleNamespace(cell=cell))
+
+
+def connects(port):
+    """Connect once to a port of this machine, as the library does."""
+    connector = SimpleNamespace(params={"host": "localhost", "port": port})
+    AioHttpDriver().connect(connector)
+
+
+def test_a_site_knows_whether_the_server_answers_its_questions(kit):
+    assert connection(kit) == "silent"  # nothing was asked so far
+    asked(ReturnCode.OK)
+    assert connection(kit) == "answers"
+    asked(ReturnCode.TARGET_UNREACHABLE)
+    assert connection(kit) == "silent"
+    asked(ReturnCode.OK)
+    assert connection(kit) == "answers"
+    long_ago = (kit / "local" / "server").stat().st_mtime - 60
+    os.utime(kit / "local" / "server", (long_ago, long_ago))  # its process hangs
+    assert connection(kit) == "silent"
+    asked(ReturnCode.OK)
+    forget(kit)  # another process begins
+    assert connection(kit) == "silent"
+
+
+def test_a_site_knows_that_its_certificate_is_refused_until_it_is_not(kit):
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(403)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("localhost", 0), Refuses) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            connects(server.server_port)
+        server.shutdown()
+        thread.join()
+    assert connection(kit) == "refuses"
+    asked(ReturnCode.TARGET_UNREACHABLE)  # as long as it is not connected
+    assert connection(kit) == "refuses"
+    with pytest.raises(aiohttp.ClientConnectorError):
+        connects(server.server_port)  # it has ended
+    assert connection(kit) == "silent"
+    asked(ReturnCode.OK)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        connects(server.server_port)  # for a job: the site's own connection is there
+    assert connection(kit) == "answers"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("answers", "connected: the server answers"),
+        ("silent", "not connected: the server does not answer; see intarsia federation logs "),
+        ("refuses", REFUSED),
+    ],
+)
+def test_the_status_of_a_site_says_how_the_server_stands(kit, monkeypatch, capfd, state, told):
+    note(kit, state)
+    words = ["federation", "status", str(kit)]
+    assert main(words) == 3
+    assert capfd.readouterr().err == "bank is not running\n"
+    monkeypatch.setattr("intarsia.deployment.process.is_running", lambda _: True)
+    assert main(words) == 0
+    assert f"bank is running\n  {told}" in capfd.readouterr().err
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["server"] == state
+
+
+def test_a_site_says_in_its_terminal_and_its_log_that_it_is_refused(kit, monkeypatch, capfd):
+    code = "import pathlib; pathlib.Path('local/server').write_text('refuses')"
+    note_down = KitProcess.note
+
+    def noted(process, sentence):
+        note_down(process, sentence)
+        if sentence == REFUSED:
+            process.stop()
+
+    monkeypatch.setattr(KitProcess, "note", noted)
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
+    assert main(["federation", "site", str(kit)]) == 0
+    assert capfd.readouterr().err.count(f"{REFUSED}\n") == 1
+    assert (kit / "events.log").read_text().count(f"{REFUSED}\n") == 1
