@@ -266,7 +266,9 @@ def _minus_conjugate(
     if loss == SQUARED_HINGE:
         return np.where(beta >= 0.0, beta - 0.25 * beta**2, -np.inf)
     if loss == LOGISTIC:
-        return cast(Array, entr(beta) + entr(1.0 - beta))
+        # 1 - β has few digits of a small β, and on separable rows the whole objective is small
+        rest = xlog1py(1.0 - beta, np.maximum(-beta, -1.0))
+        return np.where(beta <= 1.0, entr(beta) - rest, -np.inf)
     raise _unknown(loss)
 
 
