@@ -106,6 +106,41 @@ def test_a_gap_below_0_by_more_than_rounding_meets_no_tolerance():
     assert judged(TrainingState(round=3), -5e-12, tolerance=1e-12).finished is None
 
 
+def test_an_algorithm_that_ends_at_a_gap_below_0_has_not_reached_the_optimum():
+    standing = TrainingState(round=31, best=1e-11, best_round=31)
+    assert judged(standing, -5e-11, finished=True, tolerance=1e-12).finished == "algorithm"
+    for gap in (-4e-7, -1e-4):
+        assert judged(standing, gap, finished=True).finished == "stalled"
+    kept = TrainingState(round=400, best=5e-11, best_round=50, first=1.0)
+    assert judged(kept, -4e-7).finished == "stalled"
+    sealed = {"privacy": Privacy(mode="masked")}
+    assert judged(standing, -4e-7, finished=True, **sealed).finished == "algorithm"
+    assert judged(standing, -4e-6, finished=True, **sealed).finished == "stalled"
+
+
+def test_a_dual_above_the_primal_is_said_with_what_helps():
+    # times in milliseconds: the start is a column, and the label is some seconds after it
+    rng = np.random.default_rng(1)
+    first, start = rng.normal(size=(120, 4)), 1.7e12 * (1 + 1e-4 * rng.random(120))
+    after = first @ rng.normal(size=4) + 1e3 * rng.standard_t(3, 120)
+    found = intarsia.run(
+        tables={"a": (first, start + after), "b": start[:, None]},
+        id="row",
+        task="regression",
+        loss="quantile",
+        regularisation=1e-3,
+        standardise=False,
+        test=0,
+        rounds=150,
+        yardsticks=False,
+    )
+    assert found.certificate.gap_relative < -1e-10
+    assert found.finished not in ("tolerance", "algorithm")
+    [note] = [one for one in found.notes if "bounds nothing" in one]
+    assert "predict the difference from a number near their mean" in note
+    assert "set preprocessing.standardise = true" in note
+
+
 def test_sealed_sums_end_training_where_their_rounding_hides_the_gap():
     sealed = {"privacy": Privacy(mode="masked"), "tolerance": 1e-11}
     standing = TrainingState(round=80, best=3e-10, best_round=49, first=1.0)

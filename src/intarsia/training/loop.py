@@ -328,8 +328,7 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             # these are sums over the clients that were there
             info = replace(info, primal=None, dual=None, gap_relative=None)
         state = _judge(description, before, info)
-        doubtful = info.gap_relative is not None and info.gap_relative < -_ROUNDING_STALL
-        if (state.finished == "tolerance" or doubtful) and not certified:
+        if (state.finished == "tolerance" or is_false(info)) and not certified:
             # a round may report the gap where it started, and end at a wider one
             server, info = _certify(task, server, number, clients)
             state = _judge(description, before, info)
@@ -622,6 +621,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         least = max(least, 2 * info.rounding)
         patience = _PATIENCE if description.privacy.mode == "plain" else _SEALED_PATIENCE
         ends = state.best <= least and state.round - state.best_round >= patience
+        ends = ends and info.gap_relative >= -least
         if gap <= _ROUNDING or ends:
             return replace(state, finished="algorithm")
         if state.round - state.best_round >= _PATIENCE:
@@ -629,11 +629,31 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
     if info.finished:
         known = info.gap_relative
         hidden = max(_ENDS, 2 * info.rounding)
-        ended: Finished = "algorithm" if known is None or known <= hidden else "stalled"
+        below = _ROUNDING_STALL if description.privacy.mode == "plain" else hidden
+        reached = known is None or -below <= known <= hidden
+        ended: Finished = "algorithm" if reached else "stalled"
         return replace(state, finished=ended)
     if state.round >= description.rounds:
         return replace(state, finished="rounds")
     return state
+
+
+def is_false(info: fl.RoundMetrics) -> bool:
+    """Return whether a certificate's dual is above its primal by more than rounding."""
+    return info.gap_relative is not None and info.gap_relative < -_ROUNDING_STALL
+
+
+def false_bound(description: Experiment, info: fl.RoundMetrics) -> str:
+    """Return a sentence that says why a certificate's dual is above its primal, and what helps."""
+    assert info.gap_relative is not None
+    helps = "predict the difference from a number near their mean, and add it to predictions"
+    if not description.preprocessing.standardise:
+        helps += "; set preprocessing.standardise = true"
+    return (
+        "The certificate bounds nothing: its dual is above its primal, by "
+        f"{-info.gap_relative:.1e} of it. Sums of large terms that cancel are rounded in float64, "
+        f"as of labels or columns far from 0 whose spread is small. If labels are: {helps}."
+    )
 
 
 def limited(description: Experiment, info: fl.RoundMetrics) -> str:

@@ -471,7 +471,9 @@ def train_to_end(task: training.Task) -> Outcome:
             f"began again, and each attempt counts among the {task.release.releases} releases "
             "that the noise was measured for.",
         )
-    if state.finished == "stalled":
+    if training.is_false(conclusion.info):
+        notes += (training.false_bound(task.description, conclusion.info),)
+    elif state.finished == "stalled":
         notes = (training.stall(task.description, state),)
     notes += training.fallen(task, state, None if every is None else every.accuracy)
     notes += training.scored_seldom(task, state)

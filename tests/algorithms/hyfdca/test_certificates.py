@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.linear_model import Ridge
 
+import intarsia
 from federations import in_order, initialise, rectangles, secrets_of
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
@@ -170,3 +171,30 @@ def test_under_masks_the_model_is_the_best_of_the_rounds(seed):
     assert gaps[-20:].max() > 10 * gaps.min()  # the rounding takes it up and down
     assert final.info.gap_relative < 1.1 * gaps.min() + 3 * final.info.rounding
     assert final.info.primal >= objective(x, y, w, options) * (1 - 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("size", "ridge", "seed"), [(1e4, 1e-6, 0), (3e3, 1e-6, 1), (1.0, 1e-12, 1)]
+)
+def test_no_bound_on_separable_rows_is_above_what_a_model_reaches(size, ridge, seed):
+    # w(α) is large at weights of zero, and very small at the optimum
+    rng = np.random.default_rng(seed)
+    x = size * rng.normal(size=(20, 8))
+    y = np.where(x @ rng.normal(size=8) > 0, 1.0, -1.0)
+    found = intarsia.run(
+        tables={"a": (x[:, :4], y), "b": x[:, 4:]},
+        id="row",
+        loss="logistic",
+        regularisation=ridge,
+        standardise=False,
+        test=0,
+        yardsticks=False,
+    )
+    model = found.model
+    w = np.append(model.coef_.ravel(), model.intercept_)
+    z = x @ model.coef_.ravel() + model.intercept_
+    reached = np.logaddexp(0.0, -y * z).mean() + ridge / 2 * w @ w
+    assert found.finished == "tolerance"
+    assert found.certificate.primal == pytest.approx(reached, rel=1e-9)
+    assert found.certificate.dual <= reached * (1 + 1e-10)
+    assert reached - found.certificate.dual <= 1e-6 * reached

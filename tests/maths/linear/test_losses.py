@@ -1,5 +1,6 @@
 """Losses against their definitions: numeric derivatives, Fenchel-Young, one-dimensional search."""
 
+import decimal
 import math
 
 import numpy as np
@@ -107,6 +108,19 @@ def test_projection_lands_in_the_box_and_moves_nothing_inside(loss):
     }[loss]
     assert y * moved == pytest.approx(np.array(expected))
     assert np.all(np.isfinite(losses.minus_conjugate(loss, moved, y)))
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_the_logistic_conjugate_keeps_the_digits_of_small_duals(sign):
+    beta = np.array([1e-17, 3e-14, 1e-11, 2e-7, 1e-3, 0.4, 0.999])
+    with decimal.localcontext(prec=60):
+        exact = [decimal.Decimal(one) for one in beta.tolist()]
+        known = [float(-one * one.ln() - (1 - one) * (1 - one).ln()) for one in exact]
+    labels = np.full(len(beta), sign)
+    found = losses.minus_conjugate(LOGISTIC, sign * beta, labels)
+    np.testing.assert_allclose(found, known, rtol=2e-15)
+    edges = losses.minus_conjugate(LOGISTIC, np.array([0.0, 1.0, -1e-3, 1.001]), np.ones(4))
+    np.testing.assert_array_equal(edges, [0.0, 0.0, -np.inf, -np.inf])
 
 
 def test_the_logistic_loss_does_not_overflow():

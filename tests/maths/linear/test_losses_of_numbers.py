@@ -1,5 +1,6 @@
 """Huber, quantile, Poisson and Gamma losses against their definitions and scikit-learn's."""
 
+import decimal
 import math
 
 import numpy as np
@@ -46,6 +47,38 @@ def test_the_values_are_those_of_scipy_and_scikit_learn():
     assert half == pytest.approx(mean_poisson_deviance(y, np.exp(z)) / 2)
     assert losses.value(GAMMA, z, y).mean() == pytest.approx(mean_gamma_deviance(y, np.exp(z)) / 2)
     assert losses.value(POISSON, np.array([-50.0]), np.array([0.0])) == pytest.approx(0, abs=1e-20)
+
+
+@pytest.mark.parametrize("count", [0.0, 0.3, 1.0, 1e3, 1e6, 1e9, 1e12, 1e14])
+def test_poisson_of_any_count_is_as_exact_as_decimals_of_sixty_digits(count):
+    away = np.array([-3.0, -1e-3, -1e-7, 0.0, 2e-9, 1e-5, 0.4, 1.5])
+    z = (math.log(count) if count else 0.0) + away
+    y = np.full(len(z), count)
+    alpha = count * np.append(away[:7] / 2, 1.0) if count else -np.exp(away)
+    with decimal.localcontext(prec=60):
+        exact, log = decimal.Decimal(count), decimal.Decimal(count).ln() if count else 0
+        value, bound = [], []
+        for one in map(decimal.Decimal, z.tolist()):
+            value.append(float(one.exp() - exact * one - exact + exact * log))
+        for one in map(decimal.Decimal, alpha.tolist()):
+            mean = exact - one
+            bound.append(float(exact * log - one - (mean * mean.ln() if mean else 0)))
+    off = 4e-16 * (1 + np.abs(z))  # z and log y are rounded
+    allowed = off * (np.abs(np.exp(z) - y) + np.exp(z) * off) + 4e-16 * np.array(value)
+    assert np.all(np.abs(losses.value(POISSON, z, y) - value) <= allowed)
+    allowed = 4e-16 * np.abs(alpha) * (2 + abs(float(log)))
+    found = losses.minus_conjugate(POISSON, alpha, np.full(len(alpha), count))
+    assert np.all(np.abs(found - bound) <= allowed)
+    # kernels have both of their own
+    for score, label in zip(z, y, strict=True):
+        one, label, at = np.array([[score]]), np.array([[label]]), np.zeros((1, 1))
+        rows = np.zeros(1, np.int64)
+        sums = dual_points(POISSON, label, one, 0 * one, np.ones(1), rows, at, 0 * one)
+        rounded = 1e-15 * abs(at[0, 0]) * (2 + abs(score))
+        told = losses.value(POISSON, one, label)[0, 0]
+        assert sums[0, 0] == pytest.approx(told, rel=1e-15, abs=rounded)
+        told = losses.minus_conjugate(POISSON, at, label)[0, 0]
+        assert sums[0, 1] == pytest.approx(told, rel=1e-15, abs=rounded)
 
 
 @ALL

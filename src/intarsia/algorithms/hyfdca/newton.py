@@ -206,8 +206,8 @@ class Newton:
     # (outputs,) with the model's regularisation
     model_primal: Array = field(default_factory=lambda: np.zeros(1))
     model_dual: Array = field(default_factory=lambda: np.zeros(1))
-    # whether w(α) is counted from zero at each point: sealed sums round each change of it, and with
-    # the log link it begins as large as labels are, which leaves too much rounding in it
+    # whether w(α) is counted from zero at each point, as all runs begun now do: sealed sums round
+    # each change of it, and at weights of zero it may be so large that its rounding stays in it
     afresh: bool = False
     # Where sums are sealed their rounding makes steps near the optimum of many lengths, and the gap
     # goes up and down: the clients keep the weights of the best point, and here are
@@ -297,7 +297,7 @@ def begin(
         leaves=(loss in losses.SMOOTHED or loss in losses.BENT)
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
-        afresh=clients.sealed or loss in losses.LOG_LINK,
+        afresh=True,
         keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))

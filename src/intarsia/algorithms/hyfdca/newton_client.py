@@ -594,9 +594,12 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         point = fl.evolve(point, lift=message.lift, lifted=lifted, regularisation=now)
     if message.keep:
         point = fl.evolve(point, kept=point.w)
+    changed = message.alpha
     if message.afresh:
-        point = fl.evolve(point, alpha=np.zeros(1), implied=np.zeros_like(point.implied))
-    change = gather(block.x, message.alpha - point.alpha) / (ridge * point.samples)
+        point = fl.evolve(point, implied=np.zeros_like(point.implied))
+    else:
+        changed = message.alpha - point.alpha
+    change = gather(block.x, changed) / (ridge * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)

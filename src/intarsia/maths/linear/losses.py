@@ -37,7 +37,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr, expit
+from scipy.special import entr, expit, xlog1py
 
 from intarsia.errors import ExperimentError, TableError, nearest
 from intarsia.maths.jit import compiled, inlined_early
@@ -70,6 +70,7 @@ LOG_LINK: Final = (POISSON, GAMMA)  # scores are logarithms of means
 CURVED: Final = (LOGISTIC, POISSON, GAMMA)  # whose dual is no quadratic within its box
 BENT: Final = (SQUARED_HINGE, HUBER)  # whose second derivative jumps
 SMOOTHED: Final = (HINGE, QUANTILE)  # have a kink: Newton's method smooths them
+FEWEST: Final = 1e-250  # the count whose logarithm is taken where a count is 0
 _ROUNDED = 1e-12  # how far outside its box a dual may be by rounding, relative to the box
 
 
@@ -167,7 +168,10 @@ def _value(loss: int, z: Array, y: Array, shape: float) -> Array:
         return np.maximum(shape * (y - z), (shape - 1.0) * (y - z))
     with np.errstate(over="ignore"):  # scores of a trial may be of any size
         if loss == POISSON:
-            return cast(Array, np.exp(z) - y * z - y - entr(y))
+            # at a large count its terms cancel, up to the square of the distance from log y
+            t = z - np.log(np.maximum(y, FEWEST))
+            near = y * (np.expm1(np.minimum(t, 1.0)) - t)
+            return np.where(t > 1.0, np.exp(z) - y * (1.0 + t), near)
         if loss == GAMMA:
             return y * np.exp(-z) + z - 1.0 - np.log(y)
     raise _unknown(loss)
@@ -249,7 +253,11 @@ def _minus_conjugate(
     if loss == QUANTILE:
         return np.where((alpha >= shape - 1.0) & (alpha <= shape), alpha * y, -np.inf)
     if loss == POISSON:
-        return cast(Array, entr(y - alpha) - entr(y) - alpha)
+        few = np.maximum(y, FEWEST)
+        # as of the loss, what large counts have in common is left out
+        rest = xlog1py(y - alpha, np.maximum(-alpha / few, -1.0))
+        found = np.where(y > 0.0, alpha * (np.log(few) - 1.0) - rest, entr(-alpha) - alpha)
+        return np.where(alpha <= y, found, -np.inf)
     if loss == GAMMA:
         return cast(Array, entr(1.0 + alpha) + alpha * (1.0 + np.log(y)))
     beta = y * alpha
@@ -258,7 +266,9 @@ def _minus_conjugate(
     if loss == SQUARED_HINGE:
         return np.where(beta >= 0.0, beta - 0.25 * beta**2, -np.inf)
     if loss == LOGISTIC:
-        return cast(Array, entr(beta) + entr(1.0 - beta))
+        # 1 - β has few digits of a small β, and on separable rows the whole objective is small
+        rest = xlog1py(1.0 - beta, np.maximum(-beta, -1.0))
+        return np.where(beta <= 1.0, entr(beta) - rest, -np.inf)
     raise _unknown(loss)
 
 

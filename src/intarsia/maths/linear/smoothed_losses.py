@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array
 from intarsia.maths.jit import compiled, inlined, inlined_early
 from intarsia.maths.linear.losses import (
+    FEWEST,
     GAMMA,
     HINGE,
     HUBER,
@@ -83,7 +84,10 @@ def _value(loss: int, z: float, y: float, shape: float) -> float:
     if loss == QUANTILE:
         return max(shape * (y - z), (shape - 1.0) * (y - z))
     if loss == POISSON:
-        return math.exp(z) - y * z - y + (y * math.log(y) if y > 0.0 else 0.0)
+        distance = z - math.log(max(y, FEWEST))
+        if distance > 1.0:
+            return math.exp(z) - y * (1.0 + distance)
+        return y * (math.expm1(distance) - distance)
     if loss == GAMMA:
         return y * math.exp(-z) + z - 1.0 - math.log(y)
     return 0.5 * (z - y) ** 2
@@ -108,11 +112,11 @@ def _minus_conjugate(loss: int, alpha: float, y: float) -> float:
         return alpha * y
     if loss == POISSON:
         mean = y - alpha
-        total = -alpha
+        if y < FEWEST:
+            return -alpha - (mean * math.log(mean) if mean > 0.0 else 0.0)
+        total = alpha * (math.log(y) - 1.0)
         if mean > 0.0:
-            total -= mean * math.log(mean)
-        if y > 0.0:
-            total += y * math.log(y)
+            total -= mean * math.log1p(-alpha / y)
         return total
     if loss == GAMMA:
         ratio = 1.0 + alpha
