@@ -439,4 +439,5 @@ def test_masked_sums_train_to_what_plain_ones_do(name):
         tables=tables, algorithm=name, classes=["0", "1", "2"], privacy=sealing, **settings
     )
     assert sealed.metrics.server.loss == pytest.approx(plain.metrics.server.loss, rel=1e-4)
-    assert sealed.metrics.server.loss != plain.metrics.server.loss  # masks round
+    # words with masks are longer; what they round may be below the digits of a loss
+    assert sealed.bytes["up"] > plain.bytes["up"]
