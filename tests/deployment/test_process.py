@@ -71,7 +71,7 @@ def test_a_kit_on_a_full_disk_is_started_when_there_is_room(tmp_path, monkeypatc
             raise OSError(errno.ENOSPC, full, str(kit / "local" / "resources.json"))
         return [sys.executable, "-c", code]
 
-    def wait(process):
+    def wait(*_):
         pause = threading.Event()
         while not (kit / "runs").exists():
             pause.wait(0.05)

@@ -8,6 +8,7 @@ import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 from intarsia.deployment.job_requests import Asked, Requests
@@ -61,7 +62,8 @@ def served_kits(server: Path, bank: Path):
     from intarsia.reports import console
 
     def standing():  # the process that would be asked is not there
-        return {**_standing(server, None), "running": True, "sites": {"bank": True}}
+        with mock.patch("intarsia.deployment.process.is_running", return_value=True):
+            return {**_standing(server, None), "sites": {"bank": True}}
 
     watched = [
         console.Watched(server, standing),

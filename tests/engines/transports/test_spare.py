@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,9 +135,15 @@ def test_a_process_that_waits_ends_with_the_one_that_started_it_however_that_end
         f"print(Spare('of_a_job', {str(tmp_path)!r}).process.pid, flush=True); time.sleep(3600)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
-        waiting = psutil.Process(int(parent.stdout.readline()))
-        assert str(tmp_path) in waiting.cmdline()  # as `process.py` knows those of a kit
-        parent.kill()
+        try:
+            waiting = psutil.Process(int(parent.stdout.readline()))
+            end = time.monotonic() + 30
+            # as `process.py` knows those of a kit; it has no words while it begins
+            while str(tmp_path) not in waiting.cmdline():
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        finally:
+            parent.kill()
     try:
         waiting.wait(120)
     finally:
