@@ -344,7 +344,7 @@ def test_a_round_does_not_begin_with_fewer_than_the_quorum_while_sites_are_away(
             raise TimeoutError
         return deliver(data)
 
-    hasty = dataclasses.replace(sites.HASTY, deadline=0.3, absent="continue", quorum=2, probe=0.05)
+    hasty = dataclasses.replace(sites.HASTY, deadline=1.5, absent="continue", quorum=2, probe=0.05)
     made = sites.federation(HYFDCA, options, blocks, BINARY, fault=line, patience=hasty)
     server, engine = sites.begun(made, HYFDCA, options), made.engine
     engine.begin_round(1)
