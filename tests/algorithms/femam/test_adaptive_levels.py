@@ -191,6 +191,20 @@ def test_decays_fall_as_the_rows_of_all_clients_grow_beyond_those_of_the_option(
     assert found == {160: (0.005, 0.005), 320: (0.01, 0.01), 640: (0.01, 0.01)}
 
 
+def test_decays_fall_as_clients_become_more_than_those_of_the_option():
+    found = {}
+    for count, rows in ((8, 2000), (16, 2000), (16, 160), (16, 480)):  # 640 rows of 16 clients
+        options = dataclasses.replace(OPTIONS, decay_rows=rows)
+        engine, _ = begun(clients(count), options)
+        found[count, rows] = {
+            (one.options.weight_decay, one.options.embedding_decay)
+            for one in engine.get_states().values()
+        }
+    # the smaller of the two shares
+    expected = {(8, 2000): 0.01, (16, 2000): 0.005, (16, 160): 0.0025, (16, 480): 0.005}
+    assert found == {case: {(decay, decay)} for case, decay in expected.items()}
+
+
 def test_decays_of_the_paper_s_schedule_are_as_they_are_given():
     options = FeMAM(level_schedule="paper", weight_decay=0.3, decay_rows=1)
     engine, _ = begun(clients(), options)
