@@ -273,7 +273,7 @@ def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point,
             z = point.z + message.step[:, None] * q
             point = fl.evolve(point, z=z, inner_before=None, q_before=np.zeros((1, 0)))
             r, sign, _, _ = _seen(point, block)
-        inner = inside.aimed_at_zero(inner, message.damping)
+        inner = inside.aimed_at_zero(inner, message.damping, weights)
     mine, beta = point.mine, inside.dual_of(inner)
     factor = 1.0 if weights is None else weights
     y = targets(block, len(point.z))[:, mine]
@@ -313,11 +313,11 @@ def _first(
     box: inside.Box,
 ) -> inside.Interior:
     """Return where the phase begins: near the present duals, or where all products are μ."""
-    inner = inside.central(r, message.barrier, message.damping, box)
+    inner = inside.central(r, message.barrier, message.damping, box, weights)
     if message.keep is None or box.bend:
         return inner
     beta = sign * point.alpha[:, point.mine] / (1.0 if weights is None else weights)
-    found = inside.near(r, beta, message.barrier, message.damping, box)
+    found = inside.near(r, beta, message.barrier, message.damping, box, weights)
     kept = message.keep[:, None] > 0
     pairs = {
         name: np.where(kept, getattr(found, name), getattr(inner, name))
@@ -349,9 +349,10 @@ def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Co
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
     if message.ahead is None:
-        inner = inside.corrected(point.inner, steps, message.barrier)
+        inner = inside.corrected(point.inner, steps, message.barrier, weights)
     else:
-        inner = inside.centred(point.inner, steps, message.barrier, message.ahead)
+        barriers = message.barrier, message.ahead
+        inner = inside.centred(point.inner, steps, *barriers, weights)
     change = inside.aim(inner, r) - inside.aim(point.inner, r)
     factor = 1.0 if weights is None else weights
     point = fl.evolve(point, inner=inner, inner_before=point.inner, q_before=point.q)
