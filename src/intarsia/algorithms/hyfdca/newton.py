@@ -297,8 +297,8 @@ def begin(
         keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
-    if loss == losses.QUANTILE:  # now that the unit is known
-        newton = evolve(newton, weight=newton.weight / newton.unit)
+    if loss == losses.QUANTILE:  # now that the unit is known; the first dual point had none
+        newton = evolve(newton, weight=newton.weight / newton.unit, best=-np.inf * ones)
         newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton
 

@@ -47,6 +47,7 @@ SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
 _AT_ONCE = 8192  # rows in the frame that are copied at once
+_SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -284,7 +285,7 @@ class DualPoint:
 
     alpha: fl.PerSample
     sums: Array  # (outputs, 4) as in dual_points
-    curvature: fl.PerSample | None = None
+    curvature: fl.PerSample | None = None  # see `logarithm`
 
 
 @dataclass(frozen=True)
@@ -553,7 +554,18 @@ def move_duals(point: Point, block: Block, message: Move) -> tuple[Point, DualPo
     given = (message.weight, point.mine, alpha, curvature, block.weights, shape)
     sums = dual_points(point.loss, y, z, centre, *given)
     point = fl.evolve(point, z=z, centre=centre)
-    return point, DualPoint(alpha, sums, curvature if message.curvature else None)
+    return point, DualPoint(alpha, sums, logarithm(curvature) if message.curvature else None)
+
+
+def logarithm(curvature: Array) -> Array:
+    """Return log h and a constant, 0 for an h of 0: sealed sums round small and large h alike."""
+    least = math.exp(1 - _SHIFT)
+    return np.where(curvature > 0, _SHIFT + np.log(np.maximum(curvature, least)), 0.0)
+
+
+def from_logarithm(told: Array) -> Array:
+    """Return the h that `logarithm` was made of, after a sealed sum."""
+    return np.where(told > 0.5, np.exp(told - _SHIFT), 0.0)
 
 
 @fl.told_the_same
@@ -595,7 +607,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
     else:  # it came through a sealed sum
-        present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
+        present = from_logarithm(message.curvature)
     faded, counted = point.faded, present
     if not len(point.frame):  # a step with a frame never goes there and back
         faded = np.maximum(present, _FADING * faded)

@@ -67,6 +67,11 @@ class Box:
         """Return whether there is an upper edge."""
         return self.width < np.inf
 
+    @property
+    def unit(self) -> float:
+        """Return what duals are measured in: Huber's δ, of the other losses 1."""
+        return -self.lower if self.bend == 1.0 else 1.0
+
 
 def box_of(loss: int, shape: float) -> Box:
     """Return the box of a loss of a shape."""
