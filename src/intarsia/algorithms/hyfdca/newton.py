@@ -207,9 +207,6 @@ class Newton:
     # (outputs,) with the model's regularisation
     model_primal: Array = field(default_factory=lambda: np.zeros(1))
     model_dual: Array = field(default_factory=lambda: np.zeros(1))
-    # whether w(α) is counted from zero at each point, as all runs begun now do: sealed sums round
-    # each change of it, and at weights of zero it may be so large that its rounding stays in it
-    afresh: bool = False
     # Where sums are sealed their rounding makes steps near the optimum of many lengths, and the gap
     # goes up and down: the clients keep the weights of the best point, and here are
     keeps: bool = False  # whether they do
@@ -298,7 +295,6 @@ def begin(
         leaves=(loss in losses.SMOOTHED or loss in losses.BENT)
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
-        afresh=True,
         keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
@@ -477,11 +473,9 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
-        afresh=newton.afresh,
         keep=newton.keeps and newton.kept is None,
     )
     gathered = clients.sum(gather_point, message)
-    dual_weights = gathered.w if newton.afresh else newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed and newton.dealer is None else None
     measured = clients.sum(measure_point, MeasurePoint(w=gathered.w, rows=rows))
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
@@ -512,7 +506,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         drift=drift,
         curved=curved,
         alpha=point.alpha,
-        dual_weights=dual_weights,
+        dual_weights=gathered.w,
         gradient=measured.gradient,
         hessian=measured.hessian,
         bounds=measured.bounds,
