@@ -51,6 +51,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     keep_frame,
     keep_scores,
     logarithm,
+    lost_digits,
     own_scores,
     project_new,
     remember,
@@ -112,6 +113,7 @@ class InteriorPoint:
     diagonal: bool = False  # whether diagonals of Gram matrices do
     waits: bool = False  # whether rows go in a frame once there are many iterations
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
@@ -169,7 +171,7 @@ class CountInside:
     counts="numbers of chosen rows",
 )
 class CountedInside:
-    """Parts of Xᵀ aim / N and of the Hessian; what the client's part of w(α) changed by."""
+    """Parts of Xᵀ aim / N and of the Hessian; the client's part of w(α)."""
 
     pull: fl.PerFeature
     w: fl.PerFeature | None
@@ -377,7 +379,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
         return fl.evolve(point, first=first), CountedInside(pull, None, None, None, None)
     assert message.curvature is not None
     assert message.step is not None
-    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
+    # from zero: of changes from duals where w(α) was large its rounding would stay
+    implied = gather(block.x, message.alpha) / (point.regularisation * point.samples)
     curvature = from_logarithm(message.curvature)
     selected = np.flatnonzero((curvature > 0).any(axis=0))
     w = point.w if message.keep is None else point.w * message.keep[:, None]
@@ -393,7 +396,7 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
         height = point.before.gram_height if message.whole else 1
         cells = {"height": height, "samples": point.samples}
         gram = cell_grams(block.x, selected, point.curvature, point.feature_cells, **cells)
-    return point, CountedInside(pull, change, gram, rows, counts)
+    return point, CountedInside(pull, implied, gram, rows, counts)
 
 
 @fl.client_function
@@ -420,10 +423,11 @@ def measure_inside(
 # -- server
 
 
-def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
+def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> InteriorPoint:
     """Start the phase from a point of Newton's method.
 
     `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
+    `at_zeros` is P at weights of zero, inf where it is not known.
     """
     fits = frame and fits_frame(newton.samples, newton.features)
     framed = newton.framed or (fits and not newton.diagonal)
@@ -447,7 +451,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         alpha=newton.alpha,
         dual_weights=newton.dual_weights,
     )
-    keep, barrier = np.ones_like(zeros), newton.primal
+    keep, barrier = zeros + (newton.model_primal.sum() <= at_zeros), newton.primal
     if newton.loss == losses.SQUARED_HINGE:
         barrier = _NEAR * newton.primal
     if newton.loss in losses.SMOOTHED:
@@ -455,6 +459,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         barrier = np.minimum(newton.primal, newton.primal - newton.dual)
     state = _at(state, clients, zeros, barrier, keep)
     if not keep.all():  # now P is known at zeros
+        state = fl.evolve(state, peak=0.0)
         barrier = np.where(keep > 0, barrier, state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
@@ -514,6 +519,8 @@ def step(
     state = fl.evolve(state, steps=state.steps + 1, still=still)
     if state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
+    elif lost_digits(state):
+        state, _ = certify(state, clients)
     return state, info(state)
 
 
@@ -602,19 +609,20 @@ def _at(
         whole=not state.diagonal,
     )
     counted = clients.sum(count_inside, count)
-    dual_weights = state.dual_weights + counted.w
     rows = counted.rows if state.framed else None
-    measure = MeasureInside(pull=counted.pull, w=dual_weights, rows=rows)
+    measure = MeasureInside(pull=counted.pull, w=counted.w, rows=rows)
     measured = clients.sum(measure_inside, measure)
     # discloses for each output ‖w‖² and ‖w(α)‖²
     norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
+    primal = ridge * norms[:, 0] + sums[:, 0] / state.samples
     return fl.evolve(
         state,
         products=sums[:, 2] / state.samples,
-        primal=ridge * norms[:, 0] + sums[:, 0] / state.samples,
+        primal=primal,
+        peak=max(state.peak, float(primal.sum())),
         dual=sums[:, 1] / state.samples - ridge * norms[:, 1],
         alpha=point.alpha,
-        dual_weights=dual_weights,
+        dual_weights=counted.w,
         gradient=measured.gradient,
         hessian=measured.hessian,
         gram=counted.gram,
@@ -638,7 +646,7 @@ def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, f
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=own.z)))
     none = np.zeros_like(state.primal)
-    state = _at(state, clients, none, none)
+    state = _at(fl.evolve(state, peak=0.0), clients, none, none)
     return state, info(state)
 
 
