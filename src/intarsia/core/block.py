@@ -59,6 +59,11 @@ class Copies:
     observed: Array | None = None
     places: NDArray[np.intp] | None = None  # (features,) in `observed`, -1: lacks none; None: all
 
+    @classmethod
+    def alone(cls, rows: int, columns: int) -> Copies:
+        """Return the counts where one client holds every value."""
+        return cls(np.zeros(rows, np.intp), np.zeros(columns, np.intp), np.ones((1, 1)))
+
     def take(self, rows: NDArray[Any] | slice | None, columns: NDArray[Any] | None) -> Copies:
         """Return the counts of the given row and column positions."""
         observed, places = self.observed, self._places
@@ -81,6 +86,14 @@ class Copies:
             return None
         found: Array = self.counts[0, self.columns]
         return found
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Return all arrays, as compiled functions take them: places are -1 where none lacks."""
+        if self.observed is None:
+            none = np.full(len(self.columns), -1)
+            return self.rows, self.columns, self.counts, none, np.zeros((0, 0))
+        return self.rows, self.columns, self.counts, self._places, self.observed
 
     def dense(self) -> Array:
         """Return the counts entry by entry, (samples, features), at least 1."""
@@ -330,7 +343,7 @@ class Block:
         levels = self.levels if columns is None else held_levels(features, self.levels)
         return Block(
             *(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero),
-            *(levels, self.checked),
+            *(levels, (x, self.samples)),  # what was checked has no value that is wrong
         )
 
     def weights_of(self, rows: NDArray[Any]) -> Array | None:
@@ -344,7 +357,8 @@ class Block:
         """
         if self.copies is None:
             return self
-        return replace(self, x=self.copies.divide(self.x), copies=None)
+        x = self.copies.divide(self.x)
+        return replace(self, x=x, copies=None, checked=(x, self.samples))
 
 
 def stored(x: Values) -> Array:
