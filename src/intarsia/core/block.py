@@ -438,7 +438,6 @@ def _taken_entries(
 def have_repeats(ids: NDArray[Any]) -> bool:
     """Return whether an id is there more than once."""
     keys = sort_keys(ids)
-    # ids in order are different ones: comparing takes a fortieth of the time of sorting
     if (keys[1:] > keys[:-1]).all():
         return False
     if keys.dtype.kind in "iu":
@@ -480,9 +479,11 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     keys = sort_keys(together)
     ends = np.cumsum([len(part) for part in parts])[:-1]
     if keys.dtype.kind in "iu":
-        found = np.sort(keys)
+        each = np.split(keys, ends)
+        # arrays in order are merged, in a third of the time of sorting
+        found = np.sort(keys, kind="stable" if all(map(ascending, each)) else None)
         found = found[np.concatenate([np.ones(len(found[:1]), bool), found[1:] != found[:-1]])]
-        which = [_places_in(found, own) for own in np.split(keys, ends)]
+        which = [_places_in(found, own) for own in each]
     else:
         found, inverse = np.unique(keys, return_inverse=True)
         which = np.split(inverse, ends)
@@ -494,11 +495,18 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     return ids, which
 
 
-def _places_in(ascending: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.intp]:
+def ascending(keys: NDArray[Any]) -> bool:
+    """Return whether numbers are in order; comparing takes a fortieth of the time of sorting."""
+    return bool((keys[1:] >= keys[:-1]).all())
+
+
+def _places_in(held: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.intp]:
     """Return where keys are among ascending ones that hold them; in order they are found faster."""
+    if ascending(keys):
+        return np.searchsorted(held, keys)
     order = np.argsort(keys)
     found = np.empty(len(keys), np.intp)
-    found[order] = np.searchsorted(ascending, keys[order])
+    found[order] = np.searchsorted(held, keys[order])
     return found
 
 
@@ -506,6 +514,8 @@ def places_of(wanted: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.intp]:
     """Return where in some ids each of the wanted ones is, all of which are there, (wanted,)."""
     keys = sort_keys(np.concatenate([ids, wanted]))
     have, sought = keys[: len(ids)], keys[len(ids) :]
+    if ascending(have):
+        return np.searchsorted(have, sought)
     order = np.argsort(have, kind="stable")
     found: NDArray[np.intp] = order[np.searchsorted(have[order], sought)]
     return found
