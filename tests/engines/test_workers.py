@@ -100,10 +100,12 @@ def tell(engine: Simulation, first: float = 1.0, size: int = 3):
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
-@pytest.mark.parametrize("room", [None, 100, 5_000])
-def test_replies_and_states_are_those_of_one_process(count, room, monkeypatch):
-    if room is not None:  # more than the memory holds goes beside it
-        monkeypatch.setattr(forks, "_ROOM", room)
+@pytest.mark.parametrize("piece", [None, 7, 100, 5_000])
+def test_replies_and_states_are_those_of_one_process(count, piece, monkeypatch):
+    if piece is not None:  # more than the memory holds waits until there is room again
+        monkeypatch.setattr(forks, "_PIECE", piece)
+        monkeypatch.setattr(forks, "_PIECES", 3)
+        monkeypatch.setattr(codec, "_KEPT", 1000)
     alone, spread = counting(5), counting(5, count)
     for number in (1, 2):
         for engine in (alone, spread):

@@ -80,7 +80,7 @@ class Worker(Protocol):
         ...
 
     def receive(self) -> Sequence[memoryview]:
-        """Return the values that it sends, written; they last until it is sent something.
+        """Return the values that it sends, written.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class Workers:
                 member.send(_Fetch(names, leave))
                 values = member.receive()
                 for name, value in zip(names, values, strict=True):
-                    yield name, codec.decode_unchecked(value, *self._classes)
+                    yield name, codec.decode_unchecked(value, *self._classes, keep=True)
 
     def put(self, states: Mapping[ClientId, Any]) -> None:
         """Replace the states of clients that workers have."""
@@ -315,7 +315,7 @@ class _Asked:
             self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
             classes = codec.classes_in(self._fn.reply)
             for client, value in zip(clients, values, strict=True):
-                found[client] = codec.decode_unchecked(value, *classes)
+                found[client] = codec.decode_unchecked(value, *classes, keep=True)
         if failed is not None:
             raise failed
         return found
@@ -544,13 +544,14 @@ class Desk:
                 self._host.forget(head.clients)
             return found
         if isinstance(head, _Put):
-            values = [codec.decode_unchecked(value, *self._classes) for value in given[1:]]
+            kinds = self._classes
+            values = [codec.decode_unchecked(one, *kinds, keep=True) for one in given[1:]]
             states.begin(zip(head.clients, values, strict=True))
             return [tuple(map(states.size, head.clients))]
         if isinstance(head, _Call):
             fn = self._functions[head.function]
             kinds = codec.classes_in(fn.message)
-            messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
+            messages = [codec.decode_unchecked(one, *kinds, keep=True) for one in given[1:]]
             opened = dict(zip(head.clients, messages, strict=True))
             if not fn.releases:
                 return self._replies(head, opened, {})
