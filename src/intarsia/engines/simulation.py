@@ -270,7 +270,7 @@ class Simulation:
                 replies = self._replies(fn, opened)
             for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)
-        self._staff.moved(fn, exchange.down + exchange.up)
+        self._staff.moved(exchange.down + exchange.up)
 
     def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> list[Any]:
         noise: Mapping[ClientId, NoiseKey] = {}

@@ -377,6 +377,7 @@ class Staff:
     def _note(self, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]) -> None:
         self._functions, self._classes = functions, classes
         self._seen: set[str] = set()
+        self._uncounted = dict[str, tuple[ClientId, ...]]()  # of first calls
         self._seconds = dict[ClientId, float]()
         self._cost = 0.0
 
@@ -386,21 +387,27 @@ class Staff:
     ) -> Iterator[None]:
         """Take note of what clients compute, if others could do a part of it: it is not `alone`.
 
-        A function's first call may compile something: what that may take does not count.
+        A function's first call may compile something: what that may take does not count, and its
+        clients are taken to compute as long as the next.
         """
         began = time.perf_counter()
         yield
-        spent = time.perf_counter() - began - (0.0 if fn.name in self._seen else _COMPILING)
-        if spent > 0 and not alone:
-            each = spent / len(clients)
-            for client in clients:
-                self._seconds[client] = self._seconds.get(client, 0.0) + each
-
-    def moved(self, fn: ClientFunction, size: int) -> None:
-        """Take note of an exchange that is over, with the bytes of its messages and replies."""
-        if fn.name in self._seen:
-            self._cost += _CALL + _BYTE * size
+        spent, first = time.perf_counter() - began, fn.name not in self._seen
         self._seen.add(fn.name)
+        if alone:
+            return
+        if first:
+            spent = max(0.0, spent - _COMPILING)
+        each = spent / len(clients)
+        uncounted = self._uncounted.pop(fn.name, ())
+        for client in (*clients, *uncounted):
+            self._seconds[client] = self._seconds.get(client, 0.0) + each
+        if first and not spent:
+            self._uncounted[fn.name] = tuple(clients)
+
+    def moved(self, size: int) -> None:
+        """Take note of an exchange that is over, with the bytes of its messages and replies."""
+        self._cost += _CALL + _BYTE * size
 
     @property
     def may_grow(self) -> bool:
@@ -441,9 +448,9 @@ class Staff:
 
 
 _COMPILING = 3.0  # seconds that compiling may take
-_LONG = 1.0  # seconds that clients compute before others are to help
+_LONG = 0.5  # seconds that clients compute before others are to help: a fork takes up to 0.05
 _TIMES = 4.0  # that they compute longer than messages would take
-_CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
+_CALL, _BYTE = 5e-4, 2e-10  # seconds of a call to another process, and of each byte
 
 
 def sizes_of(blocks: Mapping[ClientId, Mapping[str, Block]]) -> dict[ClientId, float]:
