@@ -692,12 +692,12 @@ def reveal_errors(
     return weights, np.where(known, errors, np.nan), left, at_zero
 
 
-def share_model(clients: Clients, *, best: bool = False) -> Any:
+def share_model(clients: Clients, *, best: bool = False, zeros: bool = False) -> Any:
     """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero.
 
-    With `best` the clients go back to the best one.
+    With `best` the clients go back to the best one, with `zeros` to weights of 0.
     """
-    return clients.sum(share_weights, Refresh(z=None, best=best))
+    return clients.sum(share_weights, Refresh(z=None, best=best, zeros=zeros))
 
 
 def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:

@@ -362,6 +362,7 @@ class Refresh:
 
     z: fl.PerScore | None
     best: bool = False  # whether weights are to be those that the client kept
+    zeros: bool = False  # whether they are to be 0
 
 
 @fl.describe("each row's model score")
@@ -904,6 +905,8 @@ def share_weights(point: Point, block: Block, message: Refresh) -> tuple[Point, 
     """Send this client's share of the weights."""
     if message.best:
         point = fl.evolve(point, w=point.kept)
+    if message.zeros:
+        point = fl.evolve(point, w=np.zeros_like(point.w))
     model, nonzero = point.model, None
     if point.threshold:
         nonzero = (model != 0) * point.feature_share
