@@ -100,10 +100,12 @@ def tell(engine: Simulation, first: float = 1.0, size: int = 3):
 
 
 @pytest.mark.parametrize("count", [2, 3, 9])
-@pytest.mark.parametrize("room", [None, 100, 5_000])
-def test_replies_and_states_are_those_of_one_process(count, room, monkeypatch):
-    if room is not None:  # more than the memory holds goes beside it
-        monkeypatch.setattr(forks, "_ROOM", room)
+@pytest.mark.parametrize("piece", [None, 7, 100, 5_000])
+def test_replies_and_states_are_those_of_one_process(count, piece, monkeypatch):
+    if piece is not None:  # more than the memory holds waits until there is room again
+        monkeypatch.setattr(forks, "_PIECE", piece)
+        monkeypatch.setattr(forks, "_PIECES", 3)
+        monkeypatch.setattr(codec, "_KEPT", 1000)
     alone, spread = counting(5), counting(5, count)
     for number in (1, 2):
         for engine in (alone, spread):
@@ -225,6 +227,27 @@ def test_short_work_stays_in_one_process_and_long_work_does_not(monkeypatch):
     tell(engine)
     assert engine._workers is not None
     assert set(engine.get_states().values()) == {Count(22)}
+
+
+def test_a_first_call_counts_as_long_as_the_next_takes(monkeypatch):
+    clock = iter(
+        [
+            *(0.0, 2.0),  # compiles for up to 3 seconds
+            *(2.0, 2.5),
+            *(3.0, 3.25),
+            *(4.0, 12.0),  # a function that takes much longer than compiling does
+            *(12.0, 18.0),
+        ]
+    )
+    monkeypatch.setattr(workers.time, "perf_counter", lambda: next(clock))
+    staff = workers.Staff(None)
+    for fn, clients in [
+        *((twice, "a"), (twice, "b"), (twice, "a")),
+        *((slow, "ab"), (slow, "cd")),
+    ]:
+        with staff.watch(fn, clients, alone=False):
+            pass
+    assert staff._seconds == {"a": 0.5 + 0.25 + 2.5, "b": 0.5 + 2.5, "c": 3.0, "d": 3.0}
 
 
 def test_shares_are_about_equal_and_all_clients_are_in_one():

@@ -232,10 +232,10 @@ def least_squares_attack_on_newton(server: Server, client: str) -> np.ndarray:
     for one in server.records:
         crossed, given = (one.kind, one.function, one.client), one.fields
         if crossed == ("message", "gather_point", ""):
-            before, alpha = alpha, server.read(given["alpha"], index)[0, own]
+            alpha = server.read(given["alpha"], index)[0, own]
             # the loss of these runs has no smoothing
             curvature = curvatures(losses.LOGISTIC, alpha[None], np.ones(1))[0]
-            duals.append(alpha if given["afresh"] else alpha - before)
+            duals.append(alpha)
         elif crossed == ("sum", "gather_point", client):
             weights.append(server.read(given["w"], server.schema.features)[0] * server.scale)
         elif crossed == ("sum", "start_search", client):  # how many have curvature is in the clear

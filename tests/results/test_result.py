@@ -11,7 +11,12 @@ import pytest
 from intarsia.errors import CheckpointError
 from intarsia.maths.figures import Figures
 from intarsia.partition.client_clusters import Structure, Structures
-from intarsia.reports.sentences import gain_sentence, gains, verdict_sentences
+from intarsia.reports.sentences import (
+    certificate_sentence,
+    gain_sentence,
+    gains,
+    verdict_sentences,
+)
 from intarsia.results.comparison import compare, judged_by
 from intarsia.results.result import (
     Certificate,
@@ -374,3 +379,13 @@ def test_the_mean_and_the_worst_client_have_figures():
     )}  # fmt: skip
     assert mean(scores).figures == Figures(auc=0.625, brier=0.1875)
     assert worst(scores).figures == Figures(auc=0.5, brier=0.25)
+
+
+@pytest.mark.parametrize(("dual", "said"), [(0.25, "lies between"), (0.75, "none, as rounding")])
+def test_a_dual_above_the_primal_is_said_to_bound_nothing(dual, said):
+    certificate = Certificate(0.5, dual, (0.5 - dual) / 0.5)
+    one = example(certificate=certificate)
+    assert certificate.holds == (dual < 0.5)
+    assert said in str(one)
+    assert ("no model of this kind" in certificate_sentence(one)) == (dual < 0.5)
+    assert ("There is no certificate" in certificate_sentence(one)) == (dual > 0.5)

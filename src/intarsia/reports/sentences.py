@@ -227,6 +227,11 @@ def certificate_sentence(result: Result) -> str:
             "There is no certificate: the algorithm does not bound how far its objective is from "
             "the best one, and the scores above are what there is to judge it by."
         )
+    if not found.holds:
+        return (
+            f"The training objective is {found.primal:.8g}. There is no certificate: rounding puts "
+            f"its lower bound above that, at {found.dual:.8g}. A note says what helps."
+        )
     return (
         f"The training objective is {found.primal:.8g}, and no model of this kind and these "
         f"settings comes below {found.dual:.8g}: it is certain to be within "

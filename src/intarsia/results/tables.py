@@ -67,6 +67,9 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
         lines.append(
             f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
             f"{found.primal:.8g} (primal): relative gap {figures.gap(found.gap_relative)}"
+            if found.holds
+            else f"certificate: none, as rounding puts the dual ({found.dual:.8g}) above the "
+            f"primal ({found.primal:.8g})"
         )
     lines += structure_lines(result)
     if result.privacy.epsilon is not None:

@@ -36,7 +36,7 @@ from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.comparison import percent
-from intarsia.results.result import Finished, Result
+from intarsia.results.result import SUM_ROUNDING, Finished, Result
 from intarsia.training.timing import Clock
 
 Part = fl.Part
@@ -45,7 +45,6 @@ _LOG = logging.getLogger("intarsia")
 _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _SEALED_PATIENCE = 30  # the same where sums are sealed and the gap is below `_ENDS`
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
-_ROUNDING_STALL = 1e-10  # one that may stay for good, where the terms of the objectives are many
 _ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point show no smaller one
 _SMALL = 1e-9  # share of the objective by which sums are rounded where labels are small numbers
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
@@ -600,7 +599,7 @@ def _is_met(gap: float, tolerance: float) -> bool:
 
     Below 0 by more than float64 rounds, it is of a certificate that is wrong, and says nothing.
     """
-    return -min(max(tolerance, _ROUNDING), _ROUNDING_STALL) <= gap <= tolerance
+    return -min(max(tolerance, _ROUNDING), SUM_ROUNDING) <= gap <= tolerance
 
 
 def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics) -> TrainingState:
@@ -617,7 +616,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         if tolerance > 0 and _is_met(info.gap_relative, tolerance):
             return replace(state, finished="tolerance")
         # what sums are rounded by takes the gap up and down, or hides it
-        least = _ROUNDING_STALL if description.privacy.mode == "plain" else _ENDS
+        least = SUM_ROUNDING if description.privacy.mode == "plain" else _ENDS
         least = max(least, 2 * info.rounding)
         patience = _PATIENCE if description.privacy.mode == "plain" else _SEALED_PATIENCE
         ends = state.best <= least and state.round - state.best_round >= patience
@@ -629,7 +628,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
     if info.finished:
         known = info.gap_relative
         hidden = max(_ENDS, 2 * info.rounding)
-        below = _ROUNDING_STALL if description.privacy.mode == "plain" else hidden
+        below = SUM_ROUNDING if description.privacy.mode == "plain" else hidden
         reached = known is None or -below <= known <= hidden
         ended: Finished = "algorithm" if reached else "stalled"
         return replace(state, finished=ended)
@@ -640,7 +639,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
 
 def is_false(info: fl.RoundMetrics) -> bool:
     """Return whether a certificate's dual is above its primal by more than rounding."""
-    return info.gap_relative is not None and info.gap_relative < -_ROUNDING_STALL
+    return info.gap_relative is not None and info.gap_relative < -SUM_ROUNDING
 
 
 def false_bound(description: Experiment, info: fl.RoundMetrics) -> str:

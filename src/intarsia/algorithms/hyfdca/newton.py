@@ -38,12 +38,12 @@ round is one Newton step:
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
-With the elastic net conjugate gradients go on where a shared system's rounding hides how F bends,
-but where sums are sealed. Where these are, the interior point method cannot go on: where steps are
-tiny and P hardly falls, λ is raised by 8^5 once for Huber's loss and the squared
-hinge. It is divided by 8 whenever the gap there is below 0.01: a path of easier problems leads to
-the small λ. The certificate is that of the model's λ throughout. w(α) is added up with the model's
-λ, and each client divides it: no total is scaled by the server.
+Conjugate gradients go on where the rounding of an exact solve hides how F bends: in a frame, and of
+a shared system with the elastic net where sums are not sealed. Where they are, the interior point
+method cannot go on: where steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's
+loss and the squared hinge. It is divided by 8 whenever the gap there is below 0.01: a path of
+easier problems leads to the small λ. The certificate is that of the model's λ throughout. w(α) is
+added up with the model's λ, and each client divides it: no total is scaled by the server.
 
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
@@ -129,7 +129,7 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _MISSED_FAR = 16.0  # where a sample of more than half of the rows will not do
-_HIDDEN, _HIDES = 0.8, 3  # share of the bend that a shared system says, so often, that tells of it
+_HIDDEN, _HIDES = 0.8, 3  # share of the bend that an exact solve says, so often, that tells of it
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
@@ -172,7 +172,7 @@ class Newton:
     stalled: bool = False  # whether the interior point method is to go on
     eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
-    hidden: int = 0  # steps, one after another, that the rounding of a shared system kept short
+    hidden: int = 0  # steps, one after another, that rounding hid F's bend from
     tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
     eighth_primal: float = np.inf  # and the primal objective
@@ -206,9 +206,6 @@ class Newton:
     # (outputs,) with the model's regularisation
     model_primal: Array = field(default_factory=lambda: np.zeros(1))
     model_dual: Array = field(default_factory=lambda: np.zeros(1))
-    # whether w(α) is counted from zero at each point, as all runs begun now do: sealed sums round
-    # each change of it, and at weights of zero it may be so large that its rounding stays in it
-    afresh: bool = False
     # Where sums are sealed their rounding makes steps near the optimum of many lengths, and the gap
     # goes up and down: the clients keep the weights of the best point, and here are
     keeps: bool = False  # whether they do
@@ -297,12 +294,11 @@ def begin(
         leaves=(loss in losses.SMOOTHED or loss in losses.BENT)
         and (wide and rows and not (clients.sealed or threshold)),
         drift=np.zeros(outputs),
-        afresh=True,
         keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
-    if loss == losses.QUANTILE:  # now that the unit is known
-        newton = evolve(newton, weight=newton.weight / newton.unit)
+    if loss == losses.QUANTILE:  # now that the unit is known; the first dual point had none
+        newton = evolve(newton, weight=newton.weight / newton.unit, best=-np.inf * ones)
         newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton
 
@@ -358,7 +354,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         # a longer step takes samples so far that their curvature is lost: the way back is tiny
         length = np.minimum(length, 1 / np.clip(bend, 0.25, 1.0))
     blind = (bend < _HIDDEN) | ((length < _TINY) & (bend > 1 / _TINY) & (newton.steps > _EIGHT))
-    hidden = newton.dealer is not None and elastic and not clients.sealed
+    if newton.dealer is None:  # in a frame
+        blind = (bend < _HIDDEN) & (newton.gap > _SOLVED)
+        hidden = newton.framed and newton.curved <= newton.budget
+    else:
+        hidden = elastic and not clients.sealed
     hidden = hidden and bool((_matters(newton) & blind).any())
     newton = evolve(
         newton,
@@ -411,14 +411,14 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
     good = 0.5 * weight * newton.error <= allowed
     if newton.hidden >= _HIDES:
-        newton = _leave_shares(newton, clients)
+        newton = _leave_exact(newton, clients)
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
     return newton, info(newton)
 
 
-def _leave_shares(newton: Newton, clients: Clients) -> Newton:
+def _leave_exact(newton: Newton, clients: Clients) -> Newton:
     """Go on by conjugate gradients, from the present point."""
     newton = evolve(newton, dealer=None, framed=False, whole=True, refresh=True, hidden=0)
     return _at(newton, clients, np.zeros_like(newton.weight), np.zeros_like(newton.weight))
@@ -472,11 +472,9 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         curvature=point.curvature if newton.told else None,
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
-        afresh=newton.afresh,
         keep=newton.keeps and newton.kept is None,
     )
     gathered = clients.sum(gather_point, message)
-    dual_weights = gathered.w if newton.afresh else newton.dual_weights + gathered.w
     rows = gathered.rows if newton.framed and newton.dealer is None else None
     measured = clients.sum(measure_point, MeasurePoint(w=gathered.w, rows=rows))
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
@@ -507,7 +505,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         drift=drift,
         curved=curved,
         alpha=point.alpha,
-        dual_weights=dual_weights,
+        dual_weights=gathered.w,
         gradient=measured.gradient,
         hessian=measured.hessian,
         bounds=measured.bounds,

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
-from intarsia.errors import CheckpointError, RefusedError
+from intarsia.errors import RefusedError
 from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
@@ -47,6 +47,7 @@ SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
 _AT_ONCE = 8192  # rows in the frame that are copied at once
+_SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -180,9 +181,7 @@ class Point:
     directed: int = -1  # the number of the point that the direction was told at
     looks: int = 0  # how often steps along the direction were tried, by the losses
     penalty_looks: int = 0  # and by the penalty
-    # (outputs, features) w(α) with the model's regularisation; empty in an earlier version's run
-    implied: Array = field(default_factory=lambda: np.zeros((1, 0)))
-    gathered: bool = False  # whether what it changed by is to be told next
+    gathered: bool = False  # whether w(α) was counted, and is to be told next
     system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
@@ -204,7 +203,7 @@ class Point:
     kept: Array = field(default_factory=lambda: np.zeros((1, 0)))
     q_before: Array = field(default_factory=lambda: np.zeros((1, 0)))
 
-    retired: ClassVar[frozenset[str]] = frozenset({"overlap"})
+    retired: ClassVar[frozenset[str]] = frozenset({"implied", "overlap"})
 
     @property
     def options(self) -> Any:
@@ -291,7 +290,7 @@ class DualPoint:
 
     alpha: fl.PerSample
     sums: Array  # (outputs, 4) as in dual_points
-    curvature: fl.PerSample | None = None
+    curvature: fl.PerSample | None = None  # see `logarithm`
 
 
 @dataclass(frozen=True)
@@ -309,7 +308,6 @@ class Gather:
     curvature: fl.PerSample | None = None  # None: it follows from the dual point
     recentre: Array | None = None  # elastic net: as in Move
     lift: float = 1.0  # λ now, of the elastic net κ, over the model's
-    afresh: bool = False  # whether w(α) is counted from zero, and not what it changed by
     keep: bool = False  # whether the point before is the best, whose weights are to be kept
 
 
@@ -320,7 +318,7 @@ class Gather:
     counts="numbers of chosen rows",
 )
 class Gathered:
-    """What the client's part of w(α) changed by; its part of the Hessian."""
+    """The client's part of w(α) and of the Hessian."""
 
     w: fl.PerFeature  # (outputs, features)
     gram: fl.PerFeature | None  # (outputs, height, features), see `cell_grams`
@@ -330,7 +328,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class MeasurePoint:
-    """What w(α) changed by, and the newly selected samples in the frame."""
+    """w(α), and the newly selected samples in the frame."""
 
     w: fl.PerFeature
     rows: fl.PerSelected | None
@@ -409,9 +407,9 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     inner = None
     if message.w is None:  # for a frame in the interior point phase, from its duals where it began
         before = getattr(before, "point", before)  # a search for a direction is given up
-        before, w, implied, inner = before.before, before.w, before.implied, before.inner
+        before, w, inner = before.before, before.w, before.inner
     else:
-        w = implied = message.w
+        w = message.w
     samples, features = block.shape
     outputs, threshold = len(message.alpha), before.options.threshold
     if threshold and (message.warm or w.any() or message.alpha.any()):
@@ -449,7 +447,6 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
         kept_features=before.kept_features,
         kept_samples=before.kept_samples,
         w=w,
-        implied=implied,
         direction=zeros,
         alpha=message.alpha,
         z=np.zeros((outputs, samples)),
@@ -564,7 +561,18 @@ def move_duals(point: Point, block: Block, message: Move) -> tuple[Point, DualPo
     given = (message.weight, point.mine, alpha, curvature, block.weights, shape)
     sums = dual_points(point.loss, y, z, centre, *given)
     point = fl.evolve(point, z=z, centre=centre)
-    return point, DualPoint(alpha, sums, curvature if message.curvature else None)
+    return point, DualPoint(alpha, sums, logarithm(curvature) if message.curvature else None)
+
+
+def logarithm(curvature: Array) -> Array:
+    """Return log h and a constant, 0 for an h of 0: sealed sums round small and large h alike."""
+    least = math.exp(1 - _SHIFT)
+    return np.where(curvature > 0, _SHIFT + np.log(np.maximum(curvature, least)), 0.0)
+
+
+def from_logarithm(told: Array) -> Array:
+    """Return the h that `logarithm` was made of, after a sealed sum."""
+    return np.where(told > 0.5, np.exp(told - _SHIFT), 0.0)
 
 
 @fl.told_the_same
@@ -584,8 +592,6 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
             f"A budget of {message.budget} samples was told for the Hessian, and the algorithm "
             f"takes {least} or more of these {point.samples}; run it as it is at the server."
         )
-    if point.implied.shape != point.w.shape:
-        point = _of_earlier_version(point)
     ridge = point.options.ridge
     taken = {LIFT / LOWER**step for step in range(round(math.log(LIFT, LOWER)) + 1)}
     # raised once, and then lowered: few values, each of which tells w(α) of another penalty
@@ -601,17 +607,14 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         point = fl.evolve(point, lift=message.lift, lifted=lifted, regularisation=now)
     if message.keep:
         point = fl.evolve(point, kept=point.w)
-    changed = message.alpha
-    if message.afresh:
-        point = fl.evolve(point, implied=np.zeros_like(point.implied))
-    else:
-        changed = message.alpha - point.alpha
-    change = gather(block.x, changed) / (ridge * point.samples)
+    # all of it: sealed sums round each change, and at weights of zero w(α) may be so large that the
+    # rounding there would stay in it
+    implied = gather(block.x, message.alpha) / (ridge * point.samples)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
     else:  # it came through a sealed sum
-        present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
+        present = from_logarithm(message.curvature)
     faded, counted = point.faded, present
     if not len(point.frame):  # a step with a frame never goes there and back
         faded = np.maximum(present, _FADING * faded)
@@ -641,7 +644,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
     point = fl.evolve(point, selected=selected, curvature=curvature)
     if point.threshold:
         point = _smooth_l1(point, message)
-    return point, Gathered(change, gram, rows, counts)
+    return point, Gathered(implied, gram, rows, counts)
 
 
 def project_new(
@@ -719,27 +722,32 @@ def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int6
 def measure_point(point: Point, block: Block, message: MeasurePoint) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian.
 
-    The client itself adds up w(α). Norms of other multiples of it, or of some of its parts, would
-    tell the server what they are made of.
+    Each w(α) is measured once. Norms of other multiples of it, or of some of its parts, would tell
+    the server what they are made of.
 
     Raises
     ------
     RefusedError
-        If a change of w(α) comes twice.
+        If w(α) comes twice.
     """
-    point, z = _add_change(point, message.w), None
+    if not point.gathered:
+        raise RefusedError(
+            "A point was to be measured that no dual point was counted for since the last one, and "
+            "the algorithm measures each once; run it as it is at the server."
+        )
+    z = None
     if point.threshold:
-        point, away, norms = _measure_l1(point, point.implied)
+        point, away, norms = _measure_l1(point, message.w)
         z = scores(block.x, point.model)
     else:
-        implied = point.implied / point.lift
+        implied = message.w / point.lift
         away = implied - point.w
         norms = np.zeros((len(away), 3))
         if (kept := point.kept_features).any():
             for place, one in enumerate((away, point.w, implied)):
                 norms[:, place] = one**2 @ kept
     residual = point.regularisation * away
-    point = fl.evolve(point, residual=residual, measured=point.measured + 1)
+    point = fl.evolve(point, residual=residual, measured=point.measured + 1, gathered=False)
     if message.rows is None:
         bounds = None
         if point.shared:
@@ -751,33 +759,6 @@ def measure_point(point: Point, block: Block, message: MeasurePoint) -> tuple[Po
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
     return point, Measured(norms, gradient, hessian_in_frame(point))
-
-
-def _of_earlier_version(point: Point) -> Point:
-    """Return the state with w(α) that an earlier version's point was measured with.
-
-    Raises
-    ------
-    CheckpointError
-        If it is not known: conjugate gradients change the residual.
-    """
-    if not len(point.frame):
-        raise CheckpointError(
-            "The run was begun by an earlier version, in which clients did not add up the weights "
-            "of their duals; begin it again."
-        )
-    implied = point.lift * (point.residual / point.regularisation + point.w)
-    return fl.evolve(point, implied=implied)
-
-
-def _add_change(point: Point, change: Array) -> Point:
-    """Return the state with w(α) after a change that was just counted."""
-    if not point.gathered:
-        raise RefusedError(
-            "A point was to be measured that no dual point was counted for since the last one, and "
-            "the algorithm measures each once; run it as it is at the server."
-        )
-    return fl.evolve(point, implied=point.implied + change, gathered=False)
 
 
 def hessian_in_frame(point: Point) -> Array:

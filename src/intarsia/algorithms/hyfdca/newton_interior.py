@@ -53,10 +53,12 @@ from intarsia.algorithms.hyfdca.newton_client import (
     Start,
     cell_grams,
     enter,
+    from_logarithm,
     grade_model,
     hessian_in_frame,
     keep_frame,
     keep_scores,
+    logarithm,
     own_scores,
     project_new,
     remember,
@@ -80,7 +82,7 @@ from intarsia.maths.linear.products import gather, scores
 PHASE = "interior point"
 MOST_FEATURES = 2500  # most features for the exact solve
 _FRAME = 1.25  # rows of the frame for each feature: a square one is badly conditioned
-_DAMPING = 1e-4  # δ over P
+_DAMPING = 1e-4  # δ over P; of Huber's loss over P / δ², in units of its own δ
 _MOST_VALUES = 2 * 10**8  # rows in a frame are dense: most values of all
 _FIRST, _SECOND = 1.0, 0.5  # gap that the residual of a direction may leave, over what μ leaves
 _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the second direction
@@ -88,7 +90,6 @@ _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 CORRECTORS, _LONG = 3, 0.7  # more directions, at most, and a step that needs none
 _AHEAD = 0.3  # how much longer a step they are to allow
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
-_SHIFT = 50.0  # added to log h, so that 0 says that a sample has no label
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
@@ -136,7 +137,7 @@ class StepInside:
 
     step: Array
     barrier: Array  # μ to start from at the present scores, 0 = go on
-    damping: Array  # δ
+    damping: Array  # δ, of Huber's loss times the square of its own δ
     keep: Array | None = None  # 1 to start from the present weights and duals, 0 from zeros
     last: Array | None = None  # 1 with the last direction, 0 without it
 
@@ -152,7 +153,7 @@ class DualInside:
 
     alpha: fl.PerSample
     aim: fl.PerSample  # change of α where the scores stay
-    curvature: fl.PerSample  # log h and a constant
+    curvature: fl.PerSample  # see `logarithm`
     sums: Array  # (outputs, 3) Σ l, Σ -l*(-α), Σ (pu + mv)
 
 
@@ -262,8 +263,10 @@ def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point,
         point = fl.evolve(point, z=point.z * message.keep[:, None])
     r, sign, _, weights = _seen(point, block)
     shape = losses.shape_of(point.options)
+    box = inside.box_of(point.loss, shape)
+    message = replace(message, damping=message.damping / box.unit**2)
     if message.barrier.any():
-        inner = _first(point, message, r, sign, weights)
+        inner = _first(point, message, r, sign, weights, box)
     else:
         inner = point.inner
         if message.step.any():
@@ -273,12 +276,12 @@ def step_inside(point: Point, block: Block, message: StepInside) -> tuple[Point,
             z = point.z + message.step[:, None] * q
             point = fl.evolve(point, z=z, inner_before=None, q_before=np.zeros((1, 0)))
             r, sign, _, _ = _seen(point, block)
-        inner = inside.aimed_at_zero(inner, message.damping)
+        inner = inside.aimed_at_zero(inner, message.damping, weights)
     mine, beta = point.mine, inside.dual_of(inner)
     factor = 1.0 if weights is None else weights
     y = targets(block, len(point.z))[:, mine]
     alpha, aim = factor * sign * beta, factor * sign * inside.aim(inner, r)
-    h = _SHIFT + np.log(np.maximum(factor * inside.curvature(inner), np.exp(1 - _SHIFT)))
+    h = logarithm(factor * inside.curvature(inner))
     sums = np.stack(
         [
             losses.value(point.loss, point.z[:, mine], y, weights, shape=shape).sum(axis=1),
@@ -305,15 +308,19 @@ def _chosen(point: Point, message: StepInside) -> tuple[inside.Interior, Array]:
 
 
 def _first(
-    point: Point, message: StepInside, r: Array, sign: Array, weights: Array | None
+    point: Point,
+    message: StepInside,
+    r: Array,
+    sign: Array,
+    weights: Array | None,
+    box: inside.Box,
 ) -> inside.Interior:
     """Return where the phase begins: near the present duals, or where all products are μ."""
-    box = inside.box_of(point.loss, losses.shape_of(point.options))
     given = message.barrier, message.damping, box
     if message.keep is None or box.bend:
-        return inside.central(r, *given)
+        return inside.central(r, *given, weights)
     beta = sign * point.alpha[:, point.mine] / (1.0 if weights is None else weights)
-    return inside.begun(r, beta, *given, message.keep)
+    return inside.begun(r, beta, *given, message.keep, weights)
 
 
 @fl.told_the_same
@@ -338,9 +345,10 @@ def correct_aim(point: Point, block: Block, message: Correct) -> tuple[Point, Co
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * point.q[:, point.mine])
     if message.ahead is None:
-        inner = inside.corrected(point.inner, steps, message.barrier)
+        inner = inside.corrected(point.inner, steps, message.barrier, weights)
     else:
-        inner = inside.centred(point.inner, steps, message.barrier, message.ahead)
+        barriers = message.barrier, message.ahead
+        inner = inside.centred(point.inner, steps, *barriers, weights)
     change = inside.aim(inner, r) - inside.aim(point.inner, r)
     factor = 1.0 if weights is None else weights
     point = fl.evolve(point, inner=inner, inner_before=point.inner, q_before=point.q)
@@ -371,9 +379,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
     # the elastic net's κ may be so small that w(α) begins far from where it ends
     changed = message.alpha - (0.0 if point.threshold else point.alpha)
     change = gather(block.x, changed) / (point.regularisation * point.samples)
-    labelled = message.curvature > 0.5
-    curvature = np.where(labelled, np.exp(message.curvature - _SHIFT), 0.0)
-    selected = np.flatnonzero(labelled.any(axis=0))
+    curvature = from_logarithm(message.curvature)
+    selected = np.flatnonzero((curvature > 0).any(axis=0))
     w = point.w if message.keep is None else point.w * message.keep[:, None]
     if message.step.any():
         last = 1.0 if message.last is None else message.last[:, None]
@@ -432,7 +439,8 @@ def _aim_l1(point: Point, message: CountInside) -> Point:
     """Let the weights' duals aim at μ = 0, or begin near those of the smoothed |w|."""
     assert message.damping is not None
     assert message.barrier is not None
-    damping, limit = point.regularisation * message.damping, point.threshold
+    unit, limit = inside.box_of(point.loss, losses.shape_of(point.options)).unit, point.threshold
+    damping = point.regularisation * message.damping / unit**2
     if not message.barrier.any():
         return fl.evolve(point, inner_l1=inside.aimed_at_zero(point.inner_l1, damping))
     box = inside.Box(-limit, 2 * limit, 0.0)
@@ -450,16 +458,16 @@ def _measure_l1(point: Point, message: MeasureInside) -> tuple[Point, Array, Arr
     the last is Σ (pu + mv) of the weights.
     """
     assert message.level is not None
-    given = {"implied": message.w, "level": message.level, "measured": point.measured + 1}
-    point = fl.evolve(point, **given)
+    assert message.w is not None
+    point = fl.evolve(point, level=message.level, measured=point.measured + 1)
     inner, limit, kept, model = point.inner_l1, point.threshold, point.kept_features, point.model
     norms = (
         point.w**2 + 2 * limit * np.abs(point.w),
-        soft_threshold(point.implied, limit) ** 2,
+        soft_threshold(message.w, limit) ** 2,
         model**2 + 2 * limit * np.abs(model),
         inner.below * inner.under + inner.above * inner.over,
     )
-    away = point.implied - point.w - inside.dual_of(inner) - inside.aim(inner, point.w)
+    away = message.w - point.w - inside.dual_of(inner) - inside.aim(inner, point.w)
     residual = point.regularisation * away + message.pull
     return point, np.stack([one @ kept for one in norms], axis=1), residual
 

@@ -1,0 +1,55 @@
+"""Moments of the columns of a sparse table, and its standardised entries, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from intarsia.maths.jit import compiled
+
+_LARGEST = np.finfo(np.float64).max
+
+
+@compiled
+def entry_sums(x: Any, held: Any, mean: Any, power: int) -> Any:
+    """Return Σ 1/holders and Σ (x - mean)^power / holders over entries, (2, columns).
+
+    Entries count in their order, and those that are NaN do not.
+
+    Parameters
+    ----------
+    x
+        Data, indices and indptr of a table in CSR.
+    held
+        (rows,) and (columns,) the kinds of each, how many hold (row kinds, column kinds), and where
+        a column is not -1 in `places`, (columns,), how many hold it in each row, (rows, places).
+    mean
+        (columns,)
+    power
+        1 or 2.
+    """
+    data, indices, indptr = x
+    rows, columns, counts, places, observed = held
+    total = np.zeros((2, len(mean)))
+    for row in range(len(indptr) - 1):
+        for at in range(indptr[row], indptr[row + 1]):
+            value, column = data[at], indices[at]
+            if np.isnan(value):
+                continue
+            holders = counts[rows[row], columns[column]]
+            if places[column] >= 0:
+                holders = max(observed[row, places[column]], 1.0)
+            share, apart = 1.0 / holders, value - mean[column]
+            total[0, column] += share
+            total[1, column] += share * (apart * apart if power == 2 else apart)
+    return total
+
+
+@compiled
+def standardise_entries(data: Any, indices: Any, mean: Any, factor: Any, found: Any) -> None:
+    """Write (x - mean) · factor of each entry's column; 0 for NaN, and the largest for infinity."""
+    for at in range(len(data)):
+        column = indices[at]
+        value = (data[at] - mean[column]) * factor[column]
+        found[at] = 0.0 if np.isnan(value) else min(max(value, -_LARGEST), _LARGEST)
