@@ -718,7 +718,8 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     for rows, x in pieces(block.x):
         copies = held.take(rows, None)
         if block.sparse:
-            total += entry_sums((x.data, x.indices, x.indptr), copies.arrays, mean, power)
+            entries = x.data, x.indices, x.indptr
+            total += entry_sums(entries, copies.arrays, mean, power)
             continue
         observed = ~np.isnan(x)
         share = observed / copies.of_entries(x)
