@@ -129,10 +129,10 @@ class Index:
             local[name] = local[client][some]
         signature = np.zeros(len(ids), np.uint64)
         first = np.full(len(ids), len(local), np.int32)
-        for number, (name, own) in enumerate(local.items()):
+        for number, (name, own) in reversed([*enumerate(local.items())]):
             digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
             signature[own] += np.uint64(int.from_bytes(digest, "little"))
-            np.minimum.at(first, own, number)
+            first[own] = number  # the first owner's stays
         order = np.lexsort((signature, first))  # ids are in order, and stay so in a cell
         del first  # of millions of ids each array counts
         signature = signature[order]

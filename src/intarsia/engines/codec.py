@@ -34,6 +34,7 @@ _KINDS = "biufcSU"  # array kinds without Python objects
 _DTYPE = re.compile(f"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as `dtype.str` is
 _DEEPEST = 64  # values within values
 _MOST_AXES = 64  # of an array, as NumPy has them
+_KEPT = 1 << 20
 _MOST_VALUES = 4_000_000  # in all: reading a small value takes a microsecond, whatever is sent
 
 
@@ -87,9 +88,12 @@ def decode(data: bytes, *classes: type) -> Any:
     return decode_unchecked(body, *classes)
 
 
-def decode_unchecked(body: memoryview, *classes: type) -> Any:
-    """Return the value that `unchecked_pieces` wrote; it holds nothing of the bytes."""
-    reader = _Reader(body, {kind.__name__: kind for kind in classes})
+def decode_unchecked(body: memoryview, *classes: type, keep: bool = False) -> Any:
+    """Return the value that `unchecked_pieces` wrote; it holds nothing of the bytes.
+
+    Unless they are there for it alone, and it may `keep` them: an array that has most of them.
+    """
+    reader = _Reader(body, {kind.__name__: kind for kind in classes}, keep=keep)
     value = reader.value()
     if reader.at != len(body):
         raise CodecError(f"{len(body) - reader.at} bytes are left over; take an intact copy.")
@@ -275,8 +279,10 @@ _WRITERS: Mapping[type, Callable[[Any, Any], None]] = MappingProxyType(
 
 
 class _Reader:
-    def __init__(self, body: memoryview, classes: Mapping[str, type]) -> None:
+    def __init__(self, body: memoryview, classes: Mapping[str, type], *, keep: bool) -> None:
         self.body, self.classes, self.at = body, classes, 0
+        # bytes of an array that is not copied; those of a small one are soon used otherwise
+        self.kept = max(len(body) // 2, _KEPT) if keep and not body.readonly else math.inf
         self.depth = self.values = 0
 
     def take(self, count: int) -> memoryview:
@@ -344,7 +350,8 @@ class _Reader:
         shape = tuple(self.length() for _ in range(axes))
         raw = self.take(dtype.itemsize * math.prod(shape))
         try:
-            return np.frombuffer(raw, dtype).reshape(shape, order=order).copy(order)
+            found = np.frombuffer(raw, dtype).reshape(shape, order=order)
+            return found if len(raw) > self.kept and found.flags.aligned else found.copy(order)
         except (ValueError, OverflowError) as problem:
             raise CodecError(f"No array has the shape {shape[:8]} ({problem}).") from None
 

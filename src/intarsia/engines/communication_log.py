@@ -319,8 +319,8 @@ class Exchange:
                 self._books.record("message", fn.name, "", apart.kind.__name__, lambda: fields)
         return apart
 
-    def take(self, client: ClientId, reply: Any) -> None:
-        """Take a client's reply."""
+    def take(self, client: ClientId, reply: Any, *, own: bool = False) -> None:
+        """Take a client's reply, of which nobody else has an array if it is one's `own`."""
         sent = reply.__dict__
         if self._unsent is None:
             self._unsent = {name for name, value in sent.items() if value is None}
@@ -332,7 +332,8 @@ class Exchange:
             self.replies[client] = reply
             self.up += codec.size(reply)
         else:
-            self.up += self._collector.add(client, reply)
+            # what is taken down is what came
+            self.up += self._collector.add(client, reply, own=own and not self._recorded)
         self._reply = type(reply)
         if self._recorded:
             there = {name: one for name, one in sent.items() if one is not None}

@@ -1,7 +1,7 @@
 """Forks of this process that compute beside it, and how both talk.
 
-What crosses are values that the codec writes into memory that both processes share; what finds no
-room there takes a socket, which also says that something is there. Nothing is pickled.
+What crosses are values that the codec writes, piece by piece through a little memory that both
+processes share; a socket says where there is one. Nothing is pickled.
 
 A fork that is gone leaves a `WorkerError`; one whose own parent is gone ends by itself.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import itertools
 import math
 import mmap
 import multiprocessing
@@ -31,15 +32,21 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+import numpy as np
+
 from intarsia import errors
 from intarsia.engines import codec
 from intarsia.errors import IntarsiaError, WorkerError
 
 K = TypeVar("K")
 _LENGTH = struct.Struct("<Q")
+_SIZES = struct.Struct("<QQ")  # bytes of a value, and where its largest array begins
+_EVEN = 64  # bytes, as libraries lay out arrays
 _FOLLOWING = 0.2  # seconds between two looks whether the parent is there
 _TELLING = 0.2  # seconds between two words of an errand
-_ROOM = 1 << 26  # bytes of a channel's memory in each direction; what nobody writes takes none
+# A channel's memory in each direction: pieces, and the bytes of each. It stays in the caches.
+_PIECES, _PIECE = 16, 1 << 20
+_MORE, _LAST, _BESIDE = b"+", b".", b"b"  # what the socket says of a piece
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Fork:
     ) -> None:
         self._does = does
         ours, theirs = socket.socketpair()
-        here, there = mmap.mmap(-1, _ROOM), mmap.mmap(-1, _ROOM)
+        here, there = (mmap.mmap(-1, _PIECES * _PIECE) for _ in range(2))
         self.channel = Channel(ours, here, there)
         given = work, Channel(theirs, there, here), (*others, self.channel), os.getpid()
         self._process: BaseProcess = multiprocessing.get_context("fork").Process(
@@ -108,11 +115,11 @@ class Fork:
         """Send some values; WorkerError if the process is gone."""
         try:
             self.channel.send(values)
-        except OSError:
+        except (OSError, EOFError):
             raise self._gone() from None
 
     def receive(self) -> list[memoryview]:
-        """Return the values that it sends, written; they last until it is sent something.
+        """Return the values that it sends, written.
 
         Raises
         ------
@@ -186,25 +193,38 @@ class Channel:
 
         Unless it takes the way `beside` the memory, where it waits in line.
         """
-        at, rest = 0, list[bytes | memoryview]()
-        for piece in framed(values):
-            if not beside and at + len(piece) <= _ROOM and not rest:
-                self._out[at : at + len(piece)] = piece
-                at += len(piece)
-            else:
-                rest.append(piece)
-        self._line.sendall(_LENGTH.pack(at) + _LENGTH.pack(sum(map(len, rest))))
-        for piece in rest:
-            self._line.sendall(piece)
+        written = [codec.unchecked_pieces(value) for value in values]
+        head = _LENGTH.pack(len(written)) + b"".join(_SIZES.pack(*_sizes(one)) for one in written)
+        pieces = [head, *itertools.chain(*written)]
+        total = sum(map(len, pieces))
+        if beside:
+            self._line.sendall(b"".join((_BESIDE, _LENGTH.pack(total), *pieces)))
+            return
+        last = (total - 1) // _PIECE
+        number = at = 0  # of the piece of memory, and how much of it is written
+        for one in pieces:
+            piece, done = memoryview(one), 0
+            while done < len(piece):
+                if at == 0 and number >= _PIECES:
+                    self._read(1)  # that the other side has read what lies there
+                count = min(len(piece) - done, _PIECE - at)
+                here = number % _PIECES * _PIECE + at
+                self._out[here : here + count] = piece[done : done + count]
+                done, at = done + count, at + count
+                if at == _PIECE and number < last:
+                    self._line.sendall(_MORE if number + _PIECES <= last else _LAST)
+                    number, at = number + 1, 0
+        self._line.sendall(_LAST)
 
     def receive(self) -> list[memoryview]:
-        """Return the values that were sent, each as it was written; EOFError at the end."""
-        head = self._read(2 * _LENGTH.size)
-        inside, beside = _LENGTH.unpack_from(head)[0], _LENGTH.unpack_from(head, _LENGTH.size)[0]
-        data = memoryview(self._back)[:inside]
-        if beside:
-            data = memoryview(bytes(data) + self._read(beside))
-        return unframed(data)
+        """Return the values that were sent, each as it was written; EOFError at the end.
+
+        Each is memory of its own, with the largest array at an even place: the codec may keep it.
+        """
+        incoming = _Incoming(self._line, self._back, self._read)
+        count = _LENGTH.unpack(incoming.read(_LENGTH.size))[0]
+        sizes = incoming.read(count * _SIZES.size)
+        return [incoming.read(size, largest) for size, largest in _SIZES.iter_unpack(sizes)]
 
     def fileno(self) -> int:
         """Return the line's number, to wait for it."""
@@ -228,6 +248,49 @@ class Channel:
                 raise EOFError
             view = view[count:]
         return data
+
+
+class _Incoming:
+    """What comes over a channel, read in the order in which it was sent."""
+
+    def __init__(
+        self, line: socket.socket, memory: mmap.mmap, read: Callable[[int], bytearray]
+    ) -> None:
+        self._line, self._memory, self._read = line, memoryview(memory), read
+        self._number, self._said = 0, b""
+        self._piece = memoryview(b"")
+
+    def read(self, size: int, largest: int = 0) -> memoryview:
+        """Return so many bytes in new memory, in which the place `largest` is even."""
+        held = np.empty(size + _EVEN, np.uint8)
+        start = -(held.ctypes.data + largest) % _EVEN
+        found = held.data[start : start + size]
+        done = 0
+        while done < size:
+            if not len(self._piece):
+                self._next()
+            count = min(size - done, len(self._piece))
+            found[done : done + count] = self._piece[:count]
+            done, self._piece = done + count, self._piece[count:]
+        return found
+
+    def _next(self) -> None:
+        if self._said == _MORE:
+            self._line.sendall(_MORE)  # the piece that was read may be written again
+        self._said = bytes(self._read(1))
+        if self._said == _BESIDE:
+            size = _LENGTH.unpack(self._read(_LENGTH.size))[0]
+            self._piece = memoryview(self._read(size))
+            return
+        here = self._number % _PIECES * _PIECE
+        self._piece = self._memory[here : here + _PIECE]
+        self._number += 1
+
+
+def _sizes(pieces: Sequence[bytes | memoryview]) -> tuple[int, int]:
+    """Return the bytes of a value in pieces, and where its largest piece begins."""
+    starts = [0, *itertools.accumulate(map(len, pieces))]
+    return starts[-1], starts[max(range(len(pieces)), key=lambda at: len(pieces[at]))]
 
 
 def framed(values: Iterable[Any]) -> list[bytes | memoryview]:

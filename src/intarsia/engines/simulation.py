@@ -8,6 +8,7 @@ process opens, seals and adds up, in the order of the clients.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -269,7 +270,7 @@ class Simulation:
                 replies = self._replies(fn, opened)
             for client, reply in zip(group, replies, strict=True):
                 exchange.take(client, reply)
-        self._staff.moved(fn, exchange.down + exchange.up)
+        self._staff.moved(exchange.down + exchange.up)
 
     def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> list[Any]:
         noise: Mapping[ClientId, NoiseKey] = {}
@@ -310,16 +311,40 @@ class Simulation:
             for some in _parts(groups, batch * workers.processes):
                 places = workers.places(fn, some)
                 workers.bring(self._host.states, some, places)
-                opened = {
-                    client: self._opened(client, exchange) for group in some for client in group
-                }
-                found = self._found(fn, some, places, opened, workers)
-                for client in opened:
-                    exchange.take(client, found.pop(client))
+                found: dict[ClientId, Any] = {}
+                waiting = deque(client for group in some for client in group)
+                for now in self._turns(fn, some, places):
+                    given = [some[at] for at in now]
+                    opened = {one: self._opened(one, exchange) for group in given for one in group}
+                    there = [places[at] for at in now]
+                    found |= self._found(fn, given, there, opened, workers)
+                    del opened
+                    while waiting and waiting[0] in found:
+                        client = waiting.popleft()
+                        exchange.take(client, found.pop(client), own=workers.has(client))
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, WorkerError):
                 self._go_on_alone(kept=())  # nobody knows what the others were at
             raise
+
+    def _turns(
+        self, fn: ClientFunction, groups: Sequence[Sequence[ClientId]], places: Sequence[Any]
+    ) -> list[list[int]]:
+        """Return the numbers of groups that are computed at once, some after others.
+
+        At each place there are messages and replies of few large clients at a time.
+        """
+        room, turn = dict.fromkeys(places, 0), dict.fromkeys(places, -1)
+        turns: list[list[int]] = []
+        for number, (group, place) in enumerate(zip(groups, places, strict=True)):
+            needed = sum(int(self._blocks[one][fn.part].x.data.nbytes) for one in group)
+            if turn[place] < 0 or (needed > room[place] and not fn.releases):
+                turn[place], room[place] = turn[place] + 1, _AT_ONCE
+            if turn[place] == len(turns):
+                turns.append([])
+            turns[turn[place]].append(number)
+            room[place] -= needed
+        return turns
 
     def _found(
         self,
@@ -386,6 +411,7 @@ class Simulation:
 _SOME = 16
 # Groups of each process whose replies are there at once: of a client each, and of several.
 _BATCH, _BATCH_OF_MANY = 64, 4
+_AT_ONCE = 1 << 27  # bytes of the rows of such clients of a process, or those of one
 
 
 def _parts(groups: list[list[ClientId]], size: int) -> list[list[list[ClientId]]]:

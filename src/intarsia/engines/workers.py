@@ -80,7 +80,7 @@ class Worker(Protocol):
         ...
 
     def receive(self) -> Sequence[memoryview]:
-        """Return the values that it sends, written; they last until it is sent something.
+        """Return the values that it sends, written.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class Workers:
                 member.send(_Fetch(names, leave))
                 values = member.receive()
                 for name, value in zip(names, values, strict=True):
-                    yield name, codec.decode_unchecked(value, *self._classes)
+                    yield name, codec.decode_unchecked(value, *self._classes, keep=True)
 
     def put(self, states: Mapping[ClientId, Any]) -> None:
         """Replace the states of clients that workers have."""
@@ -315,7 +315,7 @@ class _Asked:
             self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
             classes = codec.classes_in(self._fn.reply)
             for client, value in zip(clients, values, strict=True):
-                found[client] = codec.decode_unchecked(value, *classes)
+                found[client] = codec.decode_unchecked(value, *classes, keep=True)
         if failed is not None:
             raise failed
         return found
@@ -377,6 +377,7 @@ class Staff:
     def _note(self, functions: Mapping[str, ClientFunction], classes: tuple[type, ...]) -> None:
         self._functions, self._classes = functions, classes
         self._seen: set[str] = set()
+        self._uncounted = dict[str, tuple[ClientId, ...]]()  # of first calls
         self._seconds = dict[ClientId, float]()
         self._cost = 0.0
 
@@ -386,21 +387,27 @@ class Staff:
     ) -> Iterator[None]:
         """Take note of what clients compute, if others could do a part of it: it is not `alone`.
 
-        A function's first call may compile something: what that may take does not count.
+        A function's first call may compile something: what that may take does not count, and its
+        clients are taken to compute as long as the next.
         """
         began = time.perf_counter()
         yield
-        spent = time.perf_counter() - began - (0.0 if fn.name in self._seen else _COMPILING)
-        if spent > 0 and not alone:
-            each = spent / len(clients)
-            for client in clients:
-                self._seconds[client] = self._seconds.get(client, 0.0) + each
-
-    def moved(self, fn: ClientFunction, size: int) -> None:
-        """Take note of an exchange that is over, with the bytes of its messages and replies."""
-        if fn.name in self._seen:
-            self._cost += _CALL + _BYTE * size
+        spent, first = time.perf_counter() - began, fn.name not in self._seen
         self._seen.add(fn.name)
+        if alone:
+            return
+        if first:
+            spent = max(0.0, spent - _COMPILING)
+        each = spent / len(clients)
+        uncounted = self._uncounted.pop(fn.name, ())
+        for client in (*clients, *uncounted):
+            self._seconds[client] = self._seconds.get(client, 0.0) + each
+        if first and not spent:
+            self._uncounted[fn.name] = tuple(clients)
+
+    def moved(self, size: int) -> None:
+        """Take note of an exchange that is over, with the bytes of its messages and replies."""
+        self._cost += _CALL + _BYTE * size
 
     @property
     def may_grow(self) -> bool:
@@ -441,9 +448,9 @@ class Staff:
 
 
 _COMPILING = 3.0  # seconds that compiling may take
-_LONG = 1.0  # seconds that clients compute before others are to help
+_LONG = 0.5  # seconds that clients compute before others are to help: a fork takes up to 0.05
 _TIMES = 4.0  # that they compute longer than messages would take
-_CALL, _BYTE = 5e-4, 1.5e-9  # seconds of a call to another process, and of each byte
+_CALL, _BYTE = 5e-4, 1e-10  # seconds of a call to another process, and of each byte
 
 
 def sizes_of(blocks: Mapping[ClientId, Mapping[str, Block]]) -> dict[ClientId, float]:
@@ -544,13 +551,14 @@ class Desk:
                 self._host.forget(head.clients)
             return found
         if isinstance(head, _Put):
-            values = [codec.decode_unchecked(value, *self._classes) for value in given[1:]]
+            kinds = self._classes
+            values = [codec.decode_unchecked(one, *kinds, keep=True) for one in given[1:]]
             states.begin(zip(head.clients, values, strict=True))
             return [tuple(map(states.size, head.clients))]
         if isinstance(head, _Call):
             fn = self._functions[head.function]
             kinds = codec.classes_in(fn.message)
-            messages = [codec.decode_unchecked(value, *kinds) for value in given[1:]]
+            messages = [codec.decode_unchecked(one, *kinds, keep=True) for one in given[1:]]
             opened = dict(zip(head.clients, messages, strict=True))
             if not fn.releases:
                 return self._replies(head, opened, {})

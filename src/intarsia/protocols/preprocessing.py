@@ -57,6 +57,7 @@ from intarsia.core.block import (
     Array,
     Block,
     ClientId,
+    Copies,
     row_weights,
     stored,
     with_data,
@@ -64,6 +65,7 @@ from intarsia.core.block import (
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, TableError
+from intarsia.maths.moments import entry_sums, standardise_entries
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
@@ -711,23 +713,21 @@ def _with_observed(state: Preparation, part: str, block: Block) -> Block:
 
 def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
-    columns = block.shape[1]
-    count, total = np.zeros(columns), np.zeros(columns)
+    total = np.zeros((2, block.shape[1]))
+    held = Copies.alone(*block.shape) if block.copies is None else block.copies
     for rows, x in pieces(block.x):
-        copies = None if block.copies is None else block.copies.take(rows, None)
-        values = stored(x)
-        observed = ~np.isnan(values)
-        share = observed if copies is None else observed / copies.of_entries(x)
-        deviation = values - (mean[x.indices] if block.sparse else mean)
+        copies = held.take(rows, None)
+        if block.sparse:
+            entries = x.data, x.indices, x.indptr
+            total += entry_sums(entries, copies.arrays, mean, power)
+            continue
+        observed = ~np.isnan(x)
+        share = observed / copies.of_entries(x)
+        deviation = x - mean
         deviation[~observed] = 0.0
         with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
-            deviation = share * deviation**power
-        if block.sparse:
-            count += np.bincount(x.indices, share, columns)
-            total += np.bincount(x.indices, deviation, columns)
-        else:
-            count += share.sum(axis=0)
-            total += deviation.sum(axis=0)
+            total += share.sum(axis=0), (share * deviation**power).sum(axis=0)
+    count, total = total
     if block.sparse:
         zeros = block.scaled_only  # where an absent entry is an observed 0
         count[zeros] = _row_shares(block)[zeros]
@@ -742,10 +742,11 @@ def _row_shares(block: Block) -> Array:
     return (kinds @ (1 / block.copies.counts))[block.copies.columns]
 
 
-def prepared(state: Preparation, part: str, block: Block) -> Block:
+def prepared(state: Preparation, part: str, block: Block, *, once: bool = False) -> Block:
     """Return a client's block, standardised, missing values replaced by the mean (0).
 
-    Training rows have their weights of mean 1.
+    Training rows have their weights of mean 1. `once`: each value is divided by its number of
+    holders, without a copy more.
     """
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
@@ -755,16 +756,17 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
         block = replace(block, zero=-state.mean * inverse)
     plain = not state.mean.any() and (state.scale == 1).all()
     if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
-        return block
+        return block.counted_once() if once else block
     x = with_data(block.x, made_like(block.x, stored(block.x).shape))
     for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
-        mean, factor = state.mean, inverse
         if block.sparse:
-            mean, factor = mean[own.indices], factor[own.indices]
-        values = np.subtract(stored(own), mean, out=stored(found))
-        values *= factor
+            standardise_entries(own.data, own.indices, state.mean, inverse, found.data)
+            continue
+        values = np.subtract(own, state.mean, out=found)
+        values *= inverse
         np.nan_to_num(values, copy=False)
-    return replace(block, x=x)
+    block = replace(block, x=x, checked=(x, block.samples))  # all are finite now
+    return block.counted_once(in_place=True) if once else block
 
 
 def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:

@@ -543,3 +543,41 @@ def test_labels_that_vary_by_one_have_no_note_of_delta_with_gross_errors_among_t
     y[:outliers] += 1000 * rng.normal(size=outliers)  # the mean error is 100 times delta
     _, notes = huber_run(x, y, mode)
     assert notes == []
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loss", ["huber", "quantile", "squared"])
+def test_labels_in_other_units_take_the_same_rounds(loss, weighted):
+    """Labels, Huber's δ and the weights times 2^k; of the quantile loss λ is over 2^k then."""
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.normal(size=(150, 8)), np.eye(30)[rng.integers(0, 30, 150)]])
+    score = x @ rng.normal(size=38)
+    y = score / np.abs(score).mean() + rng.logistic(size=150)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    weights = 10 ** rng.uniform(0, 4, 150)
+    weights /= weights.mean()
+    found, shape = set(), {"huber": 1.35, "quantile": 0.5, "squared": 0.0}[loss]
+    for unit in (1.0, 2.0**20, 2.0**-30):
+        scaled = shape * unit if loss == "huber" else shape
+        ridge = 3e-7 / unit if loss == "quantile" else 3e-7
+        options = HyFDCA(loss=loss, regularisation=ridge, **option(loss, scaled))
+        blocks = rectangles(x, unit * y, 2, 2, shared_rows=3, shared_columns=1)
+        if weighted:
+            blocks = {k: replace(one, weights=weights[one.samples]) for k, one in blocks.items()}
+        engine, server = started(HYFDCA, options, blocks, replace(NUMBERS, weighted=weighted))
+        rounds = 0
+        while rounds < 100:
+            rounds += 1
+            server, info = HYFDCA.round(server, engine, engine.key())
+            if info.gap_relative <= 1e-6:
+                break
+        info = HYFDCA.conclude(server, engine, engine.key("end")).info
+        assert info.gap_relative <= 1e-6
+        size = unit if loss == "quantile" else unit**2
+        found.add((rounds, info.primal / size))
+    assert len({rounds for rounds, _ in found}) == 1
+    primals = [primal for _, primal in found]
+    assert max(primals) == pytest.approx(min(primals), rel=1e-6)
+    if loss == "huber":  # of the size 1, against another solver
+        best = best_objective(loss, shape, x, y, weights if weighted else None, 3e-7)
+        assert max(primals) == pytest.approx(best, rel=1e-6)

@@ -11,10 +11,20 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
 import intarsia
-from federations import BINARY, ON_SIGNS, optimum, rectangles, solved, started, table, train
+from federations import (
+    BINARY,
+    ON_SIGNS,
+    in_order,
+    optimum,
+    rectangles,
+    solved,
+    started,
+    table,
+    train,
+)
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
-from intarsia.core.block import Block
+from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError, TableError
@@ -181,3 +191,40 @@ def test_weights_that_cannot_be_are_refused(settings, said):
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 0.5], "y": [0, 1, 0, 1]})
     with pytest.raises(ExperimentError, match=said):
         intarsia.run(tables={"one": frame}, label="y", test=0, **settings)
+
+
+@pytest.mark.parametrize(
+    ("loss", "seed"),
+    [("hinge", 0), ("squared_hinge", 1), ("huber", 2), ("quantile", 3), ("hinge", 4)],
+)
+def test_weights_of_one_to_a_hundred_million_do_not_stand_still(loss, seed):
+    """Rows that hardly count are as far from the edges of their box as those that do."""
+    rng = np.random.default_rng(seed)
+    x = np.hstack([rng.normal(size=(120, 8)), np.eye(20)[rng.integers(0, 20, 120)]])
+    score = x @ rng.normal(size=28)
+    y = score / np.abs(score).mean() + rng.logistic(size=120)
+    weights = 10 ** rng.uniform(0, 8, 120)
+    weights /= weights.mean()
+    labels, shape, ridge = WEIGHTED, 0.0, 1e-6
+    if loss in losses.SHAPES:
+        shape = 0.5
+        labels = Labels("regression", weighted=True)
+    else:
+        y = np.where(y > np.quantile(y, 0.6), 1.0, -1.0)
+    given = {losses.SHAPES[loss]: shape} if shape else {}
+    options = HyFDCA(loss=loss, regularisation=ridge, **given)
+    blocks = weighted(rectangles(x, y, 2, 2), weights)
+    engine, server = started(HYFDCA, options, blocks, labels)
+    conclusion = train(HYFDCA, engine, server, 60, tolerance=1e-6)
+    schema = engine.schema("train")
+    w, alpha = in_order(schema, conclusion.weights)[0], np.zeros(len(y))
+    for name, state in engine.get_states().items():
+        alpha[schema.samples.own(name)] = state.alpha[0]
+    alpha = alpha[np.argsort(schema.samples.ids)]
+    code, known = losses.loss_code(loss), {"weights": weights, "shape": shape}
+    primal = losses.value(code, x @ w, y, **known).mean() + ridge / 2 * w @ w
+    implied = x.T @ alpha / (ridge * len(y))
+    dual = losses.minus_conjugate(code, alpha, y, **known).mean() - ridge / 2 * implied @ implied
+    assert primal - dual <= 1.1e-6 * primal  # so it is the optimum, whatever the certificate says
+    assert conclusion.info.primal == pytest.approx(primal, rel=1e-9)
+    assert conclusion.info.dual == pytest.approx(dual, rel=1e-8)

@@ -38,12 +38,12 @@ round is one Newton step:
    centre to the dual point when the inner problem is solved well enough
 4. w(α), and the norms that make the certificate
 
-With the elastic net conjugate gradients go on where a shared system's rounding hides how F bends,
-but where sums are sealed. Where the interior point method cannot go on (sealed sums, the elastic
-net), steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's loss and the squared
-hinge. It is divided by 8 whenever the gap there is below 0.01: a path of easier problems leads to
-the small λ. The certificate is that of the model's λ throughout. w(α) is added up with the model's
-λ, and each client divides it: no total is scaled by the server.
+Conjugate gradients go on where the rounding of an exact solve hides how F bends: in a frame, and of
+a shared system with the elastic net where sums are not sealed. Where they are, the interior point
+method cannot go on: where steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's
+loss and the squared hinge. It is divided by 8 whenever the gap there is below 0.01: a path of
+easier problems leads to the small λ. The certificate is that of the model's λ throughout. w(α) is
+added up with the model's λ, and each client divides it: no total is scaled by the server.
 
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
@@ -83,6 +83,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     grade_model,
     keep_frame,
     keep_scores,
+    lost_digits,
     measure_point,
     move_duals,
     own_scores,
@@ -129,7 +130,7 @@ _SHORT, _TINY = 0.25, 1 / 64  # step below which many samples change sides, or n
 _RETURN = 0.25  # step below which samples are looked for on the whole way, there and back
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _MISSED_FAR = 16.0  # where a sample of more than half of the rows will not do
-_HIDDEN, _HIDES = 0.8, 3  # share of the bend that a shared system says, so often, that tells of it
+_HIDDEN, _HIDES = 0.8, 3  # share of the bend that an exact solve says, so often, that tells of it
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
@@ -172,13 +173,14 @@ class Newton:
     stalled: bool = False  # whether the interior point method is to go on
     eases: bool = False  # whether tiny steps smooth more in a shared system, too
     shorts: int = 0  # short steps, one after another
-    hidden: int = 0  # steps, one after another, that the rounding of a shared system kept short
+    hidden: int = 0  # steps, one after another, that rounding hid F's bend from
     tiny: int = 0  # steps of the last eight, at most
     eighth: float = np.inf  # relative gap where that was last checked
     eighth_primal: float = np.inf  # and the primal objective
     fourth_primal: float = 0.0  # that four steps later
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
@@ -297,8 +299,8 @@ def begin(
         keeps=clients.sealed and not threshold,
     )
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
-    if loss == losses.QUANTILE:  # now that the unit is known
-        newton = evolve(newton, weight=newton.weight / newton.unit)
+    if loss == losses.QUANTILE:  # now that the unit is known; the first dual point had none
+        newton = evolve(newton, weight=newton.weight / newton.unit, best=-np.inf * ones)
         newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton
 
@@ -354,7 +356,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         # a longer step takes samples so far that their curvature is lost: the way back is tiny
         length = np.minimum(length, 1 / np.clip(bend, 0.25, 1.0))
     blind = (bend < _HIDDEN) | ((length < _TINY) & (bend > 1 / _TINY) & (newton.steps > _EIGHT))
-    hidden = newton.dealer is not None and elastic and not clients.sealed
+    if newton.dealer is None:  # in a frame
+        blind = (bend < _HIDDEN) & (newton.gap > _SOLVED)
+        hidden = newton.framed and newton.curved <= newton.budget
+    else:
+        hidden = elastic and not clients.sealed
     hidden = hidden and bool((_matters(newton) & blind).any())
     newton = evolve(
         newton,
@@ -407,14 +413,16 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
     good = 0.5 * weight * newton.error <= allowed
     if newton.hidden >= _HIDES:
-        newton = _leave_shares(newton, clients)
+        newton = _leave_exact(newton, clients)
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
+    if lost_digits(newton):
+        newton, _ = certify(newton, clients)
     return newton, info(newton)
 
 
-def _leave_shares(newton: Newton, clients: Clients) -> Newton:
+def _leave_exact(newton: Newton, clients: Clients) -> Newton:
     """Go on by conjugate gradients, from the present point."""
     newton = evolve(newton, dealer=None, framed=False, whole=True, refresh=True, hidden=0)
     return _at(newton, clients, np.zeros_like(newton.weight), np.zeros_like(newton.weight))
@@ -507,6 +515,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         bounds=measured.bounds,
         gram=gathered.gram if renew else None,
         primal=primal,
+        peak=max(newton.peak, float(primal.sum())),
         dual=dual,
         model_primal=least * norms[:, 1] + loss / newton.samples,
         model_dual=sums[:, 1] / newton.samples - least * implied,
@@ -573,7 +582,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     The inner problems of the hinge are then solved more strictly.
     """
     # sums in fixed point and a shared system have no digits for the interior point method
-    inside = newton.dealer is None and not clients.sealed and not newton.threshold
+    inside = not clients.sealed and (newton.dealer is None or newton.threshold > 0)
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     leaves = newton.loss in losses.BENT or (newton.leaves and gap > _AWAY)
     stuck = leaves and newton.shorts >= _SHORTS
@@ -600,7 +609,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
-    if stuck and gap > _SOLVED and newton.features and not newton.threshold:
+    if stuck and gap > _SOLVED and newton.features and (inside or not newton.threshold):
         newton = evolve(newton, stalled=inside, eases=not inside)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
@@ -639,6 +648,7 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))
     outputs = len(newton.weight)
+    newton = evolve(newton, peak=0.0)
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton, info(newton)
 
@@ -686,12 +696,12 @@ def reveal_errors(
     return weights, np.where(known, errors, np.nan), left, at_zero
 
 
-def share_model(clients: Clients, *, best: bool = False) -> Any:
+def share_model(clients: Clients, *, best: bool = False, zeros: bool = False) -> Any:
     """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero.
 
-    With `best` the clients go back to the best one.
+    With `best` the clients go back to the best one, with `zeros` to weights of 0.
     """
-    return clients.sum(share_weights, Refresh(z=None, best=best))
+    return clients.sum(share_weights, Refresh(z=None, best=best, zeros=zeros))
 
 
 def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:

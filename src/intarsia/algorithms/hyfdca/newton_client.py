@@ -23,7 +23,7 @@ from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
-from intarsia.maths.linear import losses
+from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
@@ -46,7 +46,9 @@ _SEALABLE = 2.0**60  # what a sealed number may reach
 SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
+_FELL = 1e-4  # of the largest P: scores are counted afresh where it fell so far
 _AT_ONCE = 8192  # rows in the frame that are copied at once
+_SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
 
 def height(cells: Sequence[Cell]) -> int:
@@ -193,6 +195,8 @@ class Point:
     stiff: Array = field(default_factory=lambda: np.zeros(1))
     # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
+    inner_l1: Any = None  # the same of τ|w|, of the client's features
+    level: Array = field(default_factory=lambda: np.zeros(1))  # (outputs,) see `inside`
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
     # these and q without the last direction, within a round
     inner_before: Any = None
@@ -209,7 +213,13 @@ class Point:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
+        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside.
+
+        In the interior point phase: by far enough for so small a weight.
+        """
+        if self.inner_l1 is not None:
+            slack = np.minimum(self.inner_l1.below, self.inner_l1.above)
+            return np.asarray(np.abs(self.w) < self.level[:, None] * slack)
         return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
 
     @property
@@ -284,7 +294,7 @@ class DualPoint:
 
     alpha: fl.PerSample
     sums: Array  # (outputs, 4) as in dual_points
-    curvature: fl.PerSample | None = None
+    curvature: fl.PerSample | None = None  # see `logarithm`
 
 
 @dataclass(frozen=True)
@@ -339,8 +349,9 @@ class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
     # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 5), see `_measure_l1`;
-    # where the system is shared -inf says that one with w(α) is too large to be sealed
-    norms: Array
+    # where the system is shared -inf says that one with w(α) is too large to be sealed; in the
+    # interior point phase (outputs, 2) ‖w‖², ‖w(α)‖², and see its `_measure_l1`
+    norms: Array | None
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
     bounds: Array | None = None  # (outputs, 2) where the system is shared, see `_bounds`
@@ -353,6 +364,7 @@ class Refresh:
 
     z: fl.PerScore | None
     best: bool = False  # whether weights are to be those that the client kept
+    zeros: bool = False  # whether they are to be 0
 
 
 @fl.describe("each row's model score")
@@ -553,7 +565,18 @@ def move_duals(point: Point, block: Block, message: Move) -> tuple[Point, DualPo
     given = (message.weight, point.mine, alpha, curvature, block.weights, shape)
     sums = dual_points(point.loss, y, z, centre, *given)
     point = fl.evolve(point, z=z, centre=centre)
-    return point, DualPoint(alpha, sums, curvature if message.curvature else None)
+    return point, DualPoint(alpha, sums, logarithm(curvature) if message.curvature else None)
+
+
+def logarithm(curvature: Array) -> Array:
+    """Return log h and a constant, 0 for an h of 0: sealed sums round small and large h alike."""
+    least = math.exp(1 - _SHIFT)
+    return np.where(curvature > 0, _SHIFT + np.log(np.maximum(curvature, least)), 0.0)
+
+
+def from_logarithm(told: Array) -> Array:
+    """Return the h that `logarithm` was made of, after a sealed sum."""
+    return np.where(told > 0.5, np.exp(told - _SHIFT), 0.0)
 
 
 @fl.told_the_same
@@ -595,7 +618,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)
     else:  # it came through a sealed sum
-        present = np.where(message.curvature > losses.EDGE, message.curvature, 0.0)
+        present = from_logarithm(message.curvature)
     faded, counted = point.faded, present
     if not len(point.frame):  # a step with a frame never goes there and back
         faded = np.maximum(present, _FADING * faded)
@@ -782,6 +805,8 @@ def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
 
 def penalty_curvature(point: Point) -> Array:
     """Return the second derivative of the penalty, (outputs, features), κ where |w| is smooth."""
+    if point.inner_l1 is not None:
+        return np.asarray(point.regularisation * (1 + interior_point.curvature(point.inner_l1)))
     stiff = point.stiff[:, None] * point.inside
     if point.passed.size:
         stiff = np.maximum(stiff, point.passed)
@@ -860,11 +885,21 @@ def keep_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, fl
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 
 
+def lost_digits(state: Any) -> bool:
+    """Return whether scores, carried on by what steps change, have lost their digits on the way.
+
+    Where the losses were far larger than they are now, so were scores: their rounding stays.
+    """
+    return float(state.primal.sum()) < _FELL * float(state.peak)
+
+
 @fl.client_function
 def share_weights(point: Point, block: Block, message: Refresh) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
     if message.best:
         point = fl.evolve(point, w=point.kept)
+    if message.zeros:
+        point = fl.evolve(point, w=np.zeros_like(point.w))
     model, nonzero = point.model, None
     if point.threshold:
         nonzero = (model != 0) * point.feature_share

@@ -33,8 +33,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # as they were asked; in 13 grades over all were of some, where not all take part in each round; in
 # 14 what clients sealed was not bound to where they went back to, nor to all that they were asked;
 # in 15 no site proved which levels it sent; in 16 certificates did not count what sums are rounded
-# by.
-PROTOCOL = 17
+# by; in 17 HyFDCA told curvatures as they are, and not as logarithms.
+PROTOCOL = 18
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -248,8 +248,11 @@ def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
 class Collector(Protocol):
     """Takes the replies to one sum."""
 
-    def add(self, client: ClientId, reply: Any) -> int:
-        """Take a client's reply; return the bytes that it had on the way."""
+    def add(self, client: ClientId, reply: Any, *, own: bool = False) -> int:
+        """Take a client's reply; return the bytes that it had on the way.
+
+        Its arrays may be changed if they are the collector's `own`.
+        """
 
     def seen(self) -> dict[str, Any]:
         """Return the fields of the last reply as the server got them."""
@@ -401,21 +404,22 @@ class _PlainCollector:
         self._kind: Any = type(None)
         self._plan: tuple[tuple[str, Layout | None], ...] = ()
         self._totals: dict[str, Any] = {}
+        self._summed: set[tuple[str, int]] = set()  # fields and cells whose total may be changed
         self._last: Any = None
 
     def seen(self) -> dict[str, Any]:
         sent = self._last.__dict__.items()
         return {name: value for name, value in sent if value is not None}
 
-    def add(self, client: ClientId, reply: Any) -> int:
+    def add(self, client: ClientId, reply: Any, *, own: bool = False) -> int:
         totals, geometry, part = self._totals, self._geometry, self._part
         if self._last is None:
             self._kind = type(reply)
             self._plan = layouts(self._kind)
         self._last = reply
-        own = reply.__dict__
+        sent = reply.__dict__
         for name, layout in self._plan:
-            value = own[name]
+            value = sent[name]
             if value is None:  # nothing from this client
                 continue
             if isinstance(value, np.ndarray) and value.dtype == _WORD:
@@ -433,11 +437,10 @@ class _PlainCollector:
             elif layout is Layout.BLOCKS:
                 totals[name] = totals.get(name, _ByBlock()) + value
             elif layout.is_selected:
-                counts = own[counts_of(self._kind)].tolist()
+                counts = sent[counts_of(self._kind)].tolist()
                 cells = totals.setdefault(name, {})
                 for cell, start, stop in geometry.runs(client, part, layout, counts):
-                    piece = value[..., start:stop]
-                    cells[cell] = cells[cell] + piece if cell in cells else piece
+                    self._add_piece(name, cells, cell, value[..., start:stop], own=own)
             else:
                 index = geometry.index(part, layout)
                 if first:
@@ -451,6 +454,20 @@ class _PlainCollector:
                 if not isinstance(where, slice):  # of which it is a view
                     total[..., where] = own_part
         return codec.size(reply)
+
+    def _add_piece(
+        self, name: str, cells: dict[int, Any], cell: int, piece: Any, *, own: bool
+    ) -> None:
+        """Add to the total of a cell, in place where one of both may be changed."""
+        total, into = cells.get(cell), None
+        if total is None:
+            cells[cell] = piece
+        else:
+            if total.shape == piece.shape and total.dtype == piece.dtype:
+                into = total if (name, cell) in self._summed else piece if own else None
+            cells[cell] = np.add(total, piece, out=into)
+        if own or total is not None:
+            self._summed.add((name, cell))
 
     def _unlike(
         self, client: ClientId, name: str, layout: Layout | None, value: Any, wanted: Any

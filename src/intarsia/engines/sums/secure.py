@@ -188,16 +188,16 @@ class SecureCollector:
             for name, value in self._last.items()
         }
 
-    def add(self, client: ClientId, reply: Any) -> int:
+    def add(self, client: ClientId, reply: Any, *, own: bool = False) -> int:
         """Seal a client's reply and take it; return the bytes that it had on the way."""
         kind: Any = type(reply)
         self._kind = kind
         size_of = self._sealing.size
         size = 0
-        own = reply.__dict__
+        sent = reply.__dict__
         last = self._last = {}
         for name, layout in layouts(kind):
-            value = own[name]
+            value = sent[name]
             if value is None:  # nothing from this client
                 continue
             if layout is Layout.COUNTS:
@@ -214,7 +214,7 @@ class SecureCollector:
                 )
             self._check_shape(client, name, layout, shape, plan)
             own_cells = last[name] = {}
-            for cell, values in self._pieces(client, layout, value, own):
+            for cell, values in self._pieces(client, layout, value, sent):
                 stream = plan.streams.get(cell)
                 if stream is None:
                     stream = plan.streams[cell] = evolve(self._stream, field=name, cell=cell)
