@@ -460,8 +460,12 @@ def _measure_l1(point: Point, message: MeasureInside) -> tuple[Point, Array, Arr
     """
     assert message.level is not None
     assert message.w is not None
-    point = fl.evolve(point, level=message.level, measured=point.measured + 1)
-    inner, limit, kept, model = point.inner_l1, point.threshold, point.kept_features, point.model
+    inner, limit, kept = point.inner_l1, point.threshold, point.kept_features
+    # small beside how far its dual is inside: that says little where P hardly has the penalty in it
+    small = np.abs(point.w) < message.level[:, None] * np.minimum(inner.below, inner.above)
+    zero = small & (np.abs(message.w) <= limit)
+    point = fl.evolve(point, at_zero=zero, measured=point.measured + 1)
+    model = point.model
     norms = (
         point.w**2 + 2 * limit * np.abs(point.w),
         soft_threshold(message.w, limit) ** 2,
@@ -689,7 +693,9 @@ def _at(
         # discloses for each output the losses of the model, whose weights have their zeros
         loss = clients.reveal(clients.sum(grade_model, graded).sums)
         model = ridge * norms[:, 2] + loss / state.samples
-        level = _SMALL * norms[:, 0] / (2 * state.threshold**2 * state.features)
+        mean = norms[:, 0] / state.features  # of w² + 2τ|w|
+        usual = np.minimum(mean / (2 * state.threshold), np.sqrt(mean))
+        level = _SMALL * usual / state.threshold
     return fl.evolve(
         state,
         model_primal=model,
