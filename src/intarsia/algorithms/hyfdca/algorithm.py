@@ -204,7 +204,8 @@ def _finishing_round(
         server = _begin(server, clients)
     phase = server.phase
     if isinstance(phase, newton.Newton) and phase.stalled:
-        phase = newton_interior.begin(phase, clients, frame=_sends_rows(server.options))
+        rows, zeros = _sends_rows(server.options), server.at_zeros
+        phase = newton_interior.begin(phase, clients, frame=rows, at_zeros=zeros)
     phase, info = _PHASES[type(phase)].step(phase, clients, rng)
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
@@ -730,11 +731,12 @@ _OBJECTIVES: Mapping[str, int] = {
     **dict.fromkeys(("evaluate", "keep_trial", "local_dual_ascent", "objectives", "settle"), 2),
     "reach_boundary": 2 + newton_interior.CORRECTORS,
     "slope_of_steps": 2,
-    **dict.fromkeys(("centre_duals", "step_inside"), 3),
-    **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply"), 4),
+    "centre_duals": 3,
+    **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply", "step_inside"), 4),
     "bound_objectives": 2,
     **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),
-    **dict.fromkeys(("grade_model", "move_duals", "score_chunk"), 6),
+    "score_chunk": 6,
+    **dict.fromkeys(("grade_model", "move_duals"), 7),
     "ascend_locally": 1,  # of each ascent
     "slope_along": 1 + newton_direction.SEARCHES,
 }

@@ -83,6 +83,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     grade_model,
     keep_frame,
     keep_scores,
+    lost_digits,
     measure_point,
     move_duals,
     own_scores,
@@ -179,6 +180,7 @@ class Newton:
     fourth_primal: float = 0.0  # that four steps later
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
@@ -415,6 +417,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
+    if lost_digits(newton):
+        newton, _ = certify(newton, clients)
     return newton, info(newton)
 
 
@@ -511,6 +515,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         bounds=measured.bounds,
         gram=gathered.gram if renew else None,
         primal=primal,
+        peak=max(newton.peak, float(primal.sum())),
         dual=dual,
         model_primal=least * norms[:, 1] + loss / newton.samples,
         model_dual=sums[:, 1] / newton.samples - least * implied,
@@ -643,6 +648,7 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))
     outputs = len(newton.weight)
+    newton = evolve(newton, peak=0.0)
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton, info(newton)
 

@@ -59,6 +59,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     keep_frame,
     keep_scores,
     logarithm,
+    lost_digits,
     own_scores,
     project_new,
     remember,
@@ -115,6 +116,7 @@ class InteriorPoint:
     diagonal: bool = False  # whether diagonals of Gram matrices do
     waits: bool = False  # whether rows go in a frame once there are many iterations
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
@@ -185,7 +187,7 @@ class CountInside:
     counts="numbers of chosen rows",
 )
 class CountedInside:
-    """Parts of Xᵀ aim / N and of the Hessian; what the client's part of w(α) changed by."""
+    """Parts of Xᵀ aim / N and of the Hessian; the client's part of w(α)."""
 
     pull: fl.PerFeature
     w: fl.PerFeature | None
@@ -377,9 +379,8 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
         return point, CountedInside(pull, None, None, None, None)
     assert message.curvature is not None
     assert message.step is not None
-    # the elastic net's κ may be so small that w(α) begins far from where it ends
-    changed = message.alpha - (0.0 if point.threshold else point.alpha)
-    change = gather(block.x, changed) / (point.regularisation * point.samples)
+    # from zero: of changes from duals where w(α) was large its rounding would stay
+    implied = gather(block.x, message.alpha) / (point.regularisation * point.samples)
     curvature = from_logarithm(message.curvature)
     selected = np.flatnonzero((curvature > 0).any(axis=0))
     w = point.w if message.keep is None else point.w * message.keep[:, None]
@@ -402,7 +403,7 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
         height = point.before.gram_height if message.whole else 1
         cells = {"height": height, "samples": point.samples}
         gram = cell_grams(block.x, selected, point.curvature, point.feature_cells, **cells)
-    return point, CountedInside(pull, change, gram, rows, counts)
+    return point, CountedInside(pull, implied, gram, rows, counts)
 
 
 @fl.client_function
@@ -480,10 +481,11 @@ def _measure_l1(point: Point, message: MeasureInside) -> tuple[Point, Array, Arr
 # -- server
 
 
-def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
+def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> InteriorPoint:
     """Start the phase from a point of Newton's method.
 
     `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
+    `at_zeros` is P at weights of zero, inf where it is not known.
     """
     # rows in one frame, beside systems that differ by a feature's stiffness, would tell the column
     frame = frame and not newton.threshold
@@ -511,7 +513,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         threshold=newton.threshold,
         level=zeros,
     )
-    keep, barrier = np.ones_like(zeros), newton.primal
+    keep, barrier = zeros + (newton.model_primal.sum() <= at_zeros), newton.primal
     if newton.loss == losses.SQUARED_HINGE:
         barrier = _NEAR * newton.primal
     if newton.loss in losses.SMOOTHED:
@@ -520,6 +522,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
     barrier = state.part * barrier
     state = _at(state, clients, zeros, barrier, keep)
     if not keep.all():  # now P is known at zeros
+        state = fl.evolve(state, peak=0.0)
         barrier = np.where(keep > 0, barrier, state.part * state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
@@ -579,6 +582,8 @@ def step(
     state = fl.evolve(state, steps=state.steps + 1, still=still)
     if state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
+    elif lost_digits(state):
+        state, _ = certify(state, clients)
     return state, info(state)
 
 
@@ -678,13 +683,13 @@ def _at(
         damping=message.damping if elastic else None,
     )
     counted = clients.sum(count_inside, count)
-    dual_weights = counted.w if elastic else state.dual_weights + counted.w
     rows = counted.rows if state.framed else None
     level = state.level if elastic else None
-    measure = MeasureInside(pull=counted.pull, w=dual_weights, rows=rows, level=level)
+    measure = MeasureInside(pull=counted.pull, w=counted.w, rows=rows, level=level)
     measured = clients.sum(measure_inside, measure)
     # discloses for each output ‖w‖² and ‖w(α)‖²; of the elastic net as `_measure_l1`
     norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
+    primal = ridge * norms[:, 0] + sums[:, 0] / state.samples
     products, model = sums[:, 2] / state.samples, state.model_primal
     level = state.level
     if elastic:
@@ -701,10 +706,11 @@ def _at(
         model_primal=model,
         level=level,
         products=products,
-        primal=ridge * norms[:, 0] + sums[:, 0] / state.samples,
+        primal=primal,
+        peak=max(state.peak, float(primal.sum())),
         dual=sums[:, 1] / state.samples - ridge * norms[:, 1],
         alpha=point.alpha,
-        dual_weights=dual_weights,
+        dual_weights=counted.w,
         gradient=measured.gradient,
         hessian=measured.hessian,
         gram=counted.gram,
@@ -729,7 +735,7 @@ def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, f
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=own.z)))
     none = np.zeros_like(state.primal)
-    state = _at(state, clients, none, none)
+    state = _at(fl.evolve(state, peak=0.0), clients, none, none)
     return state, info(state)
 
 
