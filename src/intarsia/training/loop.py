@@ -621,6 +621,8 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         patience = _PATIENCE if description.privacy.mode == "plain" else _SEALED_PATIENCE
         ends = state.best <= least and state.round - state.best_round >= patience
         ends = ends and info.gap_relative >= -least
+        # in float64 there is no more to come: sealed sums have finer and coarser rounds
+        ends = ends or (description.privacy.mode == "plain" and gap <= 2 * info.rounding)
         if gap <= _ROUNDING or ends:
             return replace(state, finished="algorithm")
         if state.round - state.best_round >= _PATIENCE:

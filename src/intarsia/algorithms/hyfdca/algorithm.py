@@ -25,6 +25,7 @@ Departures from the paper (without the first two it stalls or diverges): the upd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -81,6 +82,8 @@ _PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
 # Huber's δ is far below the errors where fewer samples are within it and their mean is larger; it
 # matters where the penalty's slope takes more of what the losses fall by from zero weights
 _FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
+
+_CANCELS = 1e-6  # of P at zeros: below it what float64 rounds is counted into certificates
 
 
 @dataclass(frozen=True)
@@ -303,15 +306,21 @@ def _is_afresh(server: Server, clients: fl.Clients) -> bool:
     """Return whether all that a certificate is made of is counted afresh, and not carried on.
 
     Sealed sums are rounded, and with the log link duals and w(α) begin as large as labels are: of
-    numbers that large there is too much rounding left in small ones.
+    numbers that large there is too much rounding left in small ones. So it is where the objective
+    fell far from that of zeros, as with labels far from 0 whose spread is small.
     """
-    return clients.sealed or losses.loss_code(server.options.loss) in losses.LOG_LINK
+    if clients.sealed or losses.loss_code(server.options.loss) in losses.LOG_LINK:
+        return True
+    phase, at_zeros = server.phase, server.at_zeros
+    if not isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
+        return False
+    return math.isfinite(at_zeros) and float(phase.primal.sum()) < _CANCELS * at_zeros
 
 
 def _certify_afresh(
     server: Server, clients: fl.Clients, *, final: bool = False
 ) -> tuple[Server, fl.RoundMetrics, dict[str, Any]]:
-    """Return the state, a certificate that counts what sealed sums are rounded by, and the model.
+    """Return the state, a certificate that counts what sums are rounded by, and the model.
 
     That is of sealed totals: weights, w, and of the elastic net which are not 0, nonzero. The
     `final` one is the best that Newton's method came by, and training is over.
@@ -603,7 +612,9 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "LastTotals.alpha": "RoundedDuals.alpha",
     "LastTotals.model": (*_W, *_MODELS),
     "LastTotals.w": "LastScores.w",
+    "LastTotals.w_size": "LastScores.w_size",
     "LastTotals.z": "LastScores.z",
+    "LastTotals.z_size": "LastScores.z_size",
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -767,9 +778,13 @@ HYFDCA = fl.Algorithm(
         # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them,
         # and the interior point method is not run
         allowed=lambda server, client: (
-            {}
+            {"LastModel.sizes": (False,)}
             if server.options.system == "rows"
-            else {"CountInside.framed": (), "Gather.framed": (False,)}
+            else {
+                "CountInside.framed": (),
+                "Gather.framed": (False,),
+                "LastModel.sizes": (False,),
+            }
         ),
     ),
     private=private,
