@@ -31,16 +31,15 @@ def entry_sums(x: Any, held: Any, mean: Any, power: int) -> Any:
     """
     data, indices, indptr = x
     rows, columns, counts, places, observed = held
-    total = np.zeros((2, len(mean)))
+    shares, total = 1.0 / counts, np.zeros((2, len(mean)))
     for row in range(len(indptr) - 1):
         for at in range(indptr[row], indptr[row + 1]):
             value, column = data[at], indices[at]
             if np.isnan(value):
                 continue
-            holders = counts[rows[row], columns[column]]
+            share, apart = shares[rows[row], columns[column]], value - mean[column]
             if places[column] >= 0:
-                holders = max(observed[row, places[column]], 1.0)
-            share, apart = 1.0 / holders, value - mean[column]
+                share = 1.0 / max(observed[row, places[column]], 1.0)
             total[0, column] += share
             total[1, column] += share * (apart * apart if power == 2 else apart)
     return total

@@ -83,6 +83,9 @@ _PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
 # matters where the penalty's slope takes more of what the losses fall by from zero weights
 _FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
 
+_SOLVED = 1e-3  # relative gap up to which zeros are about the optimum
+_HARDLY = 1e-6  # of P: zeros are no better by what may be rounding
+
 _CANCELS = 1e-6  # of P at zeros: below it what float64 rounds is counted into certificates
 
 
@@ -380,11 +383,25 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     why = _lacks_errors(server) if server.options.errors else None
     final = _conclude(server, clients, rng, errors=server.options.errors and why is None)
     notes = [server.choice] if server.choice else []
+    if final.weights is not None and server.at_zeros < np.inf and not final.weights.any():
+        notes.extend(_only_zeros(server, final.info))
     if why is not None:
         notes.append(f"No standard errors (algorithm.errors): {why}.")
     if server.options.loss == "huber":
         notes.extend(_small_delta(server, final))
     return replace(final, notes=(*final.notes, *notes))
+
+
+def _only_zeros(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
+    """Return a note where training came to no weights that are better than zeros."""
+    if info.gap_relative is None or info.gap_relative <= _SOLVED:
+        return ()
+    helps = "standardise, raise algorithm.regularisation"
+    helps += ", or lower algorithm.l1_ratio" if server.options.l1_ratio else ""
+    return (
+        "All weights of the model are 0: training came to none with a smaller objective, and the "
+        f"optimum may be lower by {info.gap_relative:.1e} of it; take more rounds, {helps}.",
+    )
 
 
 def _small_delta(server: Server, final: fl.FinalResult) -> tuple[str, ...]:
@@ -462,7 +479,12 @@ def _conclude(
 ) -> fl.FinalResult:
     afresh = _is_afresh(server, clients)
     if afresh and not errors:
-        _, info, model = _certify_afresh(server, clients, final=True)
+        server, info, model = _certify_afresh(server, clients, final=True)
+        if _is_worse_than_zeros(server, info):
+            assert server.phase is not None
+            own = newton.share_model(clients, zeros=True)
+            model = {"w": own.w, "nonzero": own.nonzero}
+            info = _bound(server, clients, own.w, server.phase.alpha, info.phase)
         nonzero = model.get("nonzero") if server.options.l1_ratio else None
         return fl.FinalResult(info, newton.open_weights(clients, model["w"], nonzero))
     if server.partial is not None:
@@ -480,7 +502,11 @@ def _conclude(
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients)
     if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
-        own = newton.share_model(clients)
+        zeros = _is_worse_than_zeros(server, info)
+        own = newton.share_model(clients, zeros=zeros)
+        if zeros:
+            assert info.dual is not None
+            info = fl.RoundMetrics.certified(server.at_zeros, info.dual, info.phase)
         nonzero = own.nonzero if server.options.l1_ratio else None
         return fl.FinalResult(info, newton.open_weights(clients, own.w, nonzero))
     if isinstance(server.phase, dual_newton.DualNewton):
@@ -490,6 +516,11 @@ def _conclude(
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
     return fl.FinalResult(info, clients.reveal(w))
+
+
+def _is_worse_than_zeros(server: Server, info: fl.RoundMetrics) -> bool:
+    """Return whether weights of 0 have a smaller objective than Newton's method ended with."""
+    return info.primal is not None and info.primal > server.at_zeros * (1 + _HARDLY)
 
 
 def private(release: fl.Release) -> fl.Algorithm:
@@ -662,8 +693,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Norms.squares": "Norms.squares",
     "Precondition.gram": ("Gathered.gram",),
     "Refresh.z": ("OwnScores.z", *_Z),
-    "SmallSystem.gradient": ("Measured.gradient", "MeasuredInside.gradient"),
-    "SmallSystem.hessian": ("Measured.hessian", "MeasuredInside.hessian"),
+    "SmallSystem.gradient": "Measured.gradient",
+    "SmallSystem.hessian": "Measured.hessian",
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
     "ZeroTotal.zero": "OwnVariances.zero",
