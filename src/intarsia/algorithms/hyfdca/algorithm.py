@@ -86,6 +86,7 @@ _FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
 _SOLVED = 1e-3  # relative gap up to which zeros are about the optimum
 _HARDLY = 1e-6  # of P: zeros are no better by what may be rounding
 
+_COUNTS = 1e8  # mean count above which float64 keeps the gap of Poisson's loss wide
 _CANCELS = 1e-6  # of P at zeros: below it what float64 rounds is counted into certificates
 
 
@@ -389,7 +390,26 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
         notes.append(f"No standard errors (algorithm.errors): {why}.")
     if server.options.loss == "huber":
         notes.extend(_small_delta(server, final))
+    if server.options.loss == "poisson":
+        notes.extend(_large_counts(server, final.info))
     return replace(final, notes=(*final.notes, *notes))
+
+
+def _large_counts(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
+    """Return a note where counts are so large that float64 leaves their duals few digits.
+
+    A dual is y - eᶻ, and P at zeros the mean of y log y - y + 1.
+    """
+    at_zeros = server.at_zeros
+    large = math.isfinite(at_zeros) and at_zeros > _COUNTS * math.log(_COUNTS)
+    if not large or info.gap_relative is None or info.gap_relative <= newton.ENDS:
+        return ()
+    told = 10 ** math.floor(math.log10(at_zeros / math.log(at_zeros)))
+    return (
+        f"Counts are of the order of {told:.0e}, of which float64 knows the differences from their "
+        "means to few digits: the gap says that, and the model may be at the optimum; divide the "
+        "counts by a power of ten, or raise algorithm.regularisation.",
+    )
 
 
 def _only_zeros(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:

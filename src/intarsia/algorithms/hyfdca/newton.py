@@ -136,7 +136,7 @@ _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
-_ENDS = 1e-6  # one at which no more steps may be asked for
+ENDS = 1e-6  # one at which no more steps may be asked for
 _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
 _FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
@@ -612,7 +612,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         # short steps may come of what the sample misses
         newton, stuck = evolve(_grow(newton), shorts=0), newton.loss in losses.SMOOTHED
     ends = newton.flat >= _FLATS
-    ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
+    ends |= newton.still > 3 and gap > ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
     if stuck and gap > _SOLVED and newton.features and (inside or not newton.threshold):
