@@ -95,6 +95,7 @@ _LEFT, _HIDES = 0.25, 3  # of the gap beside the products that so many steps lea
 _CLOSE = 1e-5  # of P: a gap that is no reason to leave a frame
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
+_WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
@@ -522,7 +523,9 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> 
     state = _at(state, clients, zeros, barrier, keep)
     if not keep.all():  # now P is known at zeros
         state = fl.evolve(state, peak=0.0)
-        barrier = np.where(keep > 0, barrier, state.part * state.primal)
+        # of heavy rows products are a small part of their losses
+        first = _WEIGHTED if newton.told else 1.0
+        barrier = np.where(keep > 0, barrier, first * state.part * state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
 
