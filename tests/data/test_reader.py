@@ -28,12 +28,13 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.data import column_roles
+from intarsia.data import table as tables
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.labels import LabelSettings, notes_on_marked
 from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
-from intarsia.data.table import Table, split
+from intarsia.data.table import Hashes, Table, split
 from intarsia.errors import FederationError, TableError
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms
 
@@ -680,6 +681,27 @@ def test_test_rows_are_those_of_which_the_keyed_hash_is_a_small_fraction(samples
     _, test = split(Block(samples, ("a",), np.ones((100, 1))), 0.4, "salt", start=0.1)
     assert_array_equal(test.samples, np.sort(samples[part]))
     assert 0 < len(test.samples) < 100
+
+
+def test_clients_with_the_same_ids_are_split_by_hashes_that_are_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    fractions = tables._fractions
+    monkeypatch.setattr(
+        tables, "_fractions", lambda ids, key: made.append(len(ids)) or fractions(ids, key)
+    )
+    one = Block(np.arange(90), ("a",), np.ones((90, 1)))
+    other = Block(np.arange(90)[::-1], ("b",), np.ones((90, 1)))
+    third = Block(np.arange(60), ("a",), np.ones((60, 1)))
+    hashes = Hashes()
+    for block in (one, third, other):
+        found, alone = split(block, 0.3, hashes=hashes), split(block, 0.3)
+        for part, expected in zip(found, alone, strict=True):
+            assert_array_equal(part.samples, expected.samples)
+    assert made == [90, 90, 60, 60, 90]  # with and without, and the last without alone
+    split(one, 0.3, "another salt", hashes=hashes)
+    assert made[5:] == [90]
 
 
 def test_an_official_split_is_by_its_ids() -> None:

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from intarsia.core.block import INTERCEPT, Block, Labels
 from intarsia.core.schema import Schema
@@ -83,3 +86,28 @@ def test_only_training_values_count_once():
     once = setup.transform_block("counted once", None, "train", shared)
     assert once.x[:, shared.features.index("age")].tolist() == [0.5, 1.5]
     assert once.x[:, shared.features.index("income")].tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_values_that_count_once_as_they_are_prepared_have_the_same_bits(standardise, sparse):
+    sources = (Source(name="bank", path="bank.csv"), Source(name="shop", path="shop.csv"))
+    experiment = Experiment(name="e", algorithm="hyfdca", clients=sources)
+    settings, found = Preprocessing(standardise=standardise), {}
+    for at_once in (True, False):
+        given = {
+            name: replace(one, x=csr_array(one.x) if sparse else one.x)
+            for name, one in blocks().items()
+        }
+        schemas = {"train": Schema.of(given, LABELS), "test": Schema.of(blocks(), LABELS)}
+        parts = {"train": given, "test": blocks()}
+        parties = setup.LocalParties(experiment, parts, at_once=at_once)
+        engine, _ = setup.set_up(parties, settings, schemas, additive=True)
+        for name in sources:
+            for part in ("train", "test"):
+                found[at_once, name.name, part] = block = engine.block(name.name, part)
+                assert (block.copies is None) == (part == "train")
+    for (at_once, name, part), block in found.items():
+        other = found[not at_once, name, part]
+        own, expected = (one.x.toarray() if one.sparse else one.x for one in (block, other))
+        np.testing.assert_array_equal(own, expected)

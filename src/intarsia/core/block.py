@@ -121,9 +121,9 @@ class Copies:
             found[lacking] = np.maximum(self.observed[rows[lacking], place[lacking]], 1.0)
         return found
 
-    def divide(self, x: Values) -> Values:
+    def divide(self, x: Values, *, in_place: bool = False) -> Values:
         """Return each value divided by its number of holders."""
-        found = with_data(x, made_like(x, stored(x).shape))
+        found = x if in_place else with_data(x, made_like(x, stored(x).shape))
         for (rows, own), (_, part) in zip(pieces(x), pieces(found), strict=True):
             np.divide(stored(own), self.take(rows, None).of_entries(own), out=stored(part))
         return found
@@ -350,14 +350,15 @@ class Block:
         """Return the weights of some rows, (rows,); None: 1 each."""
         return None if self.weights is None else self.weights[rows]
 
-    def counted_once(self) -> Block:
+    def counted_once(self, *, in_place: bool = False) -> Block:
         """Return the block with each value divided by its number of holders.
 
-        Sums over clients of such blocks count every (sample, feature) exactly once.
+        Sums over clients of such blocks count every (sample, feature) exactly once. `in_place`
+        divides them where they lie: this block is then of no use.
         """
         if self.copies is None:
             return self
-        x = self.copies.divide(self.x)
+        x = self.copies.divide(self.x, in_place=in_place)
         return replace(self, x=x, copies=None, checked=(x, self.samples))
 
 
@@ -512,6 +513,8 @@ def _places_in(held: NDArray[Any], keys: NDArray[Any]) -> NDArray[np.intp]:
 
 def places_of(wanted: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.intp]:
     """Return where in some ids each of the wanted ones is, all of which are there, (wanted,)."""
+    if np.array_equal(wanted, ids):
+        return np.arange(len(ids))
     keys = sort_keys(np.concatenate([ids, wanted]))
     have, sought = keys[: len(ids)], keys[len(ids) :]
     if ascending(have):

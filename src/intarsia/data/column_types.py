@@ -134,6 +134,14 @@ def _bits(buffer: pa.Buffer) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little").astype(bool)
 
 
+def _may_have_nul(column: pa.ChunkedArray) -> bool:
+    """Return whether a NUL is among the letters that a column's texts, and maybe others, are in."""
+    if not types.is_string(column.type) and not types.is_large_string(column.type):
+        return True  # a view's letters are elsewhere, too
+    letters = (np.frombuffer(one.buffers()[2] or b"", np.uint8) for one in column.chunks)
+    return any(len(one) and not one.min() for one in letters)
+
+
 def check_text(text: str, place: str, source: Source) -> None:
     """Raise if a text has a NUL, which arrays of text lose at its end, or is no valid Unicode."""
     if any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -177,7 +185,7 @@ class _Column:
         if role in _EXACT_ROLES:  # an id or a label is what the table says
             source = replace(source, missing=source.missing_words)
         own = cls(values, kind, category, told, source, listed, before)
-        if kind == "text":
+        if kind == "text" and _may_have_nul(values):
             odd = arrow.match_substring_regex(values.cast(pa.string()), "\\x00")
             if arrow.any(odd).as_py():
                 row = odd.to_pylist().index(True)
@@ -210,6 +218,8 @@ class _Column:
         texts = arrow.utf8_trim_whitespace(self.values.cast(pa.string()))
         own = (re.escape(text.strip()) for text in self.source.missing)
         missing = arrow.match_substring_regex(texts, f"^({'|'.join(['(?i:nan|null)?', *own])})$")
+        if not arrow.any(missing).as_py():
+            return texts
         return arrow.if_else(missing, pa.nulls(len(texts), pa.string()), texts)
 
     @cached_property

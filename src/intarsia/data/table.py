@@ -6,6 +6,7 @@ It becomes a block of numbers by `encoding`, once all clients agree.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -83,6 +84,7 @@ def split(
     ids: NDArray[Any] | None = None,
     *,
     start: float = 0.0,
+    hashes: Hashes | None = None,
 ) -> tuple[Held, Held]:
     """Return the train and the test part of a block, or of a table that one will be made of.
 
@@ -90,7 +92,8 @@ def split(
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
     least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
-    Rows of the parts are in the order of their ids, so that later steps find ids faster.
+    `hashes` are those that were made for other clients. Rows of the parts are in the order of their
+    ids, so that later steps find ids faster.
 
     Raises
     ------
@@ -103,16 +106,18 @@ def split(
         raise ExperimentError(
             f"[split] test is {test}; expected a fraction of at least 0 and below 1: set e.g. 0.2."
         )
+    if ids is None and test == 0:
+        return block, block.take(np.zeros(0, np.intp))
+    order = np.argsort(sort_keys(block.samples), kind="stable")
     if ids is not None:
         ids = np.asarray(ids)
         if ids.dtype.kind in "iu" and block.samples.dtype.kind not in "iu":
             ids = ids.astype(np.str_)  # whole numbers become text beside generated ids
-        chosen = np.isin(block.samples, ids)
-    elif test > 0:
-        at = _fractions(block.samples, hashlib.blake2b(salt.encode()).digest())
-        chosen = (start <= at) & (at < test)
+        chosen = np.isin(block.samples, ids)[order]
     else:
-        chosen = np.zeros(len(block.samples), bool)
+        key = hashlib.blake2b(salt.encode()).digest()
+        at = (Hashes() if hashes is None else hashes).of(block.samples[order], key)
+        chosen = (start <= at) & (at < test)
     if len(chosen) and chosen.all():
         raise TableError(
             f"All {len(chosen)} rows of a block fall into the test part; no row is left to train "
@@ -120,9 +125,25 @@ def split(
         )
     if not chosen.any():
         return block, block.take(np.flatnonzero(chosen))
-    order = np.argsort(sort_keys(block.samples), kind="stable")
-    chosen = chosen[order]
     return block.take(order[~chosen]), block.take(order[chosen])
+
+
+class Hashes:
+    """Hashes of clients' ids: those of several clients with the same ids are made once."""
+
+    _KEPT = 4  # of clients that are side by side
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[bytes, NDArray[Any], Array]] = deque(maxlen=self._KEPT)
+
+    def of(self, ids: NDArray[Any], key: bytes) -> Array:
+        """Return the keyed hash of each id as a fraction of all hashes, (ids,)."""
+        for by, known, found in self._known:
+            if by == key and known.dtype == ids.dtype and np.array_equal(known, ids):
+                return found
+        found = _fractions(ids, key)
+        self._known.append((key, ids, found))
+        return found
 
 
 def _fractions(samples: NDArray[Any], key: bytes) -> Array:

@@ -38,7 +38,7 @@ from intarsia.data.labels import (
 )
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
-from intarsia.data.table import Table, split
+from intarsia.data.table import Hashes, Table, split
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
@@ -289,11 +289,12 @@ def _own(
     found, encoding = agreed(found, experiment.labels)
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
+    hashes = Hashes()
     for name in list(found):
         table = found.pop(name)
         checks.check_label_values(experiment, encoding.labels, name, stored_labels(table, encoding))
         try:
-            parts = held_out(table, experiment.split)  # step 5
+            parts = held_out(table, experiment.split, hashes)  # step 5
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
         del table
@@ -327,15 +328,16 @@ def _named_publicly(
     return named, names
 
 
-def held_out(table: Table, settings: Split) -> tuple[Table, Table]:
+def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tuple[Table, Table]:
     """Return what a client trains on, and what it is tested on; TableError if none is left.
 
-    A table is divided before it is encoded, so that the rows of a block are written once.
+    `hashes` are those that were made for other clients. A table is divided before it is encoded, so
+    that the rows of a block are written once.
     """
-    train, test = split(table, settings.test, settings.salt)
+    train, test = split(table, settings.test, settings.salt, hashes=hashes)
     start, end = settings.graded
     if end:
-        train, test = split(train, end, settings.validation_salt, start=start)
+        train, test = split(*(train, end, settings.validation_salt), start=start, hashes=hashes)
     return train, test
 
 

@@ -13,7 +13,7 @@ _LARGEST = np.finfo(np.float64).max
 
 @compiled
 def entry_sums(x: Any, held: Any, mean: Any, power: int) -> Any:
-    """Return Σ 1/holders and Σ (x - mean)^power / holders over entries, (2, columns).
+    """Return Σ 1/holders and Σ (x - mean)^power / holders over entries, each (columns,).
 
     Entries count in their order, and those that are NaN do not.
 
@@ -31,24 +31,26 @@ def entry_sums(x: Any, held: Any, mean: Any, power: int) -> Any:
     """
     data, indices, indptr = x
     rows, columns, counts, places, observed = held
-    shares, total = 1.0 / counts, np.zeros((2, len(mean)))
+    shares, count, total = 1.0 / counts, np.zeros(len(mean)), np.zeros(len(mean))
+    some_lack = observed.shape[1] > 0
     for row in range(len(indptr) - 1):
+        kind = rows[row]
         for at in range(indptr[row], indptr[row + 1]):
-            value, column = data[at], indices[at]
+            value, column = data[at], np.uint32(indices[at])  # no sign: none is from the end
             if np.isnan(value):
                 continue
-            share, apart = shares[rows[row], columns[column]], value - mean[column]
-            if places[column] >= 0:
+            share, apart = shares[kind, columns[column]], value - mean[column]
+            if some_lack and places[column] >= 0:
                 share = 1.0 / max(observed[row, places[column]], 1.0)
-            total[0, column] += share
-            total[1, column] += share * (apart * apart if power == 2 else apart)
-    return total
+            count[column] += share
+            total[column] += share * (apart * apart if power == 2 else apart)
+    return count, total
 
 
 @compiled
 def standardise_entries(data: Any, indices: Any, mean: Any, factor: Any, found: Any) -> None:
     """Write (x - mean) · factor of each entry's column; 0 for NaN, and the largest for infinity."""
     for at in range(len(data)):
-        column = indices[at]
+        column = np.uint32(indices[at])
         value = (data[at] - mean[column]) * factor[column]
         found[at] = 0.0 if np.isnan(value) else min(max(value, -_LARGEST), _LARGEST)

@@ -718,7 +718,8 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     for rows, x in pieces(block.x):
         copies = held.take(rows, None)
         if block.sparse:
-            total += entry_sums((x.data, x.indices, x.indptr), copies.arrays, mean, power)
+            entries = x.data, x.indices, x.indptr
+            total += entry_sums(entries, copies.arrays, mean, power)
             continue
         observed = ~np.isnan(x)
         share = observed / copies.of_entries(x)
@@ -741,10 +742,11 @@ def _row_shares(block: Block) -> Array:
     return (kinds @ (1 / block.copies.counts))[block.copies.columns]
 
 
-def prepared(state: Preparation, part: str, block: Block) -> Block:
+def prepared(state: Preparation, part: str, block: Block, *, once: bool = False) -> Block:
     """Return a client's block, standardised, missing values replaced by the mean (0).
 
-    Training rows have their weights of mean 1.
+    Training rows have their weights of mean 1. `once`: each value is divided by its number of
+    holders, without a copy more.
     """
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
@@ -754,7 +756,7 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
         block = replace(block, zero=-state.mean * inverse)
     plain = not state.mean.any() and (state.scale == 1).all()
     if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
-        return block
+        return block.counted_once() if once else block
     x = with_data(block.x, made_like(block.x, stored(block.x).shape))
     for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
         if block.sparse:
@@ -763,7 +765,8 @@ def prepared(state: Preparation, part: str, block: Block) -> Block:
         values = np.subtract(own, state.mean, out=found)
         values *= inverse
         np.nan_to_num(values, copy=False)
-    return replace(block, x=x, checked=(x, block.samples))  # all are finite now
+    block = replace(block, x=x, checked=(x, block.samples))  # all are finite now
+    return block.counted_once(in_place=True) if once else block
 
 
 def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:

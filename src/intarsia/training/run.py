@@ -711,6 +711,7 @@ class InThisProcess:
         parties = setup.LocalParties(
             *(description, parts, *sealed, secrets, states, ledger),
             keep=description.yardsticks,
+            at_once=plan.additive and plan.clip is None and not description.yardsticks,
             cluster=self.cluster,
             accelerated=_on_accelerator(plan.options),
         )

@@ -101,10 +101,15 @@ def settle_block(block: Block, client: ClientId, schema: Schema, settings: Prepr
     return schema.align(client, block, intercept=settings.intercept)
 
 
-def transform_block(step: str, state: Any, part: str, block: Block) -> Block:
-    """Return what a step of the set-up makes of a client's block; another step leaves it."""
+def transform_block(
+    step: str, state: Any, part: str, block: Block, *, at_once: bool = False
+) -> Block:
+    """Return what a step of the set-up makes of a client's block; another step leaves it.
+
+    `at_once`: when training values are prepared, they count once.
+    """
     if step == "prepared":
-        return preprocessing.prepared(state, part, block)
+        return preprocessing.prepared(state, part, block, once=at_once and part == "train")
     if step == "clipped":
         return differential_privacy.clipped(state, part, block)
     return block.counted_once() if step == "counted once" and part == "train" else block
@@ -218,6 +223,7 @@ class LocalParties:
     states: States | None = None
     ledger: ReleaseLedger | None = None  # of what they released with noise; None: nothing so far
     keep: bool = False  # blocks with whole values, beside those that count once
+    at_once: bool = False  # training values are to count once, and do so when they are prepared
     cluster: Cluster | None = None  # computes for them; None: this machine does
     accelerated: bool = False  # whether their networks train on an accelerator
     engine: Simulation | None = None
@@ -251,8 +257,11 @@ class LocalParties:
         if step == "counted once" and self.keep:
             self.engine.count_once()
             return
+        at_once = self.at_once
         self.engine.transform(
-            lambda name, part, block: transform_block(step, states[name], part, block)
+            lambda name, part, block: transform_block(
+                step, states[name], part, block, at_once=at_once
+            )
         )
 
 

@@ -97,6 +97,7 @@ _MANY = 24  # iterations of a round beyond which exact solves take far fewer exc
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
+_SMALL = 0.1  # of a weight's mean size: what is smaller than its dual's distance says is 0
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
 
@@ -207,7 +208,7 @@ class MeasureInside:
     pull: fl.PerFeature
     w: fl.PerFeature | None = None  # w(α); None: the second direction
     rows: fl.PerSelected | None = None
-    level: Array | None = None  # elastic net: (outputs,) mean size of weights over τ
+    level: Array | None = None  # elastic net: (outputs,) a tenth of weights' mean size, over τ
     exact: bool = False  # whether nothing is left of the first direction's residual
 
 
@@ -710,7 +711,7 @@ def _at(
         # discloses for each output the losses of the model, whose weights have their zeros
         loss = clients.reveal(clients.sum(grade_model, graded).sums)
         model = ridge * norms[:, 2] + loss / state.samples
-        level = norms[:, 0] / (2 * state.threshold**2 * state.features)
+        level = _SMALL * norms[:, 0] / (2 * state.threshold**2 * state.features)
     return fl.evolve(
         state,
         model_primal=model,
