@@ -103,6 +103,7 @@ RUNS = {
             Run({"loss": "logistic", "errors": True}, kind="columns"),
             Run({"l1_ratio": 0.5}),
             Run({"l1_ratio": 0.5, "frame": False}),
+            Run({"l1_ratio": 0.9, "regularisation": 1e-6}, rounds=18),
             Run({"system": "shares"}, kind="five"),
             Run({"system": "encrypted"}, kind="five"),
             Run({"method": "ascent"}),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 import zlib
 from dataclasses import dataclass
@@ -132,6 +133,27 @@ def test_pieces_are_the_bytes_and_hold_arrays_as_they_lie():
     lying = [np.frombuffer(one) for one in pieces if isinstance(one, memoryview)]
     for array, own in zip(value.values(), lying, strict=True):
         assert np.shares_memory(array, own)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_large_array_may_keep_the_bytes_that_are_there_for_it_alone(order, monkeypatch):
+    monkeypatch.setattr(codec, "_KEPT", 1000)
+    value = {"small": np.arange(3.0), "large": np.asarray(np.ones((20, 30)) * 0.1, order=order)}
+    data = b"".join(codec.unchecked_pieces(value))
+    start = data.index(value["large"].tobytes(order="A"))
+    for keep, shift in itertools.product((False, True), range(8)):
+        bytes_ = np.empty(len(data) + 16, np.uint8)
+        even = (-bytes_.ctypes.data - start) % 8 + shift  # where the array begins, up to the shift
+        own = bytes_.data[even : even + len(data)]
+        own[:] = data
+        back = codec.decode_unchecked(own, keep=keep)
+        assert same(back, value)
+        assert np.shares_memory(back["large"], bytes_) == (keep and shift == 0)
+        assert not np.shares_memory(back["small"], bytes_)
+        assert back["large"].flags.aligned
+        assert back["large"].flags.writeable
+        other = codec.decode_unchecked(own.toreadonly(), keep=keep)
+        assert not np.shares_memory(other["large"], bytes_)
 
 
 def test_numpy_scalars_become_python_numbers():

@@ -25,7 +25,7 @@ from intarsia.core.block import Block
 from intarsia.core.client_functions import SecretKey, client_function, vectorised_function
 from intarsia.core.disclosure import Release
 from intarsia.core.schema import Schema
-from intarsia.engines import client_host, codec, forks, workers
+from intarsia.engines import client_host, codec, forks, simulation, workers
 from intarsia.engines.client_states import States
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
@@ -123,6 +123,57 @@ def test_replies_and_states_are_those_of_one_process(count, piece, monkeypatch):
     # files of a model are numbered in this order
     in_order = [f"r{at}c0" for at in range(5)]
     assert list(spread.last_states()) == list(alone.last_states()) == in_order
+
+
+@dataclass(frozen=True)
+class Part:
+    values: fl.PerSelected
+    counts: fl.Counts
+
+
+@client_function
+def own_part(state: Tell, block, message: Told) -> tuple[Tell, Part]:
+    """Send what the state holds itself."""
+    return state, Part(state.values, np.array([state.values.shape[-1]]))
+
+
+class Records(list):
+    def record(self, crossed):
+        self.append((crossed.client, crossed.type, codec.encode(crossed.fields)))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("at_once", [None, 0])
+def test_sums_of_other_processes_leave_what_clients_hold_as_it_is(at_once, recorded, monkeypatch):
+    monkeypatch.setattr(codec, "_KEPT", 100)
+    if at_once is not None:  # one client of each process after the other
+        monkeypatch.setattr(simulation, "_AT_ONCE", at_once)
+    x, y = table(40, 6)
+    blocks = rectangles(x, y, 1, 5)  # five clients of the same rows
+    schema = Schema.of(blocks, BINARY)
+    rng = np.random.default_rng(0)
+    held = {name: Tell(rng.normal(size=(2, 40))) for name in blocks}
+    sums, records = [], []
+    for count in (1, 2, 3):
+        seen = Records()
+        engine = Simulation(
+            {"train": (schema, blocks)}, 0, workers=count, recorder=seen if recorded else None
+        )
+        engine.set_states(held)
+        sends = fl.Disclosure(sends=fl.sums(own_part))
+        engine.expect(replace(FEDAVG, states=(Tell,), disclosure=sends))
+        engine.begin_round(1)
+        for _ in range(2):
+            total = engine.sum(own_part, Told(np.zeros(1))).by_field["values"]
+            sums.append(codec.encode(engine.books.totals.held(total)))
+        assert (engine._workers is not None) == (count > 1)
+        assert codec.encode(engine.get_states()) == codec.encode(held)
+        records.append([one for one in seen if one[0]])
+    assert len(set(sums)) == 1
+    expected = sum(held[name].values for name in schema.clients)
+    np.testing.assert_array_equal(codec.decode(sums[0])["0"], expected)
+    assert records[0] == records[1] == records[2]
+    assert len(records[0]) == 10 * recorded
 
 
 @vectorised_function

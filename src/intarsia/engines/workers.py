@@ -450,7 +450,7 @@ class Staff:
 _COMPILING = 3.0  # seconds that compiling may take
 _LONG = 0.5  # seconds that clients compute before others are to help: a fork takes up to 0.05
 _TIMES = 4.0  # that they compute longer than messages would take
-_CALL, _BYTE = 5e-4, 2e-10  # seconds of a call to another process, and of each byte
+_CALL, _BYTE = 5e-4, 1e-10  # seconds of a call to another process, and of each byte
 
 
 def sizes_of(blocks: Mapping[ClientId, Mapping[str, Block]]) -> dict[ClientId, float]:

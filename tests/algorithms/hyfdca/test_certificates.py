@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from scipy.special import huber
 from sklearn.linear_model import Ridge
 
 import intarsia
-from federations import in_order, initialise, rectangles, secrets_of
+from federations import in_order, initialise, rectangles, secrets_of, train
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
@@ -198,3 +199,61 @@ def test_no_bound_on_separable_rows_is_above_what_a_model_reaches(size, ridge, s
     assert found.certificate.primal == pytest.approx(reached, rel=1e-9)
     assert found.certificate.dual <= reached * (1 + 1e-10)
     assert reached - found.certificate.dual <= 1e-6 * reached
+
+
+@pytest.mark.parametrize(
+    ("loss", "size", "ridge", "seed"),
+    [
+        ("hinge", 3e3, 1e-6, 2),
+        ("hinge", 1e5, 1e-6, 2),
+        ("hinge", 1.0, 1e-12, 1),
+        ("squared_hinge", 1e4, 1e-6, 2),
+        ("squared_hinge", 1.0, 1e-12, 3),
+    ],
+)
+@pytest.mark.parametrize("frame", [True, False])
+def test_the_interior_point_ends_on_separable_rows_by_a_true_bound(loss, size, ridge, seed, frame):
+    """Scores and w(α) are far larger on the way: changes of them would keep that rounding."""
+    rng = np.random.default_rng(seed)
+    x = size * rng.normal(size=(40, 12)) * 10 ** rng.uniform(-1, 1, 12)
+    y = np.where(x @ rng.normal(size=12) > 0, 1.0, -1.0)
+    found = intarsia.run(
+        tables={"a": (x[:, :6], y), "b": x[:, 6:]},
+        id="row",
+        loss=loss,
+        regularisation=ridge,
+        standardise=False,
+        frame=frame,
+        test=0,
+        yardsticks=False,
+    )
+    model, info = found.model, found.certificate
+    w = np.append(model.coef_.ravel(), model.intercept_)
+    slack = np.maximum(0, 1 - y * (x @ model.coef_.ravel() + model.intercept_))
+    primal = (slack if loss == "hinge" else slack**2).mean() + ridge / 2 * w @ w
+    assert found.finished == "tolerance"
+    assert info.primal == pytest.approx(primal, rel=1e-7)
+    assert info.dual <= primal * (1 + 1e-10)
+    assert primal - info.dual <= 1.1e-6 * primal
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_hubers_loss_begins_its_interior_points_at_zeros_where_steps_led_far_away(seed):
+    """At weights of zero hardly a row is within δ, and a Newton step goes to P of 1e10."""
+    rng = np.random.default_rng([5, seed])
+    x = 1e4 * rng.standard_normal((40, 12)) * 10 ** rng.uniform(-1, 1, 12)
+    y = x @ rng.standard_normal(12) / 1e4 + rng.standard_t(2, 40)
+    options = HyFDCA(loss="huber", regularisation=1e-6, frame=False)
+    blocks = rectangles(x, y, 2, 2)
+    schema = Schema.of(blocks, Labels("regression"))
+    engine = Simulation({"train": (schema, blocks)}, 0, secrets=secrets_of(blocks))
+    info = train(HYFDCA, engine, initialise(HYFDCA, options, engine), 60, tolerance=1e-6).info
+    theirs = minimize(  # of weights in units of 1e-4
+        lambda w: huber(1.35, x @ w / 1e4 - y).mean() + 1e-6 / 2 * w @ w / 1e8,
+        np.linalg.lstsq(x / 1e4, y)[0],
+        method="BFGS",
+        options={"gtol": 1e-9},
+    ).fun
+    assert info.gap_relative <= 1e-6
+    assert info.dual <= theirs * (1 + 1e-9)
+    assert info.primal <= theirs * (1 + 1e-6)

@@ -209,6 +209,25 @@ def test_a_small_penalty_that_the_rounding_of_shares_hides_is_solved():
     assert primal <= theirs * (1 + 1.1e-6)
 
 
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("ratio", [0.0, 0.99])
+def test_a_run_that_is_cut_off_ends_with_no_worse_weights_than_zeros(mode, ratio):
+    rng = np.random.default_rng(3)
+    x = np.hstack([rng.standard_t(1.5, (80, 6)), np.eye(30)[rng.integers(30, size=80)]])
+    x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 0.1)
+    y = np.where(rng.standard_normal(80) > 0, 1.0, -1.0)
+    options = HyFDCA(loss="hinge", regularisation=1e-7, l1_ratio=ratio)
+    zeros = 0
+    for rounds in range(1, 6):
+        found, w, _ = fitted(x, y, options, rectangles(x, y, 2, 2), mode=mode, rounds=rounds)
+        primal = objective(x, y, w[0], "hinge", 1e-7, ratio)
+        assert found.info.primal == pytest.approx(primal, rel=1e-5)
+        assert primal <= 1.0  # the loss of zeros
+        zeros += not w.any()
+        assert any("All weights of the model are 0" in note for note in found.notes) != w.any()
+    assert zeros or not ratio
+
+
 def least_of_halves(x, y, weight, ratio):
     """Return the logistic optimum by L-BFGS-B in u and v of w = u - v, neither below 0."""
 

@@ -615,7 +615,6 @@ READABLE = {
     "Curved": {"squares"},
     # the interior point phase
     "DualInside": {"sums"},
-    "MeasuredInside": {"norms"},
     "Reached": {"far", "products"},
     # ascent in chunks
     "DirectionScores": {"square"},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import linprog, minimize
 from scipy.sparse import csr_array
 from sklearn.svm import LinearSVC
 
@@ -18,6 +18,7 @@ from intarsia.algorithms.hyfdca.algorithm import HYFDCA
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.maths.linear import losses, sdca
+from intarsia.maths.linear.elastic_net import soft_threshold
 
 LOSSES = ("hinge", "squared_hinge", "logistic", "quantile", "squared", "huber")
 ROUNDS = 150
@@ -38,6 +39,7 @@ class Drawn:
     regularisation: float
     grid: tuple[int, int]
     frame: bool
+    l1_ratio: float = 0.0
 
 
 DRAWN = st.builds(
@@ -78,6 +80,8 @@ def made(one: Drawn):
 
 def solver_of_others(x, y, one: Drawn, value):
     """Return a primal value by liblinear or L-BFGS, which may not have come to the end."""
+    if one.l1_ratio:
+        return value(solver_in_halves(x, y, one)[None])
     if one.loss in ("hinge", "squared_hinge"):
         penalty = 1 / (one.regularisation * len(y))
         machine = LinearSVC(
@@ -97,13 +101,44 @@ def solver_of_others(x, y, one: Drawn, value):
     return value(minimize(slope, start, jac=True, method="L-BFGS-B", options=options).x[None])
 
 
+def solver_in_halves(x, y, one: Drawn):
+    """Return weights u - v, u and v ≥ 0: by L-BFGS-B, or a linear programme without ‖w‖²."""
+    samples, features = x.shape
+    ridge, pull = one.regularisation * (1 - one.l1_ratio), one.regularisation * one.l1_ratio
+    code, shape = losses.loss_code(one.loss), losses.shape_of(HyFDCA(loss=one.loss))
+    if one.loss in ("hinge", "quantile"):
+        # z + e - f = y with e and f what the errors cost, of the hinge yz + e ≥ 1
+        cost = np.full(2 * features, pull), np.full(samples, shape if shape else 1.0) / samples
+        eye, halves = np.eye(samples), np.hstack([x, -x])
+        if one.loss == "hinge":
+            given = {"A_ub": -np.hstack([y[:, None] * halves, eye]), "b_ub": -np.ones(samples)}
+        else:
+            cost = (*cost, np.full(samples, 1 - shape) / samples)
+            given = {"A_eq": np.hstack([halves, eye, -eye]), "b_eq": y}
+        both = linprog(samples * np.concatenate(cost), **given).x
+        return both[:features] - both[features : 2 * features]
+
+    def slope(both):
+        w = both[:features] - both[features:]
+        found = x.T @ losses.derivative(code, x @ w, y, shape=shape) / samples + ridge * w
+        loss = losses.value(code, x @ w, y, shape=shape).mean()
+        return loss + ridge / 2 * w @ w + pull * both.sum(), np.append(found, -found) + pull
+
+    options = {"maxiter": 5000, "maxfun": 50_000, "ftol": 1e-15, "gtol": 1e-10}
+    given = {"jac": True, "method": "L-BFGS-B", "bounds": [(0, None)] * (2 * features)}
+    both = minimize(slope, np.zeros(2 * features), **given, options=options).x
+    return both[:features] - both[features:]
+
+
 def check(one: Drawn):
     """Train to a gap of 1e-6, and hold the certificate against formulas and a solver of others."""
     x, y = made(one)
     options = HyFDCA(loss=one.loss, regularisation=one.regularisation, frame=one.frame)
+    options = replace(options, l1_ratio=one.l1_ratio)
     signs = losses.loss_code(one.loss) in losses.CLASSIFICATION
+    pull, ridge = one.regularisation * one.l1_ratio, options.ridge
     given = {
-        "regularisation": one.regularisation,
+        "regularisation": ridge,
         "loss": losses.loss_code(one.loss),
         "shape": losses.shape_of(options),
     }
@@ -119,10 +154,10 @@ def check(one: Drawn):
     alpha = alpha[:, np.argsort(schema.samples.ids)]
 
     def value(w):
-        return sdca.primal_objective(w @ x.T, y[None], w, **given)
+        return sdca.primal_objective(w @ x.T, y[None], w, **given) + pull * np.abs(w).sum()
 
     primal = value(w)
-    implied = sdca.weights_from_duals(x, alpha, one.regularisation)
+    implied = soft_threshold(sdca.weights_from_duals(x, alpha, ridge), options.threshold)
     dual = sdca.dual_objective(alpha, y[None], implied, **given)
     assert info.info.gap_relative <= 1.01e-6, "stands still"
     assert info.info.primal == pytest.approx(primal, rel=1e-8)
@@ -154,6 +189,40 @@ def test_wide_tables_that_newtons_method_in_the_dual_does_not_solve(loss, seed, 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(DRAWN)
 def test_many_random_problems_are_solved_and_certified(one):
+    check(one)
+
+
+ELASTIC = st.builds(replace, DRAWN, l1_ratio=st.sampled_from([0.1, 0.5, 0.9, 0.99]))
+
+
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(ELASTIC)
+def test_random_problems_of_the_elastic_net_are_solved_and_certified(one):
+    check(one)
+
+
+@pytest.mark.parametrize(
+    ("loss", "samples", "regularisation", "seed", "frame"),
+    [
+        ("hinge", 120, 1e-6, 0, True),
+        ("hinge", 33, 2.6e-6, 1, False),
+        ("quantile", 60, 1e-7, 2, True),
+        ("quantile", 60, 1e-7, 3, False),
+        ("squared_hinge", 33, 2.6e-6, 3, True),
+        ("squared_hinge", 33, 2.6e-6, 3, False),
+    ],
+)
+def test_kinks_of_the_losses_and_of_the_elastic_net(loss, samples, regularisation, seed, frame):
+    """Many of 40 levels are rare, and their columns depend on each other."""
+    given = {"numeric": 8, "levels": 40, "spread": 0.0, "tails": False, "standardise": True}
+    given |= {"regularisation": regularisation, "grid": (2, 2), "frame": frame}
+    check(Drawn(seed, loss, samples, **given, l1_ratio=0.99))
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(ELASTIC)
+def test_many_random_problems_of_the_elastic_net_are_solved_and_certified(one):
     check(one)
 
 

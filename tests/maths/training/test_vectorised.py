@@ -20,6 +20,7 @@ from intarsia.maths.training.local_training import (  # noqa: E402
     initial_parameters,
 )
 from intarsia.maths.training.optimisers import SGD, Adam  # noqa: E402
+from intarsia.maths.training.stacked_learners import Layout  # noqa: E402
 from intarsia.maths.training.vectorised import UnbatchableWarning, choose, train  # noqa: E402
 
 CLASSES, LATENT = 3, 4
@@ -126,6 +127,45 @@ def test_the_batched_steps_are_those_of_the_loop(given):
     assert torch.equal(moved, learners()[0].parameters["classifier.bias"]) == (
         given.get("train") == ("embedding.*",)
     )
+
+
+class Rounded(Network):
+    """The network in single precision, where nearly each product rounds."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.float()
+
+
+def test_pulls_have_the_bits_of_differentiation():
+    pulls = {"embedding.*": 0.07, "classifier.*": 0.3}
+    record = training(model=Rounded(2), loss=cross_entropy, proximal=pulls, noise={})
+    torch.manual_seed(0)
+    start = {name: values.float() for name, values in initial_parameters(Rounded(2)).items()}
+    trained = {name: values + torch.randn_like(values) for name, values in start.items()}
+    batch = {
+        "x": torch.randn(5, 2),
+        "y": torch.tensor([0, 1, 2, 0, 1]),
+        "weight": torch.ones(5),
+    }
+    differentiated = torch.func.grad_and_value(cohort.objective_of(record))
+    slopes, value = differentiated(trained, {}, start, batch)
+    stacked = [
+        {name: values[None] for name, values in part.items()} for part in (trained, {}, start)
+    ]
+    rows = {name: values[None] for name, values in batch.items()}
+    layout = Layout(frozen={}, references=dict.fromkeys(start, 0), batch=dict.fromkeys(batch, 0))
+    found, values = cohort.batched(record, layout)((*stacked, rows))
+    assert values.item() == value.item()
+    for name, slope in slopes.items():
+        assert torch.equal(found[name][0], slope), name
+        pull = 0.07 if name.startswith("embedding") else 0.3
+        # beside the slopes of the loss there are those of η/2 ‖w - r‖², which is η (w - r)
+        own, _ = torch.func.grad_and_value(cohort.objective_of(replace(record, proximal={})))(
+            trained, {}, {}, batch
+        )
+        away = (trained[name] - start[name]).double()
+        torch.testing.assert_close(slope.double(), own[name].double() + pull * away)
 
 
 @pytest.mark.slow

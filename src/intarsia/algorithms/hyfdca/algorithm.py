@@ -82,6 +82,9 @@ _PRIMAL = (losses.QUANTILE, *losses.LOG_LINK)
 # matters where the penalty's slope takes more of what the losses fall by from zero weights
 _FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
 
+_SOLVED = 1e-3  # relative gap up to which zeros are about the optimum
+_HARDLY = 1e-6  # of P: zeros are no better by what may be rounding
+
 
 @dataclass(frozen=True)
 class Enter:
@@ -201,7 +204,8 @@ def _finishing_round(
         server = _begin(server, clients)
     phase = server.phase
     if isinstance(phase, newton.Newton) and phase.stalled:
-        phase = newton_interior.begin(phase, clients, frame=_sends_rows(server.options))
+        rows, zeros = _sends_rows(server.options), server.at_zeros
+        phase = newton_interior.begin(phase, clients, frame=rows, at_zeros=zeros)
     phase, info = _PHASES[type(phase)].step(phase, clients, rng)
     return replace(server, phase=phase, present=tuple(clients.ids)), info
 
@@ -370,11 +374,25 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
     why = _lacks_errors(server) if server.options.errors else None
     final = _conclude(server, clients, rng, errors=server.options.errors and why is None)
     notes = [server.choice] if server.choice else []
+    if final.weights is not None and server.at_zeros < np.inf and not final.weights.any():
+        notes.extend(_only_zeros(server, final.info))
     if why is not None:
         notes.append(f"No standard errors (algorithm.errors): {why}.")
     if server.options.loss == "huber":
         notes.extend(_small_delta(server, final))
     return replace(final, notes=(*final.notes, *notes))
+
+
+def _only_zeros(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
+    """Return a note where training came to no weights that are better than zeros."""
+    if info.gap_relative is None or info.gap_relative <= _SOLVED:
+        return ()
+    helps = "standardise, raise algorithm.regularisation"
+    helps += ", or lower algorithm.l1_ratio" if server.options.l1_ratio else ""
+    return (
+        "All weights of the model are 0: training came to none with a smaller objective, and the "
+        f"optimum may be lower by {info.gap_relative:.1e} of it; take more rounds, {helps}.",
+    )
 
 
 def _small_delta(server: Server, final: fl.FinalResult) -> tuple[str, ...]:
@@ -452,7 +470,12 @@ def _conclude(
 ) -> fl.FinalResult:
     afresh = _is_afresh(server, clients)
     if afresh and not errors:
-        _, info, model = _certify_afresh(server, clients, final=True)
+        server, info, model = _certify_afresh(server, clients, final=True)
+        if _is_worse_than_zeros(server, info):
+            assert server.phase is not None
+            own = newton.share_model(clients, zeros=True)
+            model = {"w": own.w, "nonzero": own.nonzero}
+            info = _bound(server, clients, own.w, server.phase.alpha, info.phase)
         nonzero = model.get("nonzero") if server.options.l1_ratio else None
         return fl.FinalResult(info, newton.open_weights(clients, model["w"], nonzero))
     if server.partial is not None:
@@ -470,7 +493,11 @@ def _conclude(
         return fl.FinalResult(info, *found, notes=_unsure_errors(server, *found[1:3]))
     server, info = certify(server, clients)
     if isinstance(server.phase, newton.Newton | newton_interior.InteriorPoint):
-        own = newton.share_model(clients)
+        zeros = _is_worse_than_zeros(server, info)
+        own = newton.share_model(clients, zeros=zeros)
+        if zeros:
+            assert info.dual is not None
+            info = fl.RoundMetrics.certified(server.at_zeros, info.dual, info.phase)
         nonzero = own.nonzero if server.options.l1_ratio else None
         return fl.FinalResult(info, newton.open_weights(clients, own.w, nonzero))
     if isinstance(server.phase, dual_newton.DualNewton):
@@ -480,6 +507,11 @@ def _conclude(
     w = server.w if server.phase is None else server.phase.dual_weights
     # discloses the model: the server may predict with it
     return fl.FinalResult(info, clients.reveal(w))
+
+
+def _is_worse_than_zeros(server: Server, info: fl.RoundMetrics) -> bool:
+    """Return whether weights of 0 have a smaller objective than Newton's method ended with."""
+    return info.primal is not None and info.primal > server.at_zeros * (1 + _HARDLY)
 
 
 def private(release: fl.Release) -> fl.Algorithm:
@@ -650,8 +682,8 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "Norms.squares": "Norms.squares",
     "Precondition.gram": ("Gathered.gram",),
     "Refresh.z": ("OwnScores.z", *_Z),
-    "SmallSystem.gradient": ("Measured.gradient", "MeasuredInside.gradient"),
-    "SmallSystem.hessian": ("Measured.hessian", "MeasuredInside.hessian"),
+    "SmallSystem.gradient": "Measured.gradient",
+    "SmallSystem.hessian": "Measured.hessian",
     "TakenSteps.alpha": "ChunkSteps.alpha",
     "TrySteps.z": "DirectionProducts.z",
     "ZeroTotal.zero": "OwnVariances.zero",
@@ -699,11 +731,12 @@ _OBJECTIVES: Mapping[str, int] = {
     **dict.fromkeys(("evaluate", "keep_trial", "local_dual_ascent", "objectives", "settle"), 2),
     "reach_boundary": 2 + newton_interior.CORRECTORS,
     "slope_of_steps": 2,
-    **dict.fromkeys(("centre_duals", "step_inside"), 3),
-    **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply"), 4),
+    "centre_duals": 3,
+    **dict.fromkeys(("aggregate_primal", "aggregate_and_multiply", "step_inside"), 4),
     "bound_objectives": 2,
     **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),
-    **dict.fromkeys(("grade_model", "move_duals", "score_chunk"), 6),
+    "score_chunk": 6,
+    **dict.fromkeys(("grade_model", "move_duals"), 7),
     "ascend_locally": 1,  # of each ascent
     "slope_along": 1 + newton_direction.SEARCHES,
 }

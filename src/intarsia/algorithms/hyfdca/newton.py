@@ -39,12 +39,11 @@ round is one Newton step:
 4. w(α), and the norms that make the certificate
 
 Conjugate gradients go on where the rounding of an exact solve hides how F bends: in a frame, and of
-a shared system with the elastic net where sums are not sealed. Where the interior point method
-cannot go on (sealed sums, the elastic net), steps are tiny and P hardly falls, λ is raised by 8^5
-once for Huber's loss and the squared hinge. It is divided by 8 whenever the gap there is below
-0.01: a path of easier problems leads to the small λ. The certificate is that of the model's λ
-throughout. w(α) is added up with the model's λ, and each client divides it: no total is scaled by
-the server.
+a shared system with the elastic net where sums are not sealed. Where they are, the interior point
+method cannot go on: where steps are tiny and P hardly falls, λ is raised by 8^5 once for Huber's
+loss and the squared hinge. It is divided by 8 whenever the gap there is below 0.01: a path of
+easier problems leads to the small λ. The certificate is that of the model's λ throughout. w(α) is
+added up with the model's λ, and each client divides it: no total is scaled by the server.
 
 Each output of a one-vs-rest model has its own point, step and smoothing; the exchanges carry them
 all. Several numbers below were chosen on public data sets; they steer speed, not the result.
@@ -84,6 +83,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
     grade_model,
     keep_frame,
     keep_scores,
+    lost_digits,
     measure_point,
     move_duals,
     own_scores,
@@ -180,6 +180,7 @@ class Newton:
     fourth_primal: float = 0.0  # that four steps later
     flat: int = 0  # how often, one after another, that hardly fell meanwhile
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     diagonal: bool = False  # sparse and wide: of Gram matrices the diagonals do
     faded: bool = False  # whether samples count that had curvature some steps ago
     refresh: bool = True  # whether to renew the preconditioner
@@ -416,6 +417,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     settled = centred & ~eager & (newton.centred_at >= 1) & good
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
+    if lost_digits(newton):
+        newton, _ = certify(newton, clients)
     return newton, info(newton)
 
 
@@ -512,6 +515,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         bounds=measured.bounds,
         gram=gathered.gram if renew else None,
         primal=primal,
+        peak=max(newton.peak, float(primal.sum())),
         dual=dual,
         model_primal=least * norms[:, 1] + loss / newton.samples,
         model_dual=sums[:, 1] / newton.samples - least * implied,
@@ -578,7 +582,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     The inner problems of the hinge are then solved more strictly.
     """
     # sums in fixed point and a shared system have no digits for the interior point method
-    inside = newton.dealer is None and not clients.sealed and not newton.threshold
+    inside = not clients.sealed and (newton.dealer is None or newton.threshold > 0)
     gap, primal = float(newton.gap.max()), float(newton.primal.sum())
     leaves = newton.loss in losses.BENT or (newton.leaves and gap > _AWAY)
     stuck = leaves and newton.shorts >= _SHORTS
@@ -605,7 +609,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
     ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
-    if stuck and gap > _SOLVED and newton.features and not newton.threshold:
+    if stuck and gap > _SOLVED and newton.features and (inside or not newton.threshold):
         newton = evolve(newton, stalled=inside, eases=not inside)
     due = newton.steps - newton.mark[1] >= 12
     if not due.any():
@@ -644,6 +648,7 @@ def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))
     outputs = len(newton.weight)
+    newton = evolve(newton, peak=0.0)
     newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
     return newton, info(newton)
 
@@ -691,12 +696,12 @@ def reveal_errors(
     return weights, np.where(known, errors, np.nan), left, at_zero
 
 
-def share_model(clients: Clients, *, best: bool = False) -> Any:
+def share_model(clients: Clients, *, best: bool = False, zeros: bool = False) -> Any:
     """Return the sealed totals of the primal point, w, and of which weights are 0, nonzero.
 
-    With `best` the clients go back to the best one.
+    With `best` the clients go back to the best one, with `zeros` to weights of 0.
     """
-    return clients.sum(share_weights, Refresh(z=None, best=best))
+    return clients.sum(share_weights, Refresh(z=None, best=best, zeros=zeros))
 
 
 def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:

@@ -23,7 +23,7 @@ from intarsia import core as fl
 from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
 from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
-from intarsia.maths.linear import losses
+from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
 from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
 from intarsia.maths.linear.smoothed_losses import (
@@ -46,6 +46,7 @@ _SEALABLE = 2.0**60  # what a sealed number may reach
 SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
+_FELL = 1e-4  # of the largest P: scores are counted afresh where it fell so far
 _AT_ONCE = 8192  # rows in the frame that are copied at once
 _SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
@@ -194,6 +195,8 @@ class Point:
     stiff: Array = field(default_factory=lambda: np.zeros(1))
     # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
+    inner_l1: Any = None  # the same of τ|w|, of the client's features
+    level: Array = field(default_factory=lambda: np.zeros(1))  # usual weight over τ, (outputs,)
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
     # these and q without the last direction, within a round
     inner_before: Any = None
@@ -211,6 +214,9 @@ class Point:
     @property
     def inside(self) -> NDArray[np.bool_]:
         """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
+        if self.inner_l1 is not None:
+            slack = np.minimum(self.inner_l1.below, self.inner_l1.above)
+            return np.asarray(np.abs(self.w) < self.level[:, None] * slack)
         return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
 
     @property
@@ -340,8 +346,9 @@ class Measured:
     """Norms for the certificate; gradient and Hessian in the frame."""
 
     # (outputs, 3) ‖w - w(α)‖², ‖w‖², ‖w(α)‖²; of the elastic net (outputs, 5), see `_measure_l1`;
-    # where the system is shared -inf says that one with w(α) is too large to be sealed
-    norms: Array
+    # where the system is shared -inf says that one with w(α) is too large to be sealed; in the
+    # interior point phase (outputs, 2) ‖w‖², ‖w(α)‖², and see its `_measure_l1`
+    norms: Array | None
     gradient: Array | None  # (outputs, frame)
     hessian: Array | None  # (outputs, frame, frame)
     bounds: Array | None = None  # (outputs, 2) where the system is shared, see `_bounds`
@@ -354,6 +361,7 @@ class Refresh:
 
     z: fl.PerScore | None
     best: bool = False  # whether weights are to be those that the client kept
+    zeros: bool = False  # whether they are to be 0
 
 
 @fl.describe("each row's model score")
@@ -794,6 +802,8 @@ def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
 
 def penalty_curvature(point: Point) -> Array:
     """Return the second derivative of the penalty, (outputs, features), κ where |w| is smooth."""
+    if point.inner_l1 is not None:
+        return np.asarray(point.regularisation * (1 + interior_point.curvature(point.inner_l1)))
     stiff = point.stiff[:, None] * point.inside
     if point.passed.size:
         stiff = np.maximum(stiff, point.passed)
@@ -872,11 +882,21 @@ def keep_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, fl
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
 
 
+def lost_digits(state: Any) -> bool:
+    """Return whether scores, carried on by what steps change, have lost their digits on the way.
+
+    Where the losses were far larger than they are now, so were scores: their rounding stays.
+    """
+    return float(state.primal.sum()) < _FELL * float(state.peak)
+
+
 @fl.client_function
 def share_weights(point: Point, block: Block, message: Refresh) -> tuple[Point, OwnWeights]:
     """Send this client's share of the weights."""
     if message.best:
         point = fl.evolve(point, w=point.kept)
+    if message.zeros:
+        point = fl.evolve(point, w=np.zeros_like(point.w))
     model, nonzero = point.model, None
     if point.threshold:
         nonzero = (model != 0) * point.feature_share

@@ -26,7 +26,7 @@ from intarsia.algorithms.hyfdca.newton_client import (
 from intarsia.algorithms.hyfdca.newton_shares import Sharing
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.errors import RefusedError
-from intarsia.maths.linear import losses
+from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import slopes_along
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import slopes
@@ -82,7 +82,8 @@ class Products:
     """Scores of the direction; scalars for the line search."""
 
     z: fl.PerScore
-    # (outputs, 2) d·w, ‖d‖²; of the elastic net its slopes over κ at the first steps to try
+    # (outputs, 2) d·w, ‖d‖²; of the elastic net its slopes over κ at the first steps to try, and in
+    # the interior point method the fields of Reached, for the weights
     line: Array
 
 
@@ -320,7 +321,8 @@ def products_of(
 ) -> tuple[Point, Products]:
     """Return the state with the direction, and this client's part of its scores."""
     point = state if isinstance(state, Point) else state.point
-    if (point.shared or point.threshold) and point.directed == point.measured:
+    one = point.shared or point.threshold > 0
+    if one and point.inner_l1 is None and point.directed == point.measured:
         raise RefusedError(
             "A second direction was told at one point, and the algorithm goes along one; run it as "
             "it is at the server."
@@ -334,12 +336,24 @@ def products_of(
             y = y * (point.system_slope / point.system_scale)[:, None]
         direction = y @ point.frame
     kept, line = point.kept_features, np.zeros((len(direction), 2))
-    if point.threshold:
+    if point.inner_l1 is not None:
+        line = _reach(point, direction)
+    elif point.threshold:
         line = _penalty_slopes(point, direction, np.tile(_STEPS, (len(direction), 1)))
     elif kept.any():
         line[:, 0], line[:, 1] = (direction * point.w) @ kept, direction**2 @ kept
     point = fl.evolve(point, directed=point.measured, looks=0, penalty_looks=0)
     return fl.evolve(point, direction=direction), Products(scores(block.x, direction), line)
+
+
+def _reach(point: Point, direction: Array) -> Array:
+    """Return which steps are too far for the weights' duals, and products along, for `Reached`."""
+    kept = np.flatnonzero(point.kept_features)
+    inner = interior_point.of_columns(point.inner_l1, kept)
+    change = direction + point.first
+    steps = interior_point.changes(inner, point.w[:, kept], change[:, kept])
+    far = interior_point.too_far(inner, steps)
+    return np.concatenate([far, interior_point.products_along(inner, steps, None)], axis=1)
 
 
 def _looked(point: Point, steps: Array, before: int, most: int) -> int:
@@ -405,7 +419,11 @@ def _size_of_slope(point: Point, y: Array, weights: Array | None) -> Array:
 def start_search(point: Point, block: Block, message: Precondition) -> tuple[Search, Applied]:
     """Start conjugate gradients from the gradient."""
     if message.gram is not None:
-        point = fl.evolve(point, preconditioner=_inverse(point, message.gram))
+        gram = message.gram
+        if point.inner_l1 is not None:  # row 0 has the diagonals
+            gram = gram.copy()
+            gram[:, 0] += penalty_curvature(point) - point.regularisation
+        point = fl.evolve(point, preconditioner=_inverse(point, gram))
     values = block.x if len(point.selected) == block.shape[0] else block.x[point.selected]
     if message.single and not isinstance(values, csr_array):
         values = values.astype(np.float32)
@@ -469,7 +487,8 @@ def _inverse(point: Point, gram: Array) -> Array:
 def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search, Applied]:
     point = search.point
     none = point.preconditioner.shape[1] == 0  # where nothing has curvature the Hessian is λI
-    free = np.where(point.inside, 0.0, residual) if point.threshold else residual
+    smoothed = point.threshold > 0 and point.inner_l1 is None
+    free = np.where(point.inside, 0.0, residual) if smoothed else residual
     preconditioned = free / point.regularisation if none else np.empty_like(residual)
     for start, stop in () if none else point.feature_cells:
         for c in range(len(residual)):
@@ -478,7 +497,7 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
                 preconditioned[c, start:stop] = inverse[0, start:stop] * part
             else:
                 np.dot(inverse[: stop - start, start:stop], part, out=preconditioned[c, start:stop])
-    if point.threshold:
+    if smoothed:
         preconditioned = _apart(point, preconditioned, residual)
     squares = np.zeros((len(residual), 2))
     if search.keeps_features:

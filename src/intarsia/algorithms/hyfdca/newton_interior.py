@@ -26,20 +26,27 @@ The server sees scalars only. A round is one step of Mehrotra's method:
 6. w(α), and the norms that make the certificate
 
 It begins near the point that smoothing came to, or at zeros where that is far away. The squared
-hinge comes from Newton's method with small errors, and begins with a small barrier. Where Newton's
-system is shared the phase is not entered: in fixed point its Hessian is lost.
+hinge comes from Newton's method with small errors, and begins with a small barrier. Where sums are
+sealed the phase is not entered: in fixed point its Hessian is lost.
+
+With the elastic net a weight under τ|w| is like a sample of one feature: r is w, and its products
+count κN times as much. The owners of the feature keep its dual, and add its curvature to λ; what is
+told of samples in 2 and 4 is told of weights with the direction's products. Directions are by
+conjugate gradients. The model has its zeros, and is graded by itself.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from intarsia import core as fl
 from intarsia.algorithms.hyfdca.newton_client import (
+    Measured,
+    ModelScores,
     OwnFrame,
     Point,
     Refresh,
@@ -47,10 +54,12 @@ from intarsia.algorithms.hyfdca.newton_client import (
     cell_grams,
     enter,
     from_logarithm,
+    grade_model,
     hessian_in_frame,
     keep_frame,
     keep_scores,
     logarithm,
+    lost_digits,
     own_scores,
     project_new,
     remember,
@@ -68,7 +77,8 @@ from intarsia.algorithms.hyfdca.newton_direction import (
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import interior_point as inside
 from intarsia.maths.linear import losses
-from intarsia.maths.linear.products import gather
+from intarsia.maths.linear.elastic_net import soft_threshold
+from intarsia.maths.linear.products import gather, scores
 
 PHASE = "interior point"
 MOST_FEATURES = 2500  # most features for the exact solve
@@ -81,13 +91,6 @@ _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 CORRECTORS, _LONG = 3, 0.7  # more directions, at most, and a step that needs none
 _AHEAD = 0.3  # how much longer a step they are to allow
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
-# steps that clients tell to be too far or not, few so that they tell little: fine towards 1
-_STEPS = np.concatenate(
-    [
-        [0.001, 0.01, 0.04, 0.08, 0.14, 0.2, 0.26, 0.32, 0.38, 0.44],
-        [0.5, 0.57, 0.64, 0.71, 0.78, 0.85, 0.91, 0.96, 0.985, 1.0],
-    ]
-)
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
@@ -112,11 +115,22 @@ class InteriorPoint:
     diagonal: bool = False  # whether diagonals of Gram matrices do
     waits: bool = False  # whether rows go in a frame once there are many iterations
     features: int = 0
+    peak: float = 0.0  # largest P since scores were counted afresh
     alpha: Any = None  # sealed (outputs, samples)
     dual_weights: Any = None  # sealed (outputs, features) w(α)
     gradient: Any = None  # sealed, in the frame
     hessian: Any = None  # sealed, in the frame
     gram: Any = None  # sealed
+    threshold: float = 0.0  # τ of the elastic net
+    # (outputs,) of the elastic net's model, whose weights have their zeros
+    model_primal: Array = field(default_factory=lambda: np.zeros(1))
+    level: Array = field(default_factory=lambda: np.zeros(1))  # (outputs,) see MeasureInside
+
+    @property
+    def part(self) -> float:
+        """Return the part of the products that samples have where all are equal."""
+        weights = self.features if self.threshold else 0
+        return self.samples / (self.samples + weights)
 
 
 @dataclass(frozen=True)
@@ -156,6 +170,9 @@ class CountInside:
     keep: Array | None = None  # as in StepInside
     last: Array | None = None  # as in StepInside
     more: bool = False  # whether the direction before is to be added to the ones before it
+    # elastic net: μ and δ as in StepInside, or μ as in Correct
+    barrier: Array | None = None
+    damping: Array | None = None
     framed: bool = False
     gram: bool = False
     whole: bool = True  # whether Gram matrices have more than diagonals
@@ -169,7 +186,7 @@ class CountInside:
     counts="numbers of chosen rows",
 )
 class CountedInside:
-    """Parts of Xᵀ aim / N and of the Hessian; what the client's part of w(α) changed by."""
+    """Parts of Xᵀ aim / N and of the Hessian; the client's part of w(α)."""
 
     pull: fl.PerFeature
     w: fl.PerFeature | None
@@ -185,20 +202,8 @@ class MeasureInside:
     pull: fl.PerFeature
     w: fl.PerFeature | None = None  # w(α); None: the second direction
     rows: fl.PerSelected | None = None
+    level: Array | None = None  # elastic net: (outputs,) mean size of weights over τ
     exact: bool = False  # whether nothing is left of the first direction's residual
-
-
-@fl.describe(
-    norms="terms of the training objective",
-    gradient="gradient and curvature of the loss",
-    hessian="gradient and curvature of the loss",
-)
-class MeasuredInside:
-    """Norms for the certificate; gradient and Hessian in the frame."""
-
-    norms: Array | None  # (outputs, 2) ‖w‖², ‖w(α)‖²
-    gradient: Array | None  # (outputs, frame)
-    hessian: Array | None  # (outputs, frame, frame)
 
 
 @dataclass(frozen=True)
@@ -313,17 +318,11 @@ def _first(
     box: inside.Box,
 ) -> inside.Interior:
     """Return where the phase begins: near the present duals, or where all products are μ."""
-    inner = inside.central(r, message.barrier, message.damping, box, weights)
+    given = message.barrier, message.damping, box
     if message.keep is None or box.bend:
-        return inner
+        return inside.central(r, *given, weights)
     beta = sign * point.alpha[:, point.mine] / (1.0 if weights is None else weights)
-    found = inside.near(r, beta, message.barrier, message.damping, box, weights)
-    kept = message.keep[:, None] > 0
-    pairs = {
-        name: np.where(kept, getattr(found, name), getattr(inner, name))
-        for name in ("below", "above", "under", "over")
-    }
-    return replace(inner, **pairs)
+    return inside.begun(r, beta, *given, message.keep, weights)
 
 
 @fl.told_the_same
@@ -333,13 +332,12 @@ def reach_boundary(point: Point, block: Block, message: Reach) -> tuple[Point, R
     q = point.q + message.z if message.second else message.z
     r, sign, _, weights = _seen(point, block)
     steps = inside.changes(point.inner, r, -sign * q[:, point.mine])
-    far = inside.furthest(point.inner, steps)[:, None] < _STEPS
+    far = inside.too_far(point.inner, steps)
     # along further directions nobody needs them
     products = np.zeros((len(far), 3))
     if not message.second:
         products = inside.products_along(point.inner, steps, weights)
-    reached = Reached(far.astype(np.float64), products)
-    return fl.evolve(point, q=q), reached
+    return fl.evolve(point, q=q), Reached(far, products)
 
 
 @fl.told_the_same
@@ -374,18 +372,29 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
     pull = gather(block.x, message.aim) / point.samples
     if message.alpha is None:
         first = point.first + point.direction if message.more else point.direction
-        return fl.evolve(point, first=first), CountedInside(pull, None, None, None, None)
+        point = fl.evolve(point, first=first)
+        if message.barrier is not None:
+            point = _correct_l1(point, message.barrier)
+        return point, CountedInside(pull, None, None, None, None)
     assert message.curvature is not None
     assert message.step is not None
-    change = gather(block.x, message.alpha - point.alpha) / (point.regularisation * point.samples)
+    # from zero: of changes from duals where w(α) was large its rounding would stay
+    implied = gather(block.x, message.alpha) / (point.regularisation * point.samples)
     curvature = from_logarithm(message.curvature)
     selected = np.flatnonzero((curvature > 0).any(axis=0))
     w = point.w if message.keep is None else point.w * message.keep[:, None]
     if message.step.any():
         last = 1.0 if message.last is None else message.last[:, None]
-        w = w + message.step[:, None] * (point.first + last * point.direction)
+        taken = point.first + last * point.direction
+        if point.threshold:
+            steps = inside.changes(point.inner_l1, point.w, taken)
+            point = fl.evolve(point, inner_l1=inside.advanced(point.inner_l1, steps, message.step))
+        w = w + message.step[:, None] * taken
+    point = fl.evolve(point, w=w, first=np.zeros_like(w))
+    if point.threshold:
+        point = _aim_l1(point, message)
     given = {"alpha": message.alpha, "selected": selected, "curvature": curvature[:, selected]}
-    point = fl.evolve(point, w=w, **given)
+    point = fl.evolve(point, **given)
     gram = rows = counts = None
     if message.framed:
         rows, counts = project_new(point, block, selected)
@@ -393,16 +402,17 @@ def count_inside(point: Point, block: Block, message: CountInside) -> tuple[Poin
         height = point.before.gram_height if message.whole else 1
         cells = {"height": height, "samples": point.samples}
         gram = cell_grams(block.x, selected, point.curvature, point.feature_cells, **cells)
-    return point, CountedInside(pull, change, gram, rows, counts)
+    return point, CountedInside(pull, implied, gram, rows, counts)
 
 
 @fl.client_function
-def measure_inside(
-    point: Point, block: Block, message: MeasureInside
-) -> tuple[Point, MeasuredInside]:
+def measure_inside(point: Point, block: Block, message: MeasureInside) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian."""
-    norms = gradient = hessian = None
-    if message.w is not None:
+    norms = gradient = hessian = z = None
+    if message.w is not None and point.threshold:
+        point, norms, residual = _measure_l1(point, message)
+        z = scores(block.x, point.model)
+    elif message.w is not None:
         kept, away = point.kept_features, message.w - point.w
         norms = np.stack([point.w**2 @ kept, message.w**2 @ kept], axis=1)
         residual = point.regularisation * away + message.pull
@@ -414,19 +424,68 @@ def measure_inside(
         hessian = hessian_in_frame(point)
     if message.rows is not None or message.exact:
         gradient = residual @ (point.frame * point.feature_share).T
-    return point, MeasuredInside(norms, gradient, hessian)
+    return point, Measured(norms, gradient, hessian, z=z)
+
+
+def _correct_l1(point: Point, barrier: Array) -> Point:
+    """Set the targets of the second direction for the weights; change minus the gradient by it."""
+    inner, kappa = point.inner_l1, point.regularisation
+    steps = inside.changes(inner, point.w, point.first)
+    found = inside.corrected(inner, steps, barrier / (kappa * point.samples))
+    change = inside.aim(found, point.w) - inside.aim(inner, point.w)
+    return fl.evolve(point, inner_l1=found, residual=point.residual - kappa * change)
+
+
+def _aim_l1(point: Point, message: CountInside) -> Point:
+    """Let the weights' duals aim at μ = 0, or begin near those of the smoothed |w|."""
+    assert message.damping is not None
+    assert message.barrier is not None
+    unit, limit = inside.box_of(point.loss, losses.shape_of(point.options)).unit, point.threshold
+    damping = point.regularisation * message.damping / unit**2
+    if not message.barrier.any():
+        return fl.evolve(point, inner_l1=inside.aimed_at_zero(point.inner_l1, damping))
+    box = inside.Box(-limit, 2 * limit, 0.0)
+    dual = np.clip(point.pull + point.stiff[:, None] * point.w, -limit, limit)
+    mu = message.barrier / (point.regularisation * point.samples)
+    keep = np.ones(len(mu)) if message.keep is None else message.keep
+    inner = inside.begun(point.w, dual, mu, damping, box, keep)
+    return fl.evolve(point, inner_l1=inner)
+
+
+def _measure_l1(point: Point, message: MeasureInside) -> tuple[Point, Array, Array]:
+    """Return the state at w(α), norms for the certificate, (outputs, 4), and minus the gradient.
+
+    κ/2 times the norms are the penalty of w, that of the dual, w(α), and the penalty of the model;
+    the last is Σ (pu + mv) of the weights.
+    """
+    assert message.level is not None
+    assert message.w is not None
+    point = fl.evolve(point, level=message.level, measured=point.measured + 1)
+    inner, limit, kept, model = point.inner_l1, point.threshold, point.kept_features, point.model
+    norms = (
+        point.w**2 + 2 * limit * np.abs(point.w),
+        soft_threshold(message.w, limit) ** 2,
+        model**2 + 2 * limit * np.abs(model),
+        inner.below * inner.under + inner.above * inner.over,
+    )
+    away = message.w - point.w - inside.dual_of(inner) - inside.aim(inner, point.w)
+    residual = point.regularisation * away + message.pull
+    return point, np.stack([one @ kept for one in norms], axis=1), residual
 
 
 # -- server
 
 
-def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
+def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> InteriorPoint:
     """Start the phase from a point of Newton's method.
 
     `frame` says whether rows may be sent in a frame: it is drawn now where there is none.
+    `at_zeros` is P at weights of zero, inf where it is not known.
     """
+    # rows in one frame, beside systems that differ by a feature's stiffness, would tell the column
+    frame = frame and not newton.threshold
     fits = frame and fits_frame(newton.samples, newton.features)
-    framed = newton.framed or (fits and not newton.diagonal)
+    framed = frame and (newton.framed or (fits and not newton.diagonal))
     if framed:
         _draw_frame(newton, clients)
     zeros = np.zeros_like(newton.primal)
@@ -446,16 +505,20 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool) -> InteriorPoint:
         features=newton.features,
         alpha=newton.alpha,
         dual_weights=newton.dual_weights,
+        threshold=newton.threshold,
+        level=zeros,
     )
-    keep, barrier = np.ones_like(zeros), newton.primal
+    keep, barrier = zeros + (newton.model_primal.sum() <= at_zeros), newton.primal
     if newton.loss == losses.SQUARED_HINGE:
         barrier = _NEAR * newton.primal
     if newton.loss in losses.SMOOTHED:
         keep = (newton.gap <= _LOST).astype(np.float64)
         barrier = np.minimum(newton.primal, newton.primal - newton.dual)
+    barrier = state.part * barrier
     state = _at(state, clients, zeros, barrier, keep)
     if not keep.all():  # now P is known at zeros
-        barrier = np.where(keep > 0, barrier, state.primal)
+        state = fl.evolve(state, peak=0.0)
+        barrier = np.where(keep > 0, barrier, state.part * state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
 
@@ -487,13 +550,13 @@ def step(
         state = _go_to_frame(state, clients)
         found, used = _solve(state, clients, state.gradient, _FIRST * state.products, multiply)
     # step 2: the barrier that it can get to
-    reached, products = _reach(clients, state.labelled, found, second=False)
+    reached, products = _reach(state, clients, found, second=False)
     after = products[:, 0] + reached * (products[:, 1] + reached * products[:, 2])
     share = np.clip(after / np.maximum(products[:, 0], 1e-300), 0, 1) ** 3
     # not ahead of the equations that the directions before left unsolved
     unsolved = state.primal - state.dual - state.products
     share = np.maximum(share, np.clip(_BEHIND * unsolved / state.products, _LEAST, 1))
-    correct = Correct(0.5 * share * state.products)
+    correct = Correct(0.5 * state.part * share * state.products)
     # step 3: second direction
     state = fl.evolve(state, gram=None)
     enough = _SECOND * state.products * np.maximum(share, _LEAST_RESIDUAL)
@@ -510,10 +573,12 @@ def step(
         length = np.maximum(length, further)
     # steps 5 and 6
     state = _at(state, clients, length, np.zeros_like(length), last=last)
-    still = state.still + 1 if length.max() < _STEPS[1] else 0
+    still = state.still + 1 if length.max() < inside.STEPS[1] else 0
     state = fl.evolve(state, steps=state.steps + 1, still=still)
     if state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
+    elif lost_digits(state):
+        state, _ = certify(state, clients)
     return state, info(state)
 
 
@@ -523,11 +588,14 @@ def _correct(
     """Find another direction to go along as well; return how far, and iterations."""
     aimed = clients.sum(correct_aim, dict.fromkeys(state.labelled, correct))
     more = correct.ahead is not None
-    counted = clients.sum(count_inside, CountInside(aim=aimed.aim, more=more))
+    count = CountInside(aim=aimed.aim, more=more)
+    if state.threshold:
+        count = replace(count, barrier=correct.barrier)
+    counted = clients.sum(count_inside, count)
     measure = MeasureInside(pull=counted.pull, exact=state.framed)
     measured = clients.sum(measure_inside, measure)
     found, used = _solve(state, clients, measured.gradient, enough, multiply_second)
-    return _reach(clients, state.labelled, found, second=True)[0], used
+    return _reach(state, clients, found, second=True)[0], used
 
 
 def _go_to_frame(state: InteriorPoint, clients: fl.Clients) -> InteriorPoint:
@@ -545,13 +613,13 @@ def _solve(
     by: fl.ClientFunction,
     most: int | None = None,
 ) -> tuple[Any, int]:
-    """Find a direction; return its scores, sealed, and iterations.
+    """Find a direction; return its Products, sealed, and iterations.
 
     `enough` is the gap that may be left. After `most` iterations it is given up: None.
     """
     if state.framed:
-        return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by).z, 0
-    products, used = multiply_conjugate(
+        return multiply_exact(clients, state.labelled[0], gradient, state.hessian, by), 0
+    return multiply_conjugate(
         clients,
         state.gram,
         samples=state.samples,
@@ -562,18 +630,23 @@ def _solve(
         give_up=most is not None,
         by=by,
     )
-    return None if products is None else products.z, used
 
 
 def _reach(
-    clients: fl.Clients, labelled: tuple[ClientId, ...], z: Any, *, second: bool
+    state: InteriorPoint, clients: fl.Clients, along: Any, *, second: bool
 ) -> tuple[Array, Array]:
     """Return the longest step, (outputs,), and c of c₀ + c₁t + c₂t², (outputs, 3)."""
-    found = clients.sum(reach_boundary, dict.fromkeys(labelled, Reach(z=z, second=second)))
+    message = Reach(z=along.z, second=second)
+    found = clients.sum(reach_boundary, dict.fromkeys(state.labelled, message))
     # discloses for how many clients some steps are too far, and Σ (pu + mv) along the direction
     far, products = clients.reveal(found.far), clients.reveal(found.products)
+    if state.threshold:
+        # discloses the same of the weights
+        line, count = clients.reveal(along.line), len(inside.STEPS)
+        scale = state.regularisation * state.samples
+        far, products = far + line[:, :count], products + scale * line[:, count:]
     allowed = (far < 0.5).sum(axis=1)
-    steps = np.concatenate([np.zeros(1), _STEPS])
+    steps = np.concatenate([np.zeros(1), inside.STEPS])
     return np.asarray(steps[allowed]), np.asarray(products)
 
 
@@ -586,6 +659,7 @@ def _at(
     last: Array | None = None,
 ) -> InteriorPoint:
     """Move by a step, or begin with a barrier at what is kept, and measure the point."""
+    elastic = state.threshold > 0
     message = StepInside(length, barrier, _DAMPING * state.primal, keep, last)
     point = clients.sum(step_inside, dict.fromkeys(state.labelled, message))
     # discloses for each output: losses, dual terms, Σ (pu + mv)
@@ -600,21 +674,36 @@ def _at(
         framed=state.framed,
         gram=not state.framed,
         whole=not state.diagonal,
+        barrier=barrier if elastic else None,
+        damping=message.damping if elastic else None,
     )
     counted = clients.sum(count_inside, count)
-    dual_weights = state.dual_weights + counted.w
     rows = counted.rows if state.framed else None
-    measure = MeasureInside(pull=counted.pull, w=dual_weights, rows=rows)
+    level = state.level if elastic else None
+    measure = MeasureInside(pull=counted.pull, w=counted.w, rows=rows, level=level)
     measured = clients.sum(measure_inside, measure)
-    # discloses for each output ‖w‖² and ‖w(α)‖²
+    # discloses for each output ‖w‖² and ‖w(α)‖²; of the elastic net as `_measure_l1`
     norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
+    primal = ridge * norms[:, 0] + sums[:, 0] / state.samples
+    products, model = sums[:, 2] / state.samples, state.model_primal
+    level = state.level
+    if elastic:
+        products = products + state.regularisation * norms[:, 3]
+        graded = dict.fromkeys(state.labelled, ModelScores(z=measured.z))
+        # discloses for each output the losses of the model, whose weights have their zeros
+        loss = clients.reveal(clients.sum(grade_model, graded).sums)
+        model = ridge * norms[:, 2] + loss / state.samples
+        level = norms[:, 0] / (2 * state.threshold**2 * state.features)
     return fl.evolve(
         state,
-        products=sums[:, 2] / state.samples,
-        primal=ridge * norms[:, 0] + sums[:, 0] / state.samples,
+        model_primal=model,
+        level=level,
+        products=products,
+        primal=primal,
+        peak=max(state.peak, float(primal.sum())),
         dual=sums[:, 1] / state.samples - ridge * norms[:, 1],
         alpha=point.alpha,
-        dual_weights=dual_weights,
+        dual_weights=counted.w,
         gradient=measured.gradient,
         hessian=measured.hessian,
         gram=counted.gram,
@@ -623,7 +712,8 @@ def _at(
 
 def info(state: InteriorPoint) -> fl.RoundMetrics:
     """Return the certificate at the present point, summed over the outputs."""
-    primal, dual = float(state.primal.sum()), float(state.dual.sum())
+    model = state.model_primal if state.threshold else state.primal
+    primal, dual = float(model.sum()), float(state.dual.sum())
     return fl.RoundMetrics(
         finished=state.still > 3 or bool((state.products <= _SOLVED * state.primal).all()),
         primal=primal,
@@ -638,7 +728,7 @@ def certify(state: InteriorPoint, clients: fl.Clients) -> tuple[InteriorPoint, f
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(state.labelled, Refresh(z=own.z)))
     none = np.zeros_like(state.primal)
-    state = _at(state, clients, none, none)
+    state = _at(fl.evolve(state, peak=0.0), clients, none, none)
     return state, info(state)
 
 
@@ -646,7 +736,7 @@ STATES = (InteriorPoint, inside.Interior, inside.Box)
 SENDS = (
     *fl.sums(step_inside, reveals=("sums",)),
     *fl.sums(count_inside, correct_aim),
-    *fl.sums(multiply_second, opens=("z",)),
+    *fl.sums(multiply_second, reveals=("line",), opens=("z",)),
     *fl.sums(measure_inside, reveals=("norms",)),
     *fl.sums(reach_boundary, reveals=("far", "products")),
 )

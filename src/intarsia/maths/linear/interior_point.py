@@ -9,6 +9,7 @@ hinge          1 - yz   0      1    0
 squared hinge  1 - yz   0      ∞    1/2
 huber          y - z    -δ     2δ   1
 quantile       y - z    τ - 1  1    0
+τ|w|           w        -τ     2τ   0
 =============  =======  =====  ===  ===
 
 With r - κβ = v - u, β is optimal where pu = 0 and mv = 0, for its distances p = β - a and
@@ -18,7 +19,7 @@ p, m, u, v > 0 and solves
     λw = 1/N Σ_i α_i x_i,   v_i - u_i = r_i(w) - κβ_i,   p_i u_i = m_i v_i = μ
 
 by Newton's method while the barrier μ falls to 0. A step d of w changes r by -sq, q = x_iᵀd and s
-the sign (y of the hinges, 1 of the others), and with the targets b of pu and c of mv
+the sign (y of the hinges, -1 of |w|, 1 of the others), and with the targets b of pu and c of mv
 
     Δβ = h (r - κβ - sq + b/p - c/m),   h = 1/(v/m + u/p + κ + δ)
     Δu = (b - pu - uΔβ)/p,   Δv = (c - mv + vΔβ)/m
@@ -46,6 +47,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.maths.linear.losses import HUBER, NUMBERS, QUANTILE, SQUARED_HINGE
@@ -54,6 +56,13 @@ _REACH = 0.99  # of the way to the boundary
 _HALVINGS = 70  # of an interval for the central point of a loss that is curved
 _OUTLYING = 3.0  # times the barrier, or a fraction of it, beyond which a product is brought back
 _INSIDE = 0.1  # of the box: first duals are so far from an edge that does not pull
+# steps that are told to be too far or not, few so that they tell little: fine towards 1
+STEPS = np.concatenate(
+    [
+        [0.001, 0.01, 0.04, 0.08, 0.14, 0.2, 0.26, 0.32, 0.38, 0.44],
+        [0.5, 0.57, 0.64, 0.71, 0.78, 0.85, 0.91, 0.96, 0.985, 1.0],
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,25 @@ def central(
     under, over = _pulls(0.5 * (low + high), mu / box.width)
     pulls = mu / under, mu / over, under, over
     return Interior(*pulls, zeros, zeros, _damping(damping, weights), box)
+
+
+def begun(
+    r: Array,
+    beta: Array,
+    barrier: Array,
+    damping: Array,
+    box: Box,
+    keep: Array,
+    weights: Array | None = None,
+) -> Interior:
+    """Return `near` where `keep`, (outputs,), is above 0, and `central` elsewhere."""
+    kept, given = keep[:, None] > 0, (barrier, damping, box, weights)
+    found, inner = near(r, beta, *given), central(r, *given)
+    pairs = {
+        name: np.where(kept, getattr(found, name), getattr(inner, name))
+        for name in ("below", "above", "under", "over")
+    }
+    return replace(inner, **pairs)
 
 
 def _of_rows(barrier: Array, weights: Array | None) -> Array:
@@ -203,6 +231,11 @@ def furthest(inner: Interior, steps: tuple[Array, Array, Array]) -> Array:
     return longest
 
 
+def too_far(inner: Interior, steps: tuple[Array, Array, Array]) -> Array:
+    """Return 1 where one of `STEPS` is beyond the boundary, (outputs, steps)."""
+    return np.asarray(furthest(inner, steps)[:, None] < STEPS, np.float64)
+
+
 def products_along(
     inner: Interior, steps: tuple[Array, Array, Array], weights: Array | None
 ) -> Array:
@@ -215,6 +248,12 @@ def products_along(
         dual * (under - over),
     )
     return np.stack([(factor * part).sum(axis=1) for part in parts], axis=1)
+
+
+def of_columns(inner: Interior, some: NDArray[np.int64]) -> Interior:
+    """Return some rows' part of the point."""
+    names = ("below", "above", "under", "over", "under_target", "over_target")
+    return replace(inner, **{name: getattr(inner, name)[:, some] for name in names})
 
 
 def advanced(inner: Interior, steps: tuple[Array, Array, Array], length: Array) -> Interior:

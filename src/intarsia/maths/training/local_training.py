@@ -209,10 +209,13 @@ def objective(
     parameters: Mapping[str, Tensor],
     references: Mapping[str, Tensor],
     batch: Batch,
+    *,
+    squares: bool = True,
 ) -> Tensor:
     """Return the objective of a batch; `parameters` are those that `model` computes with.
 
-    It is (learners,) where a training that takes learners stacked is given several.
+    It is (learners,) where a training that takes learners stacked is given several. Without
+    `squares` it lacks the squared distances of the proximal terms: see `add_squares`.
     """
     weight = batch["weight"]
     with torch.autocast(weight.device.type, torch.bfloat16, enabled=training.bf16):
@@ -226,12 +229,33 @@ def objective(
     value = (each * weight).sum(-1) / weight.sum(-1)
     if penalty is not None:
         value = value + penalty
-    for name, pull in training.pulls.items():
+    for name, pull in training.pulls.items() if squares or not training.squared else ():
         away = (parameters[name] - references[name]).reshape(*value.shape, -1)
         if training.squared:
             value = value + pull / 2 * away.square().sum(-1)
         else:  # of slope 0 where it starts, as torch has it
             value = value + pull * torch.linalg.vector_norm(away, dim=-1)
+    return value
+
+
+def add_squares(
+    training: LocalTraining,
+    parameters: Mapping[str, Tensor],
+    references: Mapping[str, Tensor],
+    value: Tensor,
+    slopes: dict[str, Tensor],
+) -> Tensor:
+    """Return an objective with the squared distances of the proximal terms; change its slopes, too.
+
+    Their slopes are known. To the same bits, differentiating would go over all parameters several
+    times more, and take as long as all else of a step of small networks.
+    """
+    if training.squared:
+        with torch.no_grad():
+            for name, pull in training.pulls.items():
+                away = parameters[name] - references[name]
+                value = value + pull / 2 * away.reshape(*value.shape, -1).square().sum(-1)
+                slopes[name] = away.mul_(pull).add_(slopes[name])
     return value
 
 
@@ -266,19 +290,24 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
         for batch in _batches(training, learner):
             for name in training.trained:
                 parameters[name].grad = None
-            value = objective(training, model, parameters, learner.starts, batch)
+            value = objective(training, model, parameters, learner.starts, batch, squares=False)
             value.backward()
+            slopes = {}
             for name in training.trained:
-                if parameters[name].grad is None:  # the objective does not read it
-                    parameters[name].grad = torch.zeros_like(parameters[name])
+                found = parameters[name].grad
+                if found is None:  # the objective does not read it
+                    found = torch.zeros_like(parameters[name])
+                slopes[name] = found
+            value = add_squares(training, parameters, learner.starts, value.detach(), slopes)
+            for name, slope in slopes.items():
+                parameters[name].grad = slope
             if training.gradient_clip < math.inf:
-                slopes = {name: parameters[name].grad for name in training.trained}
                 factor = clip_factor(slopes, training.gradient_clip, learners=False)
                 for name in training.trained:
                     parameters[name].grad *= factor
             with torch.no_grad():
                 take_step()
-            losses.append(value.detach())
+            losses.append(value)
     return Trained(
         parameters=initial_parameters(model),
         state=OptimiserState(steps=state.steps + len(losses), moments=state.moments),

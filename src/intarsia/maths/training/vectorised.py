@@ -35,6 +35,7 @@ from intarsia.maths.training.local_training import (
     LocalTraining,
     Parameters,
     Trained,
+    add_squares,
     check_learner,
     objective,
     parameter_slots,
@@ -324,18 +325,19 @@ def _sentence(error: RuntimeError) -> str:
 class _Objective(nn.Module):
     """The objective as a module, so that torch puts the learner's parameters into its model."""
 
-    def __init__(self, training: LocalTraining) -> None:
+    def __init__(self, training: LocalTraining, *, squares: bool) -> None:
         super().__init__()
-        self.training_record = training
+        self.training_record, self.squares = training, squares
         self.model = training.model
 
     def forward(self, trained: Parameters, references: Parameters, batch: Batch) -> Tensor:
-        return objective(self.training_record, self.model, trained, references, batch)
+        given = trained, references, batch
+        return objective(self.training_record, self.model, *given, squares=self.squares)
 
 
-def objective_of(training: LocalTraining) -> Objective:
-    """Return one learner's objective as a function of what it is given."""
-    module = _Objective(training)
+def objective_of(training: LocalTraining, *, squares: bool = True) -> Objective:
+    """Return one learner's objective as a function of what it is given, with squares or without."""
+    module = _Objective(training, squares=squares)
 
     def value(
         trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
@@ -353,18 +355,20 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
     if training.stacked:
         objectives = _stacked_objectives(training)
     else:
-        objectives = torch.func.vmap(objective_of(training), in_dims=layout.axes)
+        alone = objective_of(training, squares=False)
+        objectives = torch.func.vmap(alone, in_dims=layout.axes)
 
     def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
-        trained, *others = given
+        trained, frozen, references, batch = given
         leaves = {name: values.detach().requires_grad_() for name, values in trained.items()}
         with _convolving(next(iter(leaves.values())).device.type):
-            values = objectives(leaves, *others)
+            values = objectives(leaves, frozen, references, batch)
         # no learner's value depends on another's parameters: the sum's gradient is that of each
-        slopes = torch.autograd.grad(
+        found = torch.autograd.grad(
             values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
         )
-        return dict(zip(leaves, slopes, strict=True)), values.detach()
+        slopes = dict(zip(leaves, found, strict=True))
+        return slopes, add_squares(training, trained, references, values.detach(), slopes)
 
     return gradients
 
@@ -384,7 +388,7 @@ def _stacked_objectives(training: LocalTraining) -> Objective:
         trained: Parameters, frozen: Parameters, references: Parameters, batch: Batch
     ) -> Tensor:
         place_parameters(slots, {**trained, **frozen})
-        return objective(training, model, trained, references, batch)
+        return objective(training, model, trained, references, batch, squares=False)
 
     return values
 
