@@ -493,6 +493,8 @@ def test_averages_of_others_leave_out_a_client_s_own():
         ((0.30, 0.25, 0.33), 0.3),  # twice the part errs a tenth more, as it may
         ((0.30, 0.25, 0.35), 0.0),
         ((0.30, 0.30, 0.30), 0.0),  # no better
+        ((0.50, 0.45, 0.45), 0.3),
+        ((0.51, 0.45, 0.45), 0.0),  # on most rows
         ((0.0, 0.0, 0.0), 0.0),
     ],
 )

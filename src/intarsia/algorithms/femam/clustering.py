@@ -182,6 +182,7 @@ def common_part(total: Array) -> float:
 
     Some of it, where groups err less with it. With twice the part they may err a tenth more: with
     groups that name classes otherwise, or have their columns in another order, they err far more.
+    Where groups err on most rows that does not show yet, and they have no such part.
 
     Parameters
     ----------
@@ -190,8 +191,8 @@ def common_part(total: Array) -> float:
         that may be taken, and with twice that.
     """
     rows, errors = np.split(total[2:], 2)
-    less = errors[1] < errors[0] and errors[2] <= _TWICE * errors[0]
-    return _COMMON if rows[0] and less else 0.0
+    less = errors[1] < errors[0] <= _FAR * rows[0] and errors[2] <= _TWICE * errors[0]
+    return _COMMON if less else 0.0
 
 
 def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
@@ -210,8 +211,8 @@ _APART = 0.1  # mean silhouette of groups that need to mend nothing
 _ERRORS = 2.0  # what the share of errors counts beside the mean silhouette
 _AS_GOOD = 1.1  # times the least share of errors that is hardly more
 _UNSURE = 2.0  # standard errors by which own networks may err less than groups that are apart
-_FAR = 0.5  # share of errors above which one model of all has far to go, …
-_NEARLY = 1.1  # … and times its errors that groups which are apart may have then
+_FAR = 0.5  # share of errors above which a model has far to go, …
+_NEARLY = 1.1  # … and times one model's errors that groups which are apart may have then
 
 
 def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least: float) -> int:
