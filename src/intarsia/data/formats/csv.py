@@ -136,9 +136,9 @@ def _arrow_s_own(content: bytes) -> pa.Buffer:
     A thread of its pool may let go of what it read only while the interpreter ends, and there it
     cannot let go of what is Python's: the process would abort.
     """
-    copied = pa.BufferOutputStream()
-    copied.write(content)
-    return copied.getvalue()
+    copied = pa.allocate_buffer(len(content))
+    pa.FixedSizeBufferWriter(copied).write(content)
+    return copied
 
 
 def _utf_8(content: bytes, source: Source) -> bytes:
