@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -117,3 +119,9 @@ def test_what_stands_for_a_missing_value_is_what_arrow_takes_it_for(
     text = "id,x,name,label\n1,-9,Ann,yes\n2,5,Bo,no\n"
     found, expected = (_read(text, much, monkeypatch, source) for much in (0, 2**40))
     assert found.equals(expected)
+
+
+def test_small_and_dense_tables_are_read_without_numba() -> None:
+    code = "import sys, intarsia.data.reader, intarsia.protocols.preprocessing; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numba" not in done.stdout.split()  # importing it takes as long as reading a table

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from intarsia.data.source import Source
 from intarsia.errors import first_line
-from intarsia.maths.plain_text import gather_texts, read_fields
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
@@ -105,6 +104,8 @@ def _plain(
     odd = content[:start].count(b'"') % 2 or content[:1].isspace()
     if odd or not len(first) == len(header) > 1 or any(map(_PLAIN_NUMBER.fullmatch, missing)):
         return None
+    from intarsia.maths.plain_text import read_fields  # imports numba, for large files alone
+
     text = np.array(
         [
             name.strip() in as_text or bool(_CERTAIN_TEXT.match(one) and one not in missing)
@@ -141,6 +142,8 @@ def _numbers(values: NDArray[Any], points: int, there: int) -> pa.Array:
 
 def _texts(letters: NDArray[np.uint8], places: NDArray[np.int32]) -> Iterator[pa.Array]:
     """Yield the columns of texts, from where each of them begins and ends, (columns, lines, 2)."""
+    from intarsia.maths.plain_text import gather_texts  # imports numba
+
     columns, lines, _ = places.shape
     stops = np.zeros((columns, lines + 1), np.int32)
     np.cumsum(places[:, :, 1] - places[:, :, 0], axis=1, out=stops[:, 1:])
