@@ -53,6 +53,10 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "criterion": ("what a level is to lower", "loss where classes are few and scores matter"),
     "decay": ("factor of the rate from round to round", "1 for few rounds; lower for many"),
+    "decay_clients": (
+        "clients above which the decays of the adaptive schedule fall in proportion",
+        "raise for noisy labels",
+    ),
     "decay_rows": (
         "rows of all clients above which the decays of the adaptive schedule fall in proportion",
         "raise for noisy labels",

@@ -12,10 +12,13 @@ torch = pytest.importorskip("torch")
 
 import federations  # noqa: E402 - torch may be missing, and is asked for first
 from intarsia.algorithms.femam import client as at_client  # noqa: E402
+from intarsia.algorithms.femam import clustering  # noqa: E402
 from intarsia.algorithms.femam.algorithm import FEMAM, gains_no_more  # noqa: E402
 from intarsia.algorithms.femam.clustering import (  # noqa: E402
+    averages_of,
     averages_of_others,
     clearest,
+    common_part,
     separated,
     silhouette,
     towards,
@@ -186,6 +189,20 @@ def test_decays_fall_as_the_rows_of_all_clients_grow_beyond_those_of_the_option(
             for one in engine.get_states().values()
         }
     assert found == {160: (0.005, 0.005), 320: (0.01, 0.01), 640: (0.01, 0.01)}
+
+
+def test_decays_fall_as_clients_become_more_than_those_of_the_option():
+    found = {}
+    for count, rows in ((8, 2000), (16, 2000), (16, 160), (16, 480)):  # 640 rows of 16 clients
+        options = dataclasses.replace(OPTIONS, decay_rows=rows)
+        engine, _ = begun(clients(count), options)
+        found[count, rows] = {
+            (one.options.weight_decay, one.options.embedding_decay)
+            for one in engine.get_states().values()
+        }
+    # the smaller of the two shares
+    expected = {(8, 2000): 0.01, (16, 2000): 0.005, (16, 160): 0.0025, (16, 480): 0.005}
+    assert found == {case: {(decay, decay)} for case, decay in expected.items()}
 
 
 def test_decays_of_the_paper_s_schedule_are_as_they_are_given():
@@ -465,6 +482,66 @@ def test_averages_of_others_leave_out_a_client_s_own():
     told = np.array([[1.0], [2.0], [4.0], [8.0]])
     found = averages_of_others(told, np.array([1.0, 3.0, 1.0, 1.0]), np.array([0, 0, 0, 1]))
     np.testing.assert_allclose(found[:, 0], [(3 * 2 + 4) / 4, (1 + 4) / 2, (1 + 3 * 2) / 4, 0.0])
+
+
+# ---- what the models of groups have in common
+
+
+@pytest.mark.parametrize(
+    ("shares", "part"),
+    [
+        ((0.30, 0.25, 0.33), 0.3),  # twice the part errs a tenth more, as it may
+        ((0.30, 0.25, 0.35), 0.0),
+        ((0.30, 0.30, 0.30), 0.0),  # no better
+        ((0.0, 0.0, 0.0), 0.0),
+    ],
+)
+def test_groups_share_a_part_where_they_err_less_with_it(shares, part):
+    assert common_part(np.array([100.0, 10.0, *[100.0] * 3, *(100 * np.array(shares))])) == part
+    assert common_part(np.zeros(8)) == 0.0  # clients that are all alone
+
+
+def test_a_part_of_a_group_s_average_is_that_of_all():
+    told, groups = np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])
+    found = averages_of(told, np.array([1.0, 1.0, 2.0]), groups, 0.25)
+    # of the groups 2 and 7, of all (1 + 3 + 14) / 4 = 4.5
+    assert {group: average[0] for group, average in found.items()} == {0: 2.625, 1: 6.375}
+
+
+def test_groups_with_shifted_columns_are_better_with_a_part_in_common(monkeypatch):
+    """Twelve clients of 20 rows in four groups: a quarter of them say little of 16 columns."""
+    rng = np.random.default_rng(2)
+    centres, moves = 0.5 * rng.normal(size=(3, 16)), rng.normal(size=(4, 16))
+    names = tuple(f"f{place:02d}" for place in range(16))
+    tables, tests = {}, {}
+    for number in range(12):
+        y = np.arange(320) % 3
+        x = centres[y] + moves[number % 4] + rng.normal(size=(320, 16))
+        block = Block(1000 * number + np.arange(320), names, x, y + 0.0)
+        tables[f"c{number:02d}"] = block.take(np.arange(20))
+        tests[f"c{number:02d}"] = block.take(np.arange(20, 320))
+    options = dataclasses.replace(OPTIONS, candidates=(4,), rate=5e-3, hidden=16, latent=16)
+    right = []
+    for part in (0.3, 0.0):
+        monkeypatch.setattr(clustering, "common_part", lambda total, part=part: part)
+        engine, server, _ = trained(tables, options, 14)
+        assert len(server.levels[1].models) == 4
+        each = [
+            (FEMAM.model.predict(state, tests[name]).argmax(0) == tests[name].y).mean()
+            for name, state in engine.get_states().items()
+        ]
+        right.append(np.mean(each))
+    assert right[0] > right[1] + 0.015  # 0.735 and 0.696
+
+
+def test_groups_with_columns_in_another_order_have_nothing_in_common():
+    engine, server, _ = trained(clients(), rounds=6)
+    assert len(server.levels[1].models) == 2
+    assert server.levels[1].common == 0.0
+    # one look for groups, and one for what they have in common
+    exchanges = engine.books.crossings.summary()["exchanges"]
+    asked = [one["exchanges"] for name, one in exchanges.items() if "compare_groups" in name]
+    assert asked == [2]
 
 
 def counts_of(message, blocks):

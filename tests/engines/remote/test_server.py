@@ -117,6 +117,18 @@ def test_sites_come_to_the_bits_of_the_in_process_engine(name, sealed):
     identical(algorithm, made, concluded(algorithm, made.engine, server), infos, reference)
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.9])
+def test_sites_answer_the_interior_point_method(ratio):
+    options = HYFDCA.hyperparameters(regularisation=1e-6, l1_ratio=ratio)
+    blocks = clients()
+    made = sites.federation(HYFDCA, options, blocks, BINARY)
+    server = sites.begun(made, HYFDCA, options)
+    server, infos = rounds(HYFDCA, made.engine, server, range(1, 35))
+    assert "interior point" in {info.phase for info in infos}
+    found = HYFDCA.conclude(server, made.engine, made.engine.key("conclude"))
+    assert found.info.gap_relative <= 1e-6
+
+
 def test_sites_come_to_the_bits_of_the_in_process_engine_with_encrypted_products():
     options = HYFDCA.hyperparameters(regularisation=0.1, system="encrypted")
     blocks = clients()

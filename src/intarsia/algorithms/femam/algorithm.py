@@ -39,7 +39,8 @@ All of this is `level_schedule` = "paper". With "adaptive", the default, each le
 network that starts from level 1's, or a client's own from its best, to which it is pulled
 (`personal_pull`): it ends when the rows for validation are named no better (`gains_no_more`),
 groups are found by how clients' networks change and which grouping their rows speak for
-(`compare_groups`, `clustering.clearest`), a client takes the level alone, in the mean with others
+(`compare_groups`, `clustering.clearest`), their models have a part of the average of all where that
+pays (`clustering.common_part`), a client takes the level alone, in the mean with others
 or not at all (`validation.decided`), and levels that are kept train on for `final_rounds` on all
 rows (`train_again`).
 
@@ -469,7 +470,7 @@ def _train_again(server: Server, clients: fl.Clients) -> None:
             told = np.stack([replies[one].model for one in clients.ids])
             groups = np.array([state.group_of(level, one) for one in clients.ids])
             shares = np.array([server.shares[one] for one in clients.ids])
-            averages = averages_of(told, shares, groups)
+            averages = averages_of(told, shares, groups, level.common)
             models = {
                 one: averages[group]
                 for one, group in zip(clients.ids, groups.tolist(), strict=True)
@@ -576,6 +577,7 @@ FEMAM = fl.Algorithm(
                     fl.sums(at_client.compare_groups, reveals=("at",)),
                     needed=lambda options: options.adaptive and "auto" in options.levels,
                     once_for="look",
+                    repeats=True,  # for groups, and for what they have in common
                 ),
                 *fl.each(
                     fl.sums(at_client.weigh_level, reveals=("at",)),

@@ -98,15 +98,15 @@ def init_client(
 
 
 def _decayed(options: FeMAM, schema: Schema) -> FeMAM:
-    """Return the options with the decays that fit the number of all clients' labelled rows.
+    """Return the options with the decays that fit all clients and their labelled rows.
 
     A decay stands beside a mean over rows: what is known without any counts the less, the more rows
-    there are.
+    there are. And what one client's rows have by chance, an average over many clients takes away.
     """
     rows = sum(int(held.labelled.sum()) for held in schema.holdings.values())
-    if not options.adaptive or rows <= options.decay_rows:
+    part = min(options.decay_rows / max(rows, 1), options.decay_clients / len(schema.holdings), 1.0)
+    if not options.adaptive or part == 1:
         return options
-    part = options.decay_rows / rows
     return replace(
         options,
         weight_decay=part * options.weight_decay,

@@ -73,11 +73,15 @@ def _settled(
     again = len(level.models) == 1
     found: dict[ClientId, int] = {} if again else dict(level.groups)
     if not found:
+        common = 0.0
         word = options.levels[number - 1]
         points = told[:, columns]
         if word == "auto":
             tried = groupings(points, options.candidates, draws)
-            labels, clear = _proven(server, 2 * number - (not again), clients, models, tried)
+            look = 2 * number - (not again)
+            labels, clear = _proven(server, look, clients, models, tried)
+            if labels.any() and not again:  # the second look is not needed, and asks for this
+                common = _common_part(server, look + 1, clients, models, labels)
         else:
             labels, clear = separated(points, (int(word),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
@@ -88,6 +92,7 @@ def _settled(
             level,
             models=(None,) * count,
             clear=clear,
+            common=common,
             looked=again,
             accuracies=gained,
         )
@@ -98,7 +103,7 @@ def _settled(
     groups = np.array([found[one] for one in models])
     shares = np.array([server.shares[one] for one in models])
     averages = list(level.models)
-    for group, average in averages_of(told, shares, groups).items():
+    for group, average in averages_of(told, shares, groups, level.common).items():
         averages[group] = average
     return evolve(level, models=tuple(averages), groups=found)
 
@@ -138,6 +143,55 @@ def _proven(
     counts = [int(groups.max()) + 1 for groups, _ in tried]
     clear = [value for _, value in tried]
     return tried[clearest(total, counts, clear, server.options.separation)]
+
+
+_COMMON = 0.3  # part of the average of all in a group's model, where groups have much in common
+_TWICE = 1.1  # times the errors of groups that twice this part may have, for them to have so
+
+
+def _common_part(
+    server: Server,
+    look: int,
+    clients: Clients,
+    models: Mapping[ClientId, Array],
+    groups: Labels,
+) -> float:
+    """Return which part of a group's model is to be the average of all clients' models."""
+    told = np.stack(list(models.values()))
+    shares = np.array([server.shares[one] for one in models])
+    of_group = averages_of_others(told, shares, groups)
+    of_all = averages_of_others(told, shares, np.zeros_like(groups))
+    parts = np.array([0.0, _COMMON, 2 * _COMMON])[:, None]
+    alone = (np.bincount(groups)[groups] == 1) + 0.0
+    messages = {
+        one: Groupings(
+            (1 - parts) * of_group[place] + parts * of_all[place],
+            np.full(len(parts), alone[place]),
+            look,
+        )
+        for place, one in enumerate(models)
+    }
+    # discloses sums over the clients that are in groups: of their rows, and of those that the
+    # others' averages name wrongly with each part; over all, the errors of own networks on new rows
+    total = clients.reveal(clients.sum(compare_groups, messages).at)
+    return common_part(total)
+
+
+def common_part(total: Array) -> float:
+    """Return which part of a group's model is to be the average of all clients' models.
+
+    Some of it, where groups err less with it. With twice the part they may err a tenth more: with
+    groups that name classes otherwise, or have their columns in another order, they err far more.
+
+    Parameters
+    ----------
+    total
+        (8,): as in `clearest`, of the averages of a group's others with no such part, with the one
+        that may be taken, and with twice that.
+    """
+    rows, errors = np.split(total[2:], 2)
+    less = errors[1] < errors[0] and errors[2] <= _TWICE * errors[0]
+    return _COMMON if rows[0] and less else 0.0
 
 
 def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
@@ -320,12 +374,19 @@ def _groups_of(
     return kmeans.renumbered(found, former)
 
 
-def averages_of(told: Array, shares: Array, groups: Labels) -> dict[int, Array]:
-    """Return the average of each cluster's models, (parameters,)."""
+def averages_of(
+    told: Array, shares: Array, groups: Labels, common: float = 0.0
+) -> dict[int, Array]:
+    """Return the average of each cluster's models, (parameters,).
+
+    Of it a part `common` is the average of all clients' models.
+    """
     found: dict[int, Array] = {}
     for group in np.unique(groups).tolist():
         own = groups == group
         found[group] = shares[own] @ told[own] / shares[own].sum()
+        if common:
+            found[group] = (1 - common) * found[group] + common * (shares @ told / shares.sum())
     return found
 
 

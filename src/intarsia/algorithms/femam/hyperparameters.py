@@ -104,7 +104,8 @@ class FeMAM(NetworkOptions):
     # schedule 0. "adaptive" has none until groups are found, …
     weight_decay: NotNegative = _OF_SCHEDULE
     embedding_decay: NotNegative = _OF_SCHEDULE
-    decay_rows: Count = 2000  # … and above so many rows of all clients less, in proportion
+    decay_rows: Count = 2000  # … and above so many rows of all clients less, in proportion, …
+    decay_clients: Count = 8  # … or so many clients
     layer: bool = False  # a hidden layer between embedding and classifier
 
     def __post_init__(self) -> None:

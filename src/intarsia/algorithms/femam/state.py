@@ -122,7 +122,9 @@ class Groupings:
 
     models: Array  # (groupings, parameters) the average of the others of its group
     alone: Array  # (groupings,) 1 where its group is itself, and the model counts for nothing
-    look: int  # which look for groups it is: 2 l - 1 is the first one of level l, 2 l the other
+    # which look for groups it is: 2 l - 1 is the first one of level l, 2 l the other, or how much
+    # the groups of the first have in common
+    look: int
 
 
 @fl.describe("numbers of rows and of wrong predictions by grouping")
@@ -236,6 +238,7 @@ class Level:
     trials: tuple[float, ...] = ()  # mean loss with each of the numbers of clusters that were tried
     looked: bool = False  # whether groups were looked for again, once one model gained no more
     clear: float | None = None  # mean silhouette of the groups, with the adaptive schedule
+    common: float = 0.0  # which part of a group's model is the average of all, with the same
     worth: Array | None = None  # what the level is worth to those that closed it first
     factor: float | None = None  # of the scores up to it, once the next level begins
     offset: Offset | None = None  # of a level of shares, once it is found

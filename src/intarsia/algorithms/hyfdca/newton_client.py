@@ -196,7 +196,7 @@ class Point:
     # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
     inner_l1: Any = None  # the same of τ|w|, of the client's features
-    level: Array = field(default_factory=lambda: np.zeros(1))  # usual weight over τ, (outputs,)
+    level: Array = field(default_factory=lambda: np.zeros(1))  # (outputs,) see `inside`
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
     # these and q without the last direction, within a round
     inner_before: Any = None
@@ -213,7 +213,10 @@ class Point:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
+        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside.
+
+        In the interior point phase: by far enough for so small a weight.
+        """
         if self.inner_l1 is not None:
             slack = np.minimum(self.inner_l1.below, self.inner_l1.above)
             return np.asarray(np.abs(self.w) < self.level[:, None] * slack)

@@ -93,6 +93,7 @@ _AHEAD = 0.3  # how much longer a step they are to allow
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
+_SMALL = 0.1  # of a weight's mean size: what is smaller than its dual's distance says is 0
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
 
@@ -202,7 +203,7 @@ class MeasureInside:
     pull: fl.PerFeature
     w: fl.PerFeature | None = None  # w(α); None: the second direction
     rows: fl.PerSelected | None = None
-    level: Array | None = None  # elastic net: (outputs,) mean size of weights over τ
+    level: Array | None = None  # elastic net: (outputs,) a tenth of weights' mean size, over τ
     exact: bool = False  # whether nothing is left of the first direction's residual
 
 
@@ -693,7 +694,7 @@ def _at(
         # discloses for each output the losses of the model, whose weights have their zeros
         loss = clients.reveal(clients.sum(grade_model, graded).sums)
         model = ridge * norms[:, 2] + loss / state.samples
-        level = norms[:, 0] / (2 * state.threshold**2 * state.features)
+        level = _SMALL * norms[:, 0] / (2 * state.threshold**2 * state.features)
     return fl.evolve(
         state,
         model_primal=model,
