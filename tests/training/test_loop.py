@@ -172,6 +172,26 @@ def test_a_note_says_what_keeps_the_gap_above_the_tolerance():
     assert "take smaller steps" in said(3.5, "plain")
 
 
+def test_without_a_tolerance_a_note_says_what_keeps_a_wide_gap_wide():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    y = 1e-6 * (x.sum(axis=1) + rng.normal(size=60))  # small beside the steps of sums
+    found = intarsia.run(
+        tables={"a": (x[:, :1], y), "b": x[:, 1:]},
+        id="row",
+        task="regression",
+        loss="squared",
+        privacy="masked",
+        tolerance=0,
+        test=0,
+        yardsticks=False,
+    )
+    assert found.certificate.gap_relative > 1e-6
+    assert found.finished == "algorithm"
+    (note,) = [one for one in found.notes if "as far as sealed sums go here" in one]
+    assert "the tolerance 0 is below it" in note
+
+
 def test_without_a_tolerance_training_goes_on_to_the_rounding():
     assert judged(TrainingState(round=3), 1e-11, tolerance=0.0).finished is None
     assert judged(TrainingState(round=3), 1e-13, tolerance=0.0).finished == "algorithm"

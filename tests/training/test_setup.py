@@ -63,7 +63,10 @@ def test_the_set_up_is_a_list_of_steps(how, expected, ages):
 
 def test_a_schema_without_its_intercept_is_that_from_before():
     before = Schema.of(blocks(), LABELS)
+    samples, features = before.samples, before.features
     after = setup.with_intercept(before)
+    assert after.samples is samples  # millions of ids are put in order once
+    assert set(after.features.ids) == {*features.ids, INTERCEPT}
     assert all(one.features[-1] == INTERCEPT for one in after.holdings.values())
     again = setup.without_intercept(after)
     names = {name: one.features for name, one in before.holdings.items()}

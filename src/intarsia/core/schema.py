@@ -242,6 +242,16 @@ class Schema:
             )
         return cls({name: Holding.of(block) for name, block in blocks.items()}, labels)
 
+    def with_features(self, features: Mapping[ClientId, tuple[str, ...]]) -> Schema:
+        """Return the schema of the same samples and labels, of which no index is made anew."""
+        held = self.holdings.items()
+        found = Schema(
+            {name: replace(one, features=features[name]) for name, one in held}, self.labels
+        )
+        kept = ("samples", "labelled", "label_holders")
+        vars(found).update({name: own for name, own in vars(self).items() if name in kept})
+        return found
+
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
         """Return the names of the clients, in the order given."""

@@ -131,7 +131,7 @@ def split(
 class Hashes:
     """Hashes of clients' ids: those of several clients with the same ids are made once."""
 
-    _KEPT = 4  # of clients that are side by side
+    _KEPT = 2  # of clients side by side: ids are large
 
     def __init__(self) -> None:
         self._known: deque[tuple[bytes, NDArray[Any], Array]] = deque(maxlen=self._KEPT)

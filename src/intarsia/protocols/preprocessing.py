@@ -65,7 +65,6 @@ from intarsia.core.block import (
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, TableError
-from intarsia.maths.moments import entry_sums, standardise_entries
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
@@ -718,6 +717,8 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
     for rows, x in pieces(block.x):
         copies = held.take(rows, None)
         if block.sparse:
+            from intarsia.maths.moments import entry_sums  # imports numba
+
             entries = x.data, x.indices, x.indptr
             total += entry_sums(entries, copies.arrays, mean, power)
             continue
@@ -760,6 +761,8 @@ def prepared(state: Preparation, part: str, block: Block, *, once: bool = False)
     x = with_data(block.x, made_like(block.x, stored(block.x).shape))
     for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
         if block.sparse:
+            from intarsia.maths.moments import standardise_entries  # imports numba
+
             standardise_entries(own.data, own.indices, state.mean, inverse, found.data)
             continue
         values = np.subtract(own, state.mean, out=found)

@@ -46,6 +46,7 @@ _PATIENCE = 300  # rounds without a smaller gap after which training has stalled
 _SEALED_PATIENCE = 30  # the same where sums are sealed and the gap is below `_ENDS`
 _ROUNDING = 1e-12  # a relative gap that float64 cannot tell from 0
 _ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point show no smaller one
+WIDE = 1e-6  # one that a note names where the tolerance is 0
 _SMALL = 1e-9  # share of the objective by which sums are rounded where labels are small numbers
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
 _WRITING = 0.1  # share of the time that checkpoints of very many clients may take
@@ -621,6 +622,8 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
         patience = _PATIENCE if description.privacy.mode == "plain" else _SEALED_PATIENCE
         ends = state.best <= least and state.round - state.best_round >= patience
         ends = ends and info.gap_relative >= -least
+        # in float64 there is no more to come: sealed sums have finer and coarser rounds
+        ends = ends or (description.privacy.mode == "plain" and gap <= 2 * info.rounding)
         if gap <= _ROUNDING or ends:
             return replace(state, finished="algorithm")
         if state.round - state.best_round >= _PATIENCE:
@@ -659,7 +662,8 @@ def limited(description: Experiment, info: fl.RoundMetrics) -> str:
     """Return a sentence that says what keeps the gap above the tolerance, and what helps."""
     gap, sealed = info.gap_relative, description.privacy.mode != "plain"
     assert gap is not None
-    below = f"the tolerance {description.tolerance:.0e} is below it"
+    tolerance = description.tolerance
+    below = f"the tolerance {f'{tolerance:.0e}' if tolerance else '0'} is below it"
     if sealed and (gap < 1.0 or info.rounding > 0.1 * gap):
         by = f" (they are rounded by {info.rounding:.1e} of the objective)" if info.rounding else ""
         helps = "lower privacy.range, which makes their steps finer"

@@ -460,7 +460,8 @@ def train_to_end(task: training.Task) -> Outcome:
                 task.store.settle()
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
-    if state.finished == "algorithm" and gap is not None and gap > tolerance > 0:
+    wide = gap is not None and gap > (tolerance or training.WIDE)
+    if state.finished == "algorithm" and wide:
         notes = (training.limited(task.description, conclusion.info),)
     if task.description.early_stopping:
         notes += (training.stopped(task.description, state),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -85,15 +85,13 @@ def set_up(
 def with_intercept(schema: Schema) -> Schema:
     """Return the schema of blocks with an intercept, which every client has."""
     held = schema.holdings.items()
-    own = {name: replace(one, features=(*one.features, INTERCEPT)) for name, one in held}
-    return Schema(own, schema.labels)
+    return schema.with_features({name: (*one.features, INTERCEPT) for name, one in held})
 
 
 def without_intercept(schema: Schema) -> Schema:
     """Return the schema that `with_intercept` was given."""
     held = schema.holdings.items()
-    own = {name: replace(one, features=one.features[:-1]) for name, one in held}
-    return Schema(own, schema.labels)
+    return schema.with_features({name: one.features[:-1] for name, one in held})
 
 
 def settle_block(block: Block, client: ClientId, schema: Schema, settings: Preprocessing) -> Block:

@@ -228,6 +228,20 @@ def test_a_run_that_is_cut_off_ends_with_no_worse_weights_than_zeros(mode, ratio
     assert zeros or not ratio
 
 
+def test_large_weights_are_not_taken_for_zeros_where_the_penalty_is_little_of_the_objective():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 30)) * 10 ** rng.uniform(-1, 1, 30)
+    y = 1e12 * (x @ rng.standard_normal(30) / np.abs(x).mean() + rng.standard_t(1.5, 100))
+    given = {"loss": "huber", "huber_delta": 1e11, "regularisation": 4e-3, "l1_ratio": 0.1}
+    blocks = rectangles(x, y, 2, 2)
+    found, w, _ = fitted(x, y, HyFDCA(**given), blocks, Labels("regression", ()), tolerance=1e-6)
+    assert found.info.phase == "interior point"
+    assert found.info.gap_relative <= 1e-6
+    losses_of = losses.value(losses.HUBER, (x @ w[0])[None], y[None], shape=1e11)
+    penalty = 4e-3 * (0.45 * w[0] @ w[0] + 0.1 * np.abs(w[0]).sum())
+    assert found.info.primal == pytest.approx(losses_of.mean() + penalty, rel=1e-9)
+
+
 def least_of_halves(x, y, weight, ratio):
     """Return the logistic optimum by L-BFGS-B in u and v of w = u - v, neither below 0."""
 

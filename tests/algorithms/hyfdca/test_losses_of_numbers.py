@@ -581,3 +581,31 @@ def test_labels_in_other_units_take_the_same_rounds(loss, weighted):
     if loss == "huber":  # of the size 1, against another solver
         best = best_objective(loss, shape, x, y, weights if weighted else None, 3e-7)
         assert max(primals) == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize(("size", "noted"), [(1e10, True), (1e6, False)])
+def test_counts_of_ten_billion_have_a_note_that_helps(size, noted):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(100, 5))
+    means = np.exp(0.5 * x @ rng.normal(size=5))
+    y = rng.poisson(size * means).astype(float)
+
+    def run(y, ridge):
+        return intarsia.run(
+            tables={"a": (x[:, :3], y), "b": x[:, 3:]},
+            id="row",
+            task="regression",
+            loss="poisson",
+            regularisation=ridge,
+            test=0,
+            yardsticks=False,
+            rounds=30,
+        )
+
+    found = run(y, 1e-6)
+    notes = [one for one in found.notes if one.startswith("Counts are of the order")]
+    assert bool(notes) == noted
+    if noted:
+        divided = run(y / 1e6, 1e-6)
+        assert divided.finished == "tolerance"
+        assert divided.model.coef_ == pytest.approx(found.model.coef_, abs=1e-6)

@@ -258,3 +258,29 @@ def test_columns_of_sizes_far_apart_are_solved_where_a_frame_has_no_digits(loss,
     ).fun
     assert info.dual <= theirs * (1 + 1e-9)
     assert info.primal <= theirs * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 7])
+def test_the_interior_point_goes_on_without_a_frame_that_has_no_digits_left(seed):
+    """Duals in their box and a model with P - D of 1e-6 of P prove each other, by long doubles."""
+    rng = np.random.default_rng(seed)
+    x = np.hstack([rng.normal(size=(100, 8)), np.eye(30)[rng.integers(0, 30, 100)]])
+    x *= 10 ** rng.uniform(-8, 8, 38)
+    y = np.sign(np.clip(rng.normal(size=100) * 2, -5, 5))
+    ridge = 3e-5
+    options = HyFDCA(loss="hinge", regularisation=ridge)
+    engine, server = started(HYFDCA, options, rectangles(x, y, 3, 3))
+    found = train(HYFDCA, engine, server, 60, tolerance=1e-6)
+    schema = engine.schema("train")
+    w, alpha = in_order(schema, found.weights)[0].astype(np.longdouble), np.zeros(100)
+    for name, state in engine.get_states().items():
+        alpha[schema.samples.own(name)] = state.alpha[0]
+    beta = y * alpha[np.argsort(schema.samples.ids)]
+    assert ((beta >= 0) & (beta <= 1)).all()
+    slack = np.maximum(0, 1 - y * (x * w).sum(axis=1))
+    implied = (x * (y * beta).astype(np.longdouble)[:, None]).sum(axis=0) / (ridge * 100)
+    primal = slack.mean() + ridge / 2 * (w * w).sum()
+    dual = beta.mean() - ridge / 2 * (implied * implied).sum()
+    assert -1e-9 <= float((primal - dual) / primal) <= 1.1e-6
+    assert found.info.primal == pytest.approx(float(primal), rel=1e-8)
+    assert found.info.dual == pytest.approx(float(dual), rel=1e-7)

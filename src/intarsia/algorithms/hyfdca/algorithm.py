@@ -25,6 +25,7 @@ Departures from the paper (without the first two it stalls or diverges): the upd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -84,6 +85,9 @@ _FEW_WITHIN, _TIMES_DELTA, _HELD = 0.1, 5.0, 0.5
 
 _SOLVED = 1e-3  # relative gap up to which zeros are about the optimum
 _HARDLY = 1e-6  # of P: zeros are no better by what may be rounding
+
+_COUNTS = 1e8  # mean count above which float64 keeps the gap of Poisson's loss wide
+_CANCELS = 1e-6  # of P at zeros: below it what float64 rounds is counted into certificates
 
 
 @dataclass(frozen=True)
@@ -306,15 +310,21 @@ def _is_afresh(server: Server, clients: fl.Clients) -> bool:
     """Return whether all that a certificate is made of is counted afresh, and not carried on.
 
     Sealed sums are rounded, and with the log link duals and w(α) begin as large as labels are: of
-    numbers that large there is too much rounding left in small ones.
+    numbers that large there is too much rounding left in small ones. So it is where the objective
+    fell far from that of zeros, as with labels far from 0 whose spread is small.
     """
-    return clients.sealed or losses.loss_code(server.options.loss) in losses.LOG_LINK
+    if clients.sealed or losses.loss_code(server.options.loss) in losses.LOG_LINK:
+        return True
+    phase, at_zeros = server.phase, server.at_zeros
+    if not isinstance(phase, newton.Newton | newton_interior.InteriorPoint):
+        return False
+    return math.isfinite(at_zeros) and float(phase.primal.sum()) < _CANCELS * at_zeros
 
 
 def _certify_afresh(
     server: Server, clients: fl.Clients, *, final: bool = False
 ) -> tuple[Server, fl.RoundMetrics, dict[str, Any]]:
-    """Return the state, a certificate that counts what sealed sums are rounded by, and the model.
+    """Return the state, a certificate that counts what sums are rounded by, and the model.
 
     That is of sealed totals: weights, w, and of the elastic net which are not 0, nonzero. The
     `final` one is the best that Newton's method came by, and training is over.
@@ -380,7 +390,26 @@ def conclude(server: Server, clients: fl.Clients, rng: fl.RandomKey) -> fl.Final
         notes.append(f"No standard errors (algorithm.errors): {why}.")
     if server.options.loss == "huber":
         notes.extend(_small_delta(server, final))
+    if server.options.loss == "poisson":
+        notes.extend(_large_counts(server, final.info))
     return replace(final, notes=(*final.notes, *notes))
+
+
+def _large_counts(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
+    """Return a note where counts are so large that float64 leaves their duals few digits.
+
+    A dual is y - eᶻ, and P at zeros the mean of y log y - y + 1.
+    """
+    at_zeros = server.at_zeros
+    large = math.isfinite(at_zeros) and at_zeros > _COUNTS * math.log(_COUNTS)
+    if not large or info.gap_relative is None or info.gap_relative <= newton.ENDS:
+        return ()
+    told = 10 ** math.floor(math.log10(at_zeros / math.log(at_zeros)))
+    return (
+        f"Counts are of the order of {told:.0e}, of which float64 knows the differences from their "
+        "means to few digits: the gap says that, and the model may be at the optimum; divide the "
+        "counts by a power of ten, or raise algorithm.regularisation.",
+    )
 
 
 def _only_zeros(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
@@ -634,7 +663,9 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "LastTotals.alpha": "RoundedDuals.alpha",
     "LastTotals.model": (*_W, *_MODELS),
     "LastTotals.w": "LastScores.w",
+    "LastTotals.w_size": "LastScores.w_size",
     "LastTotals.z": "LastScores.z",
+    "LastTotals.z_size": "LastScores.z_size",
     "FeatureSum.w": ("DualChange.w", "GatheredRows.w"),
     "MoveCentre.z": ("FirstScores.z", "ShareOfScores.z"),
     "Advance.product": "Curved.product",
@@ -798,9 +829,13 @@ HYFDCA = fl.Algorithm(
         # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them,
         # and the interior point method is not run
         allowed=lambda server, client: (
-            {}
+            {"LastModel.sizes": (False,)}
             if server.options.system == "rows"
-            else {"CountInside.framed": (), "Gather.framed": (False,)}
+            else {
+                "CountInside.framed": (),
+                "Gather.framed": (False,),
+                "LastModel.sizes": (False,),
+            }
         ),
     ),
     private=private,

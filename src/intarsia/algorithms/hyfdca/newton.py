@@ -131,11 +131,12 @@ _RETURN = 0.25  # step below which samples are looked for on the whole way, ther
 _MISSED = 2.0  # how much more than the sample says F bends along the direction, at most
 _MISSED_FAR = 16.0  # where a sample of more than half of the rows will not do
 _HIDDEN, _HIDES = 0.8, 3  # share of the bend that an exact solve says, so often, that tells of it
+_LOST = 1e6  # times that a frame says, that tells of it at once
 _EIGHT, _STUCK = 8, 0.3  # steps, and what they leave of the gap where smoothing does not get on
 _TURNS = 2  # tiny steps of the four after eight: samples change sides by turns
 _FALLING = 1.08  # of P after eight steps that after four, where twelve may not be enough
 _SOLVED = 1e-9  # relative gap at which rounding may keep it where it is
-_ENDS = 1e-6  # one at which no more steps may be asked for
+ENDS = 1e-6  # one at which no more steps may be asked for
 _TINIES, _FLAT = 4, 0.9  # tiny steps of eight, and what these leave of P where it stands still
 _FLATS = 2  # so often, one after another
 _SHORTS = 2  # short steps, one after another, where samples change sides on and on
@@ -395,7 +396,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         short = (length < _SHORT) & (newton.gap > _FAR) & bent & (not newton.framed)
         eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
         newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
-    previous = newton.error
+    previous, curved = newton.error, newton.curved
     if newton.faded and (tiny := length < _RETURN).any():
         # there and back: samples that gain curvature on the whole way count from now on
         newton = _at(newton, clients, tiny.astype(np.float64), np.zeros_like(length))
@@ -407,6 +408,10 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
         newton = _grow(newton)
     newton = _check_progress(newton, clients)
+    if newton.framed and newton.dealer is None and newton.curved == curved > 0:
+        # far more than an exact solve says, and not by samples that gain curvature
+        lost = _matters(newton) & (bend > _LOST) & (newton.gap > _SOLVED)
+        newton = evolve(newton, hidden=_HIDES if lost.any() else newton.hidden)
     allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
     if elastic:
         stiff = stiffness(newton.threshold, newton.weight)
@@ -424,7 +429,8 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
 
 def _leave_exact(newton: Newton, clients: Clients) -> Newton:
     """Go on by conjugate gradients, from the present point."""
-    newton = evolve(newton, dealer=None, framed=False, whole=True, refresh=True, hidden=0)
+    newton = evolve(newton, dealer=None, framed=False, whole=True, refresh=True)
+    newton = evolve(newton, hidden=0, shorts=0, stalled=False)
     return _at(newton, clients, np.zeros_like(newton.weight), np.zeros_like(newton.weight))
 
 
@@ -606,7 +612,7 @@ def _check_progress(newton: Newton, clients: Clients) -> Newton:
         # short steps may come of what the sample misses
         newton, stuck = evolve(_grow(newton), shorts=0), newton.loss in losses.SMOOTHED
     ends = newton.flat >= _FLATS
-    ends |= newton.still > 3 and gap > _ENDS and not newton.threshold
+    ends |= newton.still > 3 and gap > ENDS and not newton.threshold
     if ends and not inside and not newton.lifted and newton.loss in losses.BENT:
         return _lift(evolve(newton, lifted=True), clients, LIFT)
     if stuck and gap > _SOLVED and newton.features and (inside or not newton.threshold):

@@ -196,7 +196,8 @@ class Point:
     # in the interior point phase: of the samples that this client reads; the directions before
     inner: Any = None
     inner_l1: Any = None  # the same of τ|w|, of the client's features
-    level: Array = field(default_factory=lambda: np.zeros(1))  # (outputs,) see `inside`
+    # (outputs, features) which of its weights are 0 in the model
+    at_zero: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((1, 0), bool))
     first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
     # these and q without the last direction, within a round
     inner_before: Any = None
@@ -213,13 +214,9 @@ class Point:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside.
-
-        In the interior point phase: by far enough for so small a weight.
-        """
+        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
         if self.inner_l1 is not None:
-            slack = np.minimum(self.inner_l1.below, self.inner_l1.above)
-            return np.asarray(np.abs(self.w) < self.level[:, None] * slack)
+            return self.at_zero
         return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
 
     @property

@@ -15,7 +15,8 @@ The server sees scalars only. A round is one step of Mehrotra's method:
    a = s h (r - κβ + b/p - c/m), exactly in the frame of `newton` or by conjugate gradients. They
    end where the gap that is left for their residual ρ, ‖ρ‖²/(2λ), is less than the barrier leaves.
    Wide sparse tables, whose rows in a frame are dense, begin with these, preconditioned by
-   diagonals, and go to a frame after a round with many iterations
+   diagonals, and go to a frame after a round with many iterations. Where a frame's rounding hides
+   the residual, conjugate gradients go on
 2. how far it is from the boundary, and Σ (pu + mv) on the way: the new barrier
 3. second direction, with the barrier and what the products of the first steps add in the targets
 4. how far that is from the boundary. In the frame, where the step is short, up to three more
@@ -90,8 +91,11 @@ _LEAST, _LEAST_RESIDUAL = 1e-3, 0.1  # σ, at least, and in the residual of the 
 _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 CORRECTORS, _LONG = 3, 0.7  # more directions, at most, and a step that needs none
 _AHEAD = 0.3  # how much longer a step they are to allow
+_LEFT, _HIDES = 0.25, 3  # of the gap beside the products that so many steps leave for rounding
+_CLOSE = 1e-5  # of P: a gap that is no reason to leave a frame
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
+_WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SMALL = 0.1  # of a weight's mean size: what is smaller than its dual's distance says is 0
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
@@ -113,6 +117,7 @@ class InteriorPoint:
     curved: float = np.inf  # samples with curvature where the phase began; inf: not known
     steps: int = 0
     still: int = 0  # short steps, one after another
+    hidden: int = 0  # steps, one after another, that a frame's rounding hid the rest from
     diagonal: bool = False  # whether diagonals of Gram matrices do
     waits: bool = False  # whether rows go in a frame once there are many iterations
     features: int = 0
@@ -461,8 +466,12 @@ def _measure_l1(point: Point, message: MeasureInside) -> tuple[Point, Array, Arr
     """
     assert message.level is not None
     assert message.w is not None
-    point = fl.evolve(point, level=message.level, measured=point.measured + 1)
-    inner, limit, kept, model = point.inner_l1, point.threshold, point.kept_features, point.model
+    inner, limit, kept = point.inner_l1, point.threshold, point.kept_features
+    # small beside how far its dual is inside: that says little where P hardly has the penalty in it
+    small = np.abs(point.w) < message.level[:, None] * np.minimum(inner.below, inner.above)
+    zero = small & (np.abs(message.w) <= limit)
+    point = fl.evolve(point, at_zero=zero, measured=point.measured + 1)
+    model = point.model
     norms = (
         point.w**2 + 2 * limit * np.abs(point.w),
         soft_threshold(message.w, limit) ** 2,
@@ -519,7 +528,9 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> 
     state = _at(state, clients, zeros, barrier, keep)
     if not keep.all():  # now P is known at zeros
         state = fl.evolve(state, peak=0.0)
-        barrier = np.where(keep > 0, barrier, state.part * state.primal)
+        # of heavy rows products are a small part of their losses
+        first = _WEIGHTED if newton.told else 1.0
+        barrier = np.where(keep > 0, barrier, first * state.part * state.primal)
         state = _at(state, clients, zeros, barrier, keep)
     return state
 
@@ -573,10 +584,20 @@ def step(
         last = np.where(short & (further <= length), 0.0, 1.0)
         length = np.maximum(length, further)
     # steps 5 and 6
+    before = state.primal - state.dual - state.products
     state = _at(state, clients, length, np.zeros_like(length), last=last)
     still = state.still + 1 if length.max() < inside.STEPS[1] else 0
     state = fl.evolve(state, steps=state.steps + 1, still=still)
-    if state.waits and used + more > _MANY:
+    if state.framed:
+        # where the frame has the digits, a step leaves (1 - t)² of it
+        left = state.primal - state.dual - state.products
+        lost = (left > np.maximum(_LEFT, 4 * (1 - length) ** 2) * before) & (left > state.products)
+        lost &= left > _CLOSE * state.primal
+        state = fl.evolve(state, hidden=state.hidden + 1 if lost.any() else 0)
+    if state.hidden >= _HIDES:
+        state = fl.evolve(state, framed=False, hidden=0)
+        state = _at(state, clients, np.zeros_like(length), np.zeros_like(length))
+    elif state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
     elif lost_digits(state):
         state, _ = certify(state, clients)
@@ -694,7 +715,9 @@ def _at(
         # discloses for each output the losses of the model, whose weights have their zeros
         loss = clients.reveal(clients.sum(grade_model, graded).sums)
         model = ridge * norms[:, 2] + loss / state.samples
-        level = _SMALL * norms[:, 0] / (2 * state.threshold**2 * state.features)
+        mean = norms[:, 0] / state.features  # of w² + 2τ|w|
+        usual = np.minimum(mean / (2 * state.threshold), np.sqrt(mean))
+        level = _SMALL * usual / state.threshold
     return fl.evolve(
         state,
         model_primal=model,

@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
-from numpy.typing import NDArray
 
 from intarsia.data.source import Source
 from intarsia.errors import first_line
-from intarsia.maths.plain_text import gather_texts, read_fields
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
@@ -65,9 +62,6 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
             ),
         )
 
-    plain = _plain(content, header, separator, as_text, missing) if source.decimal == "." else None
-    if plain is not None:
-        return plain
     try:
         found = read(as_text)
         if large := _large(found):  # which digits they have, only the text says
@@ -84,72 +78,6 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     if b'"' in content and any(map(_of_several_lines, found.columns)):
         _check_quotes(content, separator, source)
     return found.rename_columns([name.strip() for name in found.column_names])
-
-
-_MUCH = 2**20  # bytes from which a file is read by a kernel, which takes 1 s to compile once
-# no number, date or truth value begins so, nor what stands for none
-_CERTAIN_TEXT = re.compile(r"(?!nan|inf|true|false|null)[a-z]", re.IGNORECASE)
-
-
-def _plain(
-    content: bytes, header: list[str], separator: str, as_text: set[str], missing: set[str]
-) -> pa.Table | None:
-    """Return what Arrow makes of a large file with plain numbers and texts; None: it is not plain.
-
-    It is read in a third of the time, and no copy of the file stands beside it.
-    """
-    start = content.find(b"\n") + 1
-    if not (_MUCH <= len(content) < 2**31 and start and content.isascii()):
-        return None
-    first: list[str] = next(_rows(content[start : start + 2**16], separator), [])
-    odd = content[:start].count(b'"') % 2 or content[:1].isspace()
-    if odd or not len(first) == len(header) > 1 or any(map(_PLAIN_NUMBER.fullmatch, missing)):
-        return None
-    text = np.array(
-        [
-            name.strip() in as_text or bool(_CERTAIN_TEXT.match(one) and one not in missing)
-            for name, one in zip(header, first, strict=True)
-        ]
-    )
-    lines, texts = content.count(b"\n", start) + 1, int(text.sum())
-    numbers, places = np.empty((len(text) - texts, lines)), np.empty((texts, lines, 2), np.int32)
-    written, letters = np.zeros((2, len(numbers)), np.int64), np.frombuffer(content, np.uint8)
-    mark = np.uint8(ord(separator))
-    lines = read_fields(letters, start, mark, text, numbers, written, places)
-    if lines < 1 or not written[1].all():  # a column of nothing has another type
-        return None
-    plain = map(_numbers, numbers[:, :lines], *written)
-    named = _texts(letters, places[:, :lines])
-    columns = [next(named if one else plain) for one in text]
-    return pa.table(columns, names=[name.strip() for name in header])
-
-
-_PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?")
-
-
-def _numbers(values: NDArray[Any], points: int, there: int) -> pa.Array:
-    """Return a column of numbers: whole ones where none has a point; NaN is null."""
-    valid = None
-    if there < len(values):
-        valid = pa.py_buffer(np.packbits(~np.isnan(values), bitorder="little"))
-    if not points:
-        values = np.nan_to_num(values).astype(np.int64)
-    # pa.array would import pandas where it is installed, which takes a second
-    kind = pa.float64() if points else pa.int64()
-    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
-
-
-def _texts(letters: NDArray[np.uint8], places: NDArray[np.int32]) -> Iterator[pa.Array]:
-    """Yield the columns of texts, from where each of them begins and ends, (columns, lines, 2)."""
-    columns, lines, _ = places.shape
-    stops = np.zeros((columns, lines + 1), np.int32)
-    np.cumsum(places[:, :, 1] - places[:, :, 0], axis=1, out=stops[:, 1:])
-    starts = np.concatenate([[0], np.cumsum(stops[:, -1], dtype=np.int64)])
-    found = np.empty(starts[-1], np.uint8)
-    gather_texts(letters, places, stops + starts[:-1, None], found)
-    for own, start, stop in zip(stops, starts[:-1], starts[1:], strict=True):
-        parts = pa.py_buffer(own), pa.py_buffer(found[start:stop])
-        yield pa.StringArray.from_buffers(lines, *parts)
 
 
 def _of_several_lines(column: pa.ChunkedArray) -> bool:
@@ -208,9 +136,9 @@ def _arrow_s_own(content: bytes) -> pa.Buffer:
     A thread of its pool may let go of what it read only while the interpreter ends, and there it
     cannot let go of what is Python's: the process would abort.
     """
-    copied = pa.BufferOutputStream()
-    copied.write(content)
-    return copied.getvalue()
+    copied = pa.allocate_buffer(len(content))
+    pa.FixedSizeBufferWriter(copied).write(content)
+    return copied
 
 
 def _utf_8(content: bytes, source: Source) -> bytes:

@@ -139,14 +139,14 @@ def value(
     weights: Array | None = None,
     *,
     shape: float = 0.0,
-    off: float = 0.0,
+    off: float | Array = 0.0,
 ) -> Array:
     """Return l(z, y), elementwise, times the samples' weights, (samples,).
 
     Of scores that may be `off` by so much it is the most that it may be: l is convex.
     """
     found = _value(loss, z, y, shape)
-    if off:
+    if np.any(off):
         ends = [_value(loss, z + way, y, shape) for way in (-off, off)]
         found = np.maximum(*ends)
     return found if weights is None else found * weights
@@ -235,6 +235,16 @@ def minus_conjugate(
         return _minus_conjugate(loss, alpha, y, slack, shape)
     # steps of a weighted dual are rounded: its edge is met to a few bits
     return weights * _minus_conjugate(loss, alpha / weights, y, slack / weights + 1e-12, shape)
+
+
+def conjugate_size(loss: int, alpha: Array, y: Array) -> Array:
+    """Return about the size of the terms that `minus_conjugate` adds up, elementwise.
+
+    Weights of samples are in α.
+    """
+    if loss in LOG_LINK:
+        return np.asarray(np.abs(alpha) * (1.0 + np.abs(np.log(np.maximum(y, FEWEST)))))
+    return np.asarray(np.abs(alpha) * (1.0 + np.abs(y)))
 
 
 def _minus_conjugate(
