@@ -253,9 +253,9 @@ NOT_COUNTED = {
     *("advance_search", "curve", "start_residual", "start_search", "sweep", "multiply_sum"),
     *("count_trial", "depart", "draw_model", "inner_products", "mask_rows", "measure_duals"),
     *("measure_inside", "measure_norms", "measure_point", "multiply", "multiply_direction"),
-    *("multiply_rows", "multiply_trial", "own_variances", "report_weights", "score_direction"),
-    *("send_zeros", "settle_down", "share_products", "share_weights", "slope_of_penalty"),
-    *("sum_rows", "zero_deviation"),
+    *("multiply_rows", "multiply_second", "multiply_trial", "own_variances", "report_weights"),
+    *("score_direction", "send_zeros", "settle_down", "share_products", "share_weights"),
+    *("slope_of_penalty", "sum_rows", "zero_deviation"),
 }
 
 

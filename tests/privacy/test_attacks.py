@@ -530,7 +530,7 @@ FIGURES = {
     "ScoreSums.score": 1,
     "ScoreSums.square": 1,
 }
-BOUNDS = {"Bounds.at": 5}  # of the certificate
+BOUNDS = {"Bounds.at": 7}  # of the certificate
 WIDE = 200  # features of sparse tables
 CONJUGATE = {"Applied.squares": 2, "Curved.squares": 2}
 

@@ -242,6 +242,34 @@ def test_large_weights_are_not_taken_for_zeros_where_the_penalty_is_little_of_th
     assert found.info.primal == pytest.approx(losses_of.mean() + penalty, rel=1e-9)
 
 
+@pytest.mark.parametrize(("seed", "columns"), [(4, 4), (4, 6)])
+def test_small_weights_of_columns_of_large_values_are_no_zeros(seed, columns):
+    """Newton's weights are far away where its model's are 0, and a small one counts as much."""
+    rng = np.random.default_rng(seed)
+    sizes = 10 ** rng.uniform(-3, 3, columns)
+    x = rng.standard_normal((120, columns)) * sizes
+    y = (x / sizes) @ rng.standard_normal(columns) + rng.standard_t(2, 120)
+    given = {"loss": "huber", "huber_delta": 0.01, "regularisation": 0.07, "l1_ratio": 0.5}
+    blocks = rectangles(x, y, 4, 2, shared_rows=3)
+    found, w, _ = fitted(x, y, HyFDCA(**given), blocks, Labels("regression", ()), tolerance=1e-6)
+
+    def value(both):  # of weights times the columns' sizes, in halves
+        w = (both[:columns] - both[columns:]) / sizes
+        slope = x.T @ losses.derivative(losses.HUBER, x @ w, y, shape=0.01) / 120 + 0.035 * w
+        loss = losses.value(losses.HUBER, x @ w, y, shape=0.01).mean()
+        total = loss + 0.0175 * w @ w + 0.035 * (both / np.tile(sizes, 2)).sum()
+        return total, np.concatenate([slope + 0.035, 0.035 - slope]) / np.tile(sizes, 2)
+
+    goal = {"ftol": 1e-16, "gtol": 1e-13, "maxiter": 10**5, "maxfun": 10**6}
+    how = {"bounds": [(0, None)] * 2 * columns, "options": goal}
+    best = minimize(value, np.zeros(2 * columns), jac=True, method="L-BFGS-B", **how).fun
+    own = value(np.concatenate([np.maximum(w[0], 0), np.maximum(-w[0], 0)]) * np.tile(sizes, 2))[0]
+    assert found.info.primal == pytest.approx(own, rel=1e-9)
+    assert found.info.gap_relative <= 1e-6
+    assert found.info.dual <= best * (1 + 1e-9)
+    assert own <= best * (1 + 1e-6)
+
+
 def least_of_halves(x, y, weight, ratio):
     """Return the logistic optimum by L-BFGS-B in u and v of w = u - v, neither below 0."""
 

@@ -123,7 +123,7 @@ def test_sites_answer_the_interior_point_method(ratio):
     blocks = clients()
     made = sites.federation(HYFDCA, options, blocks, BINARY)
     server = sites.begun(made, HYFDCA, options)
-    server, infos = rounds(HYFDCA, made.engine, server, range(1, 35))
+    server, infos = rounds(HYFDCA, made.engine, server, range(1, 61))
     assert "interior point" in {info.phase for info in infos}
     found = HYFDCA.conclude(server, made.engine, made.engine.key("conclude"))
     assert found.info.gap_relative <= 1e-6

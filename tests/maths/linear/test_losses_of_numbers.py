@@ -49,6 +49,24 @@ def test_the_values_are_those_of_scipy_and_scikit_learn():
     assert losses.value(POISSON, np.array([-50.0]), np.array([0.0])) == pytest.approx(0, abs=1e-20)
 
 
+@pytest.mark.parametrize("amount", [1e-9, 1.0, 1e6, 1e12])
+def test_gamma_of_nearly_fitted_rows_is_as_exact_as_decimals_of_sixty_digits(amount):
+    away = np.array([-3.0, -1e-3, -1e-7, 2e-9, 1e-5, 0.4, 1.5])
+    z, y = math.log(amount) + away, np.full(len(away), amount)
+    with decimal.localcontext(prec=60):
+        exact = decimal.Decimal(amount)
+        ts = [exact.ln() - one for one in map(decimal.Decimal, z.tolist())]
+        value = np.array([float(t.exp() - 1 - t) for t in ts])
+    off = 4e-16 * (1 + np.abs(z))  # z and log y are rounded
+    allowed = off * (np.abs(np.expm1(-away)) + np.exp(-away) * off) + 4e-16 * value
+    assert np.all(np.abs(losses.value(GAMMA, z, y) - value) <= allowed)
+    for score, label in zip(z, y, strict=True):  # kernels have their own
+        one, label, at = np.array([[score]]), np.array([[label]]), np.zeros((1, 1))
+        rows = np.zeros(1, np.int64)
+        sums = dual_points(GAMMA, label, one, 0 * one, np.ones(1), rows, at, 0 * one)
+        assert sums[0, 0] == pytest.approx(losses.value(GAMMA, one, label)[0, 0], rel=1e-7)
+
+
 @pytest.mark.parametrize("count", [0.0, 0.3, 1.0, 1e3, 1e6, 1e9, 1e12, 1e14])
 def test_poisson_of_any_count_is_as_exact_as_decimals_of_sixty_digits(count):
     away = np.array([-3.0, -1e-3, -1e-7, 0.0, 2e-9, 1e-5, 0.4, 1.5])

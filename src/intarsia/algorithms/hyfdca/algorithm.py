@@ -828,15 +828,14 @@ HYFDCA = fl.Algorithm(
         dp_unit="sample",
         # where sums are sealed nobody gets rows in a frame, unless the experiment asks for them,
         # and the interior point method is not run
-        allowed=lambda server, client: (
-            {"LastModel.sizes": (False,)}
-            if server.options.system == "rows"
-            else {
-                "CountInside.framed": (),
-                "Gather.framed": (False,),
-                "LastModel.sizes": (False,),
-            }
-        ),
+        allowed=lambda server, client: {
+            "LastModel.sizes": (False,),
+            **(
+                {}
+                if server.options.system == "rows"
+                else {"CountInside.framed": (), "Gather.framed": (False,)}
+            ),
+        },
     ),
     private=private,
 )

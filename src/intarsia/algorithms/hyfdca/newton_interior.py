@@ -98,6 +98,7 @@ _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left l
 _WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
 _SMALL = 0.1  # of a weight's mean size: what is smaller than its dual's distance says is 0
+_DEAR = 0.01  # what is left of it where the zeros cost half of the gap: of a column of large values
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
 
 
@@ -131,6 +132,7 @@ class InteriorPoint:
     # (outputs,) of the elastic net's model, whose weights have their zeros
     model_primal: Array = field(default_factory=lambda: np.zeros(1))
     level: Array = field(default_factory=lambda: np.zeros(1))  # (outputs,) see MeasureInside
+    small: Array = field(default_factory=lambda: np.full(1, _SMALL))  # (outputs,) its part of sizes
 
     @property
     def part(self) -> float:
@@ -208,7 +210,7 @@ class MeasureInside:
     pull: fl.PerFeature
     w: fl.PerFeature | None = None  # w(α); None: the second direction
     rows: fl.PerSelected | None = None
-    level: Array | None = None  # elastic net: (outputs,) a tenth of weights' mean size, over τ
+    level: Array | None = None  # elastic net: (outputs,) a part of weights' mean size, over τ
     exact: bool = False  # whether nothing is left of the first direction's residual
 
 
@@ -517,6 +519,7 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> 
         dual_weights=newton.dual_weights,
         threshold=newton.threshold,
         level=zeros,
+        small=zeros + _SMALL,
     )
     keep, barrier = zeros + (newton.model_primal.sum() <= at_zeros), newton.primal
     if newton.loss == losses.SQUARED_HINGE:
@@ -526,6 +529,8 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> 
         barrier = np.minimum(newton.primal, newton.primal - newton.dual)
     barrier = state.part * barrier
     state = _at(state, clients, zeros, barrier, keep)
+    if newton.threshold and state.primal.sum() > at_zeros:
+        keep = zeros  # the model's zeros hid how far the weights are away
     if not keep.all():  # now P is known at zeros
         state = fl.evolve(state, peak=0.0)
         # of heavy rows products are a small part of their losses
@@ -708,7 +713,8 @@ def _at(
     norms, ridge = clients.reveal(measured.norms), 0.5 * state.regularisation
     primal = ridge * norms[:, 0] + sums[:, 0] / state.samples
     products, model = sums[:, 2] / state.samples, state.model_primal
-    level = state.level
+    dual = sums[:, 1] / state.samples - ridge * norms[:, 1]
+    level, small = state.level, state.small
     if elastic:
         products = products + state.regularisation * norms[:, 3]
         graded = dict.fromkeys(state.labelled, ModelScores(z=measured.z))
@@ -717,15 +723,18 @@ def _at(
         model = ridge * norms[:, 2] + loss / state.samples
         mean = norms[:, 0] / state.features  # of w² + 2τ|w|
         usual = np.minimum(mean / (2 * state.threshold), np.sqrt(mean))
-        level = _SMALL * usual / state.threshold
+        dear = model - primal > 0.5 * np.abs(primal - dual)
+        small = np.where(dear, _DEAR * small, small)
+        level = small * usual / state.threshold
     return fl.evolve(
         state,
         model_primal=model,
         level=level,
+        small=small,
         products=products,
         primal=primal,
         peak=max(state.peak, float(primal.sum())),
-        dual=sums[:, 1] / state.samples - ridge * norms[:, 1],
+        dual=dual,
         alpha=point.alpha,
         dual_weights=counted.w,
         gradient=measured.gradient,

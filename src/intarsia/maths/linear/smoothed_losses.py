@@ -89,7 +89,8 @@ def _value(loss: int, z: float, y: float, shape: float) -> float:
             return math.exp(z) - y * (1.0 + distance)
         return y * (math.expm1(distance) - distance)
     if loss == GAMMA:
-        return y * math.exp(-z) + z - 1.0 - math.log(y)
+        t = math.log(y) - z
+        return math.expm1(t) - t
     return 0.5 * (z - y) ** 2
 
 
