@@ -217,15 +217,28 @@ def test_a_run_that_is_cut_off_ends_with_no_worse_weights_than_zeros(mode, ratio
     x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 0.1)
     y = np.where(rng.standard_normal(80) > 0, 1.0, -1.0)
     options = HyFDCA(loss="hinge", regularisation=1e-7, l1_ratio=ratio)
-    zeros = 0
     for rounds in range(1, 6):
         found, w, _ = fitted(x, y, options, rectangles(x, y, 2, 2), mode=mode, rounds=rounds)
         primal = objective(x, y, w[0], "hinge", 1e-7, ratio)
         assert found.info.primal == pytest.approx(primal, rel=1e-5)
         assert primal <= 1.0  # the loss of zeros
-        zeros += not w.any()
         assert any("All weights of the model are 0" in note for note in found.notes) != w.any()
-    assert zeros or not ratio
+
+
+def test_a_run_that_is_cut_off_at_worse_weights_than_zeros_ends_with_zeros():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((120, 3)) * [300.0, 1.0, 1e-2] + [2.5e5, 0.0, 0.0]
+    y = (x[:, 0] - 2.5e5) / 300 + x[:, 1] + rng.standard_t(2, 120)
+    given = {"loss": "huber", "huber_delta": 0.01, "regularisation": 0.07, "l1_ratio": 0.5}
+    blocks, labels = rectangles(x, y, 4, 2, shared_rows=3), Labels("regression", ())
+    found, w, _ = fitted(x, y, HyFDCA(**given), blocks, labels, rounds=3)
+    zeros = losses.value(losses.HUBER, np.zeros((1, 120)), y[None], shape=0.01).mean()
+    assert not w.any()
+    assert found.info.primal == pytest.approx(zeros, rel=1e-12)
+    assert any("All weights of the model are 0" in note for note in found.notes)
+    found, w, _ = fitted(x, y, HyFDCA(**given), blocks, labels, tolerance=1e-6)
+    assert found.info.gap_relative <= 1e-6
+    assert found.info.primal < zeros
 
 
 def test_large_weights_are_not_taken_for_zeros_where_the_penalty_is_little_of_the_objective():
@@ -242,28 +255,29 @@ def test_large_weights_are_not_taken_for_zeros_where_the_penalty_is_little_of_th
     assert found.info.primal == pytest.approx(losses_of.mean() + penalty, rel=1e-9)
 
 
-@pytest.mark.parametrize(("seed", "columns"), [(4, 4), (4, 6)])
-def test_small_weights_of_columns_of_large_values_are_no_zeros(seed, columns):
+@pytest.mark.parametrize("seed", [1, 8])
+def test_small_weights_of_columns_of_large_values_are_no_zeros(seed):
     """Newton's weights are far away where its model's are 0, and a small one counts as much."""
     rng = np.random.default_rng(seed)
-    sizes = 10 ** rng.uniform(-3, 3, columns)
-    x = rng.standard_normal((120, columns)) * sizes
-    y = (x / sizes) @ rng.standard_normal(columns) + rng.standard_t(2, 120)
+    sizes = np.array([300.0, 75.0])
+    deviations = rng.standard_normal((120, 2))
+    y = deviations @ rng.standard_normal(2) + rng.standard_t(2, 120)
+    x = deviations * sizes + [2.5e5, 0.0]
     given = {"loss": "huber", "huber_delta": 0.01, "regularisation": 0.07, "l1_ratio": 0.5}
-    blocks = rectangles(x, y, 4, 2, shared_rows=3)
+    blocks = rectangles(x, y, 2, 2, shared_rows=3)
     found, w, _ = fitted(x, y, HyFDCA(**given), blocks, Labels("regression", ()), tolerance=1e-6)
 
-    def value(both):  # of weights times the columns' sizes, in halves
-        w = (both[:columns] - both[columns:]) / sizes
-        slope = x.T @ losses.derivative(losses.HUBER, x @ w, y, shape=0.01) / 120 + 0.035 * w
+    def value(w):
         loss = losses.value(losses.HUBER, x @ w, y, shape=0.01).mean()
-        total = loss + 0.0175 * w @ w + 0.035 * (both / np.tile(sizes, 2)).sum()
-        return total, np.concatenate([slope + 0.035, 0.035 - slope]) / np.tile(sizes, 2)
+        return loss + 0.0175 * w @ w + 0.035 * np.abs(w).sum()
 
-    goal = {"ftol": 1e-16, "gtol": 1e-13, "maxiter": 10**5, "maxfun": 10**6}
-    how = {"bounds": [(0, None)] * 2 * columns, "options": goal}
-    best = minimize(value, np.zeros(2 * columns), jac=True, method="L-BFGS-B", **how).fun
-    own = value(np.concatenate([np.maximum(w[0], 0), np.maximum(-w[0], 0)]) * np.tile(sizes, 2))[0]
+    def turned(both):  # the second column's size, and the first where it bends as little
+        return value(w[0] + [both[0] * 1e-6, both[1] * 1e-2])
+
+    goal = {"xatol": 1e-9, "fatol": 1e-16, "maxiter": 10**4}
+    best = minimize(turned, np.zeros(2), method="Nelder-Mead", options=goal).fun
+    own = value(w[0])
+    assert w.all()
     assert found.info.primal == pytest.approx(own, rel=1e-9)
     assert found.info.gap_relative <= 1e-6
     assert found.info.dual <= best * (1 + 1e-9)

@@ -214,15 +214,13 @@ class Point:
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Return which weights τ|w| keeps at 0, (outputs, features): its slope is inside."""
-        if self.inner_l1 is not None:
-            return self.at_zero
+        """Return where τ|w| is smooth, (outputs, features): its slope is inside."""
         return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
 
     @property
     def model(self) -> Array:
         """Return the weights of the certificate, (outputs, features)."""
-        return np.where(self.inside, 0.0, self.w) if self.threshold else self.w
+        return np.where(self.at_zero, 0.0, self.w) if self.threshold else self.w
 
     @property
     def overlap(self) -> Overlap:
@@ -789,6 +787,8 @@ def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
     v = total / point.lift
     if not point.pull.size:
         point = fl.evolve(point, pull=np.clip(v, -point.threshold, point.threshold))
+    # a weight of large values may be so small that its slope stays inside: its dual tells it from 0
+    point = fl.evolve(point, at_zero=point.inside & (np.abs(v) <= point.threshold))
     limit, kept, model = point.threshold, point.kept_features, point.model
     slope = np.clip(point.pull + point.stiff[:, None] * point.w, -limit, limit)
     away = v - point.w - slope
