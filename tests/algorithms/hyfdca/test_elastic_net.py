@@ -391,8 +391,9 @@ def test_a_penalty_above_the_largest_gradient_leaves_only_zeros():
     blocks = rectangles(x, y, 2, 2)
     for weight, zeros in ((1.01 * largest / 0.9, 6), (0.99 * largest / 0.9, 5)):
         options = HyFDCA(loss="logistic", regularisation=weight, l1_ratio=0.9)
-        _, w, _ = fitted(x, y, options, blocks, tolerance=1e-10)
+        found, w, _ = fitted(x, y, options, blocks, tolerance=1e-10)
         assert (w == 0).sum() == zeros
+        assert any("no other model has a smaller" in note for note in found.notes) == (zeros == 6)
 
 
 def test_without_it_no_bit_changes():
@@ -409,6 +410,8 @@ def test_without_it_no_bit_changes():
     ("options", "said"),
     [
         ({"l1_ratio": 1.0}, "set l1_ratio below 1, e.g. 0.99"),
+        ({"l1_ratio": 1.5}, "is 1.5, and it is the share of absolute weights"),
+        ({"l1_ratio": 1e-320}, "which float64 does not tell from 0; set it to 0, or to 1e-12"),
         ({"lambda": 1.0}, "use 'regularisation', as it is called here"),
         ({"l1_ratio": -0.1}, "algorithm.l1_ratio is -0.1"),
         ({"l1_ratio": 0.5, "errors": True, "loss": "logistic"}, "standard errors"),

@@ -413,9 +413,16 @@ def _large_counts(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
 
 
 def _only_zeros(server: Server, info: fl.RoundMetrics) -> tuple[str, ...]:
-    """Return a note where training came to no weights that are better than zeros."""
-    if info.gap_relative is None or info.gap_relative <= _SOLVED:
+    """Return a note where training came to no weights that are better than zeros, or none is."""
+    if info.gap_relative is None:
         return ()
+    if info.gap_relative <= _SOLVED:
+        if not server.options.l1_ratio:
+            return ()
+        return (
+            "All weights of the model are 0: with this penalty no other model has a smaller "
+            "objective; lower algorithm.regularisation or algorithm.l1_ratio.",
+        )
     helps = "standardise, raise algorithm.regularisation"
     helps += ", or lower algorithm.l1_ratio" if server.options.l1_ratio else ""
     return (

@@ -37,6 +37,8 @@ from intarsia.core.settings import (
 from intarsia.errors import ExperimentError
 from intarsia.maths.linear import losses
 
+_LEAST_RATIO = 1e-12  # share of absolute weights in the penalty, where there is one
+
 
 @dataclass(frozen=True, kw_only=True)
 class HyFDCA:
@@ -104,9 +106,19 @@ class HyFDCA:
 
 
 def _check_l1(options: HyFDCA) -> None:
-    if options.l1_ratio >= 1:
+    if options.l1_ratio < _LEAST_RATIO:
         raise ExperimentError(
-            f"algorithm.l1_ratio is {options.l1_ratio:g}, a penalty of absolute weights alone; "
+            f"algorithm.l1_ratio is {options.l1_ratio:g}, which float64 does not tell from 0; set "
+            f"it to 0, or to {_LEAST_RATIO:g} or more."
+        )
+    if options.l1_ratio > 1:
+        raise ExperimentError(
+            f"algorithm.l1_ratio is {options.l1_ratio:g}, and it is the share of absolute weights "
+            "in the penalty: set l1_ratio from 0 to below 1, e.g. 0.5."
+        )
+    if options.l1_ratio == 1:
+        raise ExperimentError(
+            "algorithm.l1_ratio is 1, a penalty of absolute weights alone; "
             "how far a model is from the best one is known by the part with squared weights, which "
             "must be above 0: set l1_ratio below 1, e.g. 0.99."
         )
