@@ -83,7 +83,6 @@ from intarsia.algorithms.hyfdca.newton_client import (
     grade_model,
     keep_frame,
     keep_scores,
-    lost_digits,
     measure_point,
     move_duals,
     own_scores,
@@ -100,7 +99,7 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
 )
 from intarsia.algorithms.hyfdca.newton_encrypted import share_encrypted
-from intarsia.algorithms.hyfdca.newton_interior import fits_frame
+from intarsia.algorithms.hyfdca.newton_interior import fits_frame, lost_digits
 from intarsia.algorithms.hyfdca.newton_shares import (
     Dealer,
     Share,

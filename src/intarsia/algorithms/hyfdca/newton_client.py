@@ -46,7 +46,6 @@ _SEALABLE = 2.0**60  # what a sealed number may reach
 SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
-_FELL = 1e-4  # of the largest P: scores are counted afresh where it fell so far
 _AT_ONCE = 8192  # rows in the frame that are copied at once
 _SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
@@ -880,14 +879,6 @@ def keep_scores(point: Point, block: Block, message: Refresh) -> tuple[Point, fl
     """Keep the scores of the samples that this client reads."""
     assert message.z is not None
     return fl.evolve(point, z=message.z.copy()), fl.Ready()
-
-
-def lost_digits(state: Any) -> bool:
-    """Return whether scores, carried on by what steps change, have lost their digits on the way.
-
-    Where the losses were far larger than they are now, so were scores: their rounding stays.
-    """
-    return float(state.primal.sum()) < _FELL * float(state.peak)
 
 
 @fl.client_function

@@ -60,7 +60,6 @@ from intarsia.algorithms.hyfdca.newton_client import (
     keep_frame,
     keep_scores,
     logarithm,
-    lost_digits,
     own_scores,
     project_new,
     remember,
@@ -97,6 +96,7 @@ _MANY = 24  # iterations of a round beyond which exact solves take far fewer exc
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
 _LOST = 1e4  # relative gap above which zeros are a better point to begin from
+_FELL = 1e-4  # of the largest P: scores are counted afresh where it fell so far
 _SMALL = 0.1  # of a weight's mean size: what is smaller than its dual's distance says is 0
 _DEAR = 0.01  # what is left of it where the zeros cost half of the gap: of a column of large values
 _SOLVED = 1e-15  # Σ (pu + mv) / N over P where float64 shows no smaller gap
@@ -543,6 +543,14 @@ def begin(newton: Any, clients: fl.Clients, *, frame: bool, at_zeros: float) -> 
 def fits_frame(samples: int, features: int) -> bool:
     """Return whether tables are small enough for rows in a frame."""
     return features <= MOST_FEATURES and features * samples <= _MOST_VALUES
+
+
+def lost_digits(state: Any) -> bool:
+    """Return whether scores, carried on by what steps change, have lost their digits on the way.
+
+    Where the losses were far larger than they are now, so were scores: their rounding stays.
+    """
+    return float(state.primal.sum()) < _FELL * float(state.peak)
 
 
 def _draw_frame(state: Any, clients: fl.Clients) -> None:
