@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from intarsia.data import reader
 from intarsia.data.reader import table_from
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError
@@ -290,3 +292,29 @@ def test_a_simulation_keeps_who_is_dealt_alike(tmp_path):
         assert len(set(train.y.tolist())) == 5
     tree["partition"] = {"kind": "horizontal", "clients": 4}
     assert federation.build(from_dict(tree, tmp_path)).structure is None
+
+
+def test_tables_are_read_side_by_side_and_the_first_client_s_error_is_told(tmp_path, monkeypatch):
+    described = written(tmp_path, a=("x,y\n1,0\n", {}), b=("x,y\n1,0\n", {}))
+    both = threading.Barrier(2, timeout=20)
+
+    def failing(source, folder):
+        both.wait()  # the one is read while the other is
+        raise TableError(f"{source.name} cannot be read.")
+
+    monkeypatch.setattr(federation, "read", failing)
+    with pytest.raises(TableError, match="a cannot be read"):
+        federation.build(described)
+    # with little memory there is one at a time
+    alone = threading.Lock()
+
+    def counted(source, folder):
+        assert alone.acquire(blocking=False)
+        try:
+            return reader.read(source, folder)
+        finally:
+            alone.release()
+
+    monkeypatch.setattr(federation, "read", counted)
+    little = replace(described, memory="1MB", out=str(tmp_path))
+    assert list(federation.read_tables(little)) == ["a", "b"]

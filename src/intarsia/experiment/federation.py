@@ -17,6 +17,7 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -193,10 +194,14 @@ def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     """Return the tables of the clients' sources, as they are there."""
     shared = feature_dictionary.load(experiment.alignment.dictionary)
     folder = _disk_for(experiment)
-    return {
-        source.name: read(feature_dictionary.with_categories(source, shared), folder)
-        for source in experiment.clients
-    }
+    sources = [feature_dictionary.with_categories(one, shared) for one in experiment.clients]
+    # with little memory one after the other: each takes some times its file while it is read
+    with ThreadPoolExecutor(1 if folder is not None else _AT_ONCE) as threads:
+        found = threads.map(lambda source: read(source, folder), sources)
+        return {source.name: table for source, table in zip(sources, found, strict=True)}
+
+
+_AT_ONCE = 2  # tables that are read side by side
 
 
 # times the tables' values that a run takes at its peak, where they are in memory
