@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 import sites
+from intarsia.core import memory
 from intarsia.core.block import Block
 from intarsia.data import encoding
 from intarsia.data.encoding import MOST_CENTRED, assemble
@@ -15,7 +18,7 @@ from intarsia.data.reader import table_from
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.experiment import config as experiment
-from intarsia.experiment.federation import build
+from intarsia.experiment.federation import build, checksum
 from intarsia.inspection.overlap import missing_percent
 from intarsia.models.feature_mapping import encode_known
 from intarsia.training import run as running
@@ -76,11 +79,64 @@ def dense(monkeypatch):
         def whole(*given):
             x = stored(*given)
             assert not isinstance(x, np.ndarray)
-            return x.toarray()
+            return x.written().toarray()
 
         monkeypatch.setattr(encoding, "_one_hot", whole)
 
     return begin
+
+
+def test_rows_that_are_written_later_are_those_of_the_table(monkeypatch):
+    monkeypatch.setattr(memory, "_PIECE", 2**10)  # several pieces
+    rng = np.random.default_rng(5)
+    columns = {"a": rng.normal(size=ROWS), "b": rng.normal(size=ROWS)}
+    columns["a"][::7] = np.nan
+    for name, levels in (("sex", 2), ("town", LEVELS), ("job", LEVELS // 2)):
+        codes = rng.integers(0, levels, ROWS)
+        columns[name] = np.array([f"l{one}" for one in codes], object)
+        columns[name][rng.random(ROWS) < 0.1] = None
+    frame = pd.DataFrame({"id": np.arange(ROWS)[::-1], **columns, "y": rng.integers(0, 2, ROWS)})
+    wide = ("town", "job")
+    order = ["a", "town", "sex", "b", "job"]
+    table = table_from(
+        frame[["id", *order, "y"]], client="c", id="id", label="y", categorical=("sex", *wide)
+    )
+    known = encoding.encoding_of({"c": table})
+    later = encoding.encode(table, known, later=True)
+    # by pandas, column by column: a gap is NaN in columns of few levels, and no level else
+    parts = []
+    for name in order:
+        if name in ("a", "b"):
+            parts.append(frame[[name]].to_numpy())
+            continue
+        levels = frame[name].to_numpy()[:, None] == np.array(known.levels[name], object)
+        gaps = np.nan if name == "sex" else 0.0
+        parts.append(np.where(frame[name].isna().to_numpy()[:, None], gaps, levels))
+    truth = np.hstack(parts)
+    taken = rng.permutation(ROWS)[:150]
+    columns = rng.permutation(truth.shape[1] + 1)[:-3]
+    without = columns[columns < truth.shape[1]]
+    with_ones = np.hstack([truth, np.ones((ROWS, 1))])
+    for x, expected in (
+        (later.x.written(), truth),
+        (later.take(taken).x.written(), truth[taken]),
+        (later.take(taken, without).x, truth[taken][:, without]),
+        (later.take(None, columns, intercept=True).x, with_ones[:, columns]),
+    ):
+        np.testing.assert_array_equal(x.toarray(), expected)
+        x.check_format()
+        assert x.has_canonical_format  # as the kernels read them
+    whole = encoding.encode(table, known)
+    assert isinstance(later.x, encoding.OneHotRows)
+    assert isinstance(whole.x, csr_array)
+    # rows are in another order than their ids
+    assert checksum({"c": later}) == checksum({"c": whole})
+    np.testing.assert_array_equal(later.missing(), whole.missing())
+    lacking = np.isnan(truth).sum(axis=0)
+    for name in wide:
+        features = [at for at, one in enumerate(later.features) if one.startswith(f"{name}=")]
+        lacking[features] = frame[name].isna().sum()
+    np.testing.assert_array_equal(later.missing(), lacking)
 
 
 @pytest.mark.parametrize(

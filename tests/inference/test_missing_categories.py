@@ -123,7 +123,7 @@ def test_gaps_count_as_the_mean_as_in_a_pooled_model(how, run, tmp_path, monkeyp
         written(tmp_path)
         if how == "dense":
             stored = encoding._one_hot
-            monkeypatch.setattr(encoding, "_one_hot", lambda *own: stored(*own).toarray())
+            monkeypatch.setattr(encoding, "_one_hot", lambda *own: stored(*own).written().toarray())
         memory = 'memory = "10MB"' if how == "on disk" else ""
         folder = trained(tmp_path, privacy="masked" if how == "masked" else "plain", memory=memory)
         monkeypatch.undo()

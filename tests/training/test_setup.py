@@ -91,6 +91,35 @@ def test_only_training_values_count_once():
     assert once.x[:, shared.features.index("income")].tolist() == [2.0, 6.0]
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_values_are_prepared_where_they_lie_if_nobody_else_has_them(intercept):
+    x = np.array([[1.0, 2.0], [3.0, 6.0]])
+    given = {"bank": Block(np.array([1, 2]), ("age", "income"), x, np.array([-1.0, 1.0]))}
+    source = Source(name="bank", path="bank.csv")
+    experiment = Experiment(
+        name="e",
+        algorithm="hyfdca",
+        clients=(source,),
+        preprocessing=Preprocessing(intercept=intercept),
+    )
+    schemas, settled = {"train": Schema.of(given, LABELS)}, []
+
+    class Watched(setup.LocalParties):
+        def transform(self, step):
+            settled.append(self.engine.block("bank").x)
+            super().transform(step)
+
+    parties = Watched(experiment, {"train": dict(given)})
+    engine, _ = setup.set_up(parties, experiment.preprocessing, schemas)
+    block = engine.block("bank")
+    # with the intercept the rows were copied; else they are the caller's
+    assert (settled[0] is x) is not intercept
+    assert np.shares_memory(block.x, settled[0]) is intercept
+    assert x.tolist() == [[1.0, 2.0], [3.0, 6.0]]
+    assert block.x[:, block.features.index("age")].tolist() == [-1.0, 1.0]
+    assert block.x[:, block.features.index("income")].tolist() == [-1.0, 1.0]
+
+
 @pytest.mark.parametrize("standardise", [True, False])
 @pytest.mark.parametrize("sparse", [True, False])
 def test_values_that_count_once_as_they_are_prepared_have_the_same_bits(standardise, sparse):

@@ -22,7 +22,9 @@ from intarsia.errors import TableError
 Array = NDArray[np.float64]
 ClientId = str
 INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
-Values = Any  # Array (samples, features), NaN where missing; or csr_array, 0 where absent
+# Array (samples, features), NaN where missing; or csr_array, 0 where absent; or before blocks are
+# in the order of a schema `Unwritten` rows of the latter
+Values = Any
 Task = Literal["binary", "multiclass", "regression"]
 LEAST_WEIGHT, MOST_WEIGHT = 1e-100, 1e100  # of a row or a class: sums of products are finite
 
@@ -224,8 +226,8 @@ class Block:
 
     @property
     def sparse(self) -> bool:
-        """Return whether the values are stored as CSR."""
-        return bool(issparse(self.x))
+        """Return whether the values are stored as CSR, or will be."""
+        return not isinstance(self.x, np.ndarray)
 
     @property
     def scaled_only(self) -> NDArray[np.bool_]:
@@ -284,6 +286,8 @@ class Block:
 
         A row without a level of a category lacks all of its levels.
         """
+        if not isinstance(self.x, np.ndarray) and not issparse(self.x):
+            return np.asarray(self.x.missing())
         rows, columns = self.shape
         levels = None if self.indicators is None else self.indicators > 0
         lacking, held = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
@@ -346,6 +350,13 @@ class Block:
             *(levels, (x, self.samples)),  # what was checked has no value that is wrong
         )
 
+    def written(self) -> Block:
+        """Return the block with its values as an array, dense or CSR."""
+        if isinstance(self.x, np.ndarray) or issparse(self.x):
+            return self
+        x = self.x.written()
+        return replace(self, x=x, checked=(x, self.samples))
+
     def weights_of(self, rows: NDArray[Any]) -> Array | None:
         """Return the weights of some rows, (rows,); None: 1 each."""
         return None if self.weights is None else self.weights[rows]
@@ -381,6 +392,9 @@ def taken(
     With `ones` the table has a last column of ones. Rows are copied some at a time, so that there
     is nothing of a table's size but what is read and what is written.
     """
+    if not isinstance(x, np.ndarray) and not issparse(x):
+        own = x if rows is None else x.take(np.arange(x.shape[0])[rows])
+        return own if columns is None and not ones else own.written(columns, ones=ones)
     every = np.arange(x.shape[1] + ones)
     kept = every if columns is None else every[columns]
     rows = rows if rows is None else np.arange(x.shape[0])[rows]

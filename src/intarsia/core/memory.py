@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,8 @@ def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float6
 
 
 def folder_of(array: Any) -> Path | None:
-    """Return the folder on whose disk an array lies, or the values of a CSR array; None: none."""
-    base = array.data if isinstance(array, csr_array) else array
+    """Return the folder on whose disk an array lies, or the values of a sparse one; None: none."""
+    base = array.data if isinstance(array, csr_array) else getattr(array, "values", array)
     while isinstance(base, np.ndarray):
         base = base.base
     return base.folder if isinstance(base, _Mapped) else None
@@ -98,13 +98,47 @@ class Entries:
     indptr: NDArray[Any]  # (rows + 1,) from 0
 
 
+class Unwritten(Protocol):
+    """The rows of a sparse table that are made of less when they are asked for."""
+
+    values: NDArray[np.float64]  # that they are made of, beside what is small
+    indptr: NDArray[Any]  # (rows + 1,) where the entries of each row begin and end
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (rows, features)."""
+        ...
+
+    def take(self, rows: NDArray[np.intp]) -> Unwritten:
+        """Return some rows, by position, which are not written either."""
+        ...
+
+    def pieces(self) -> Iterator[tuple[slice, Entries]]:
+        """Return all rows some at a time, each where the ones before were."""
+        ...
+
+    def missing(self) -> NDArray[np.intp]:
+        """Return how many rows lack a value of each feature, (features,)."""
+        ...
+
+    def written(self, columns: NDArray[np.intp] | None = None, *, ones: bool = False) -> csr_array:
+        """Return all rows, with the features of some positions in their order (None: all).
+
+        With `ones` there is a last feature, a constant 1, before they are chosen.
+        """
+        ...
+
+
 def pieces(x: Any) -> Iterator[tuple[slice, Any]]:
     """Return a table's rows some at a time, without a copy of them: which, and their values.
 
-    Those of a CSR array are `Entries`. What is computed by pieces comes to the same bits wherever
-    the table lies.
+    Those of a CSR array are `Entries`, and so are those of `Unwritten` rows, which are written one
+    over the other. What is computed by pieces comes to the same bits wherever the table lies.
     """
     sparse = isinstance(x, csr_array)
+    if not sparse and not isinstance(x, np.ndarray):
+        yield from x.pieces()
+        return
     for rows in slices(x.shape[0], x.nnz if sparse else x.size):
         if not sparse:
             yield rows, x[rows]

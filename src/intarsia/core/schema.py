@@ -394,7 +394,7 @@ class Schema:
         columns = _order(names, self.features.ids[self.features.own(client)])
         if rows is not None or columns is not None or intercept:
             block = block.take(rows, columns, intercept=intercept)
-        return replace(block, copies=self.copies(client), places=self.samples.own(client))
+        return replace(block.written(), copies=self.copies(client), places=self.samples.own(client))
 
     def copies(self, client: ClientId) -> Copies | None:
         """Return how many clients hold each value of an aligned block, None if it is always one."""

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import Array, Block, ClientId, Labels, Values
-from intarsia.core.memory import made_like
+from intarsia.core.block import Array, Block, ClientId, Labels, taken
+from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
 from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
 from intarsia.data.parsing import ascending
@@ -79,10 +81,11 @@ def encoding_of(
     return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
 
 
-def encode(table: Table, encoding: Encoding) -> Block:
+def encode(table: Table, encoding: Encoding, *, later: bool = False) -> Block:
     """Return a client's block; a level that the encoding lacks is "other" if it has that level.
 
-    Where it has not, the level counts as missing.
+    Where it has not, the level counts as missing. With `later` sparse values are `OneHotRows`,
+    which are written once, when it is known in which order.
 
     Raises
     ------
@@ -113,17 +116,21 @@ def encode(table: Table, encoding: Encoding) -> Block:
         name: tuple(feature for column in columns for feature in features[column])
         for name, columns in table.groups.items()
     }
-    return Block(
+    x = _one_hot(table, features, expanded) if expanded else table.values
+    block = Block(
         table.samples,
         tuple(name for names in features.values() for name in names),
-        _one_hot(table, features, expanded) if expanded else table.values,
+        x,
         stored_labels(table, encoding),
         groups,
         shapes=table.shapes,
         weights=table.weights,
         indicators=_indicators(table, features, expanded),
         levels=expanded,
+        # who read the numbers refused what is infinite
+        checked=(x if isinstance(x, OneHotRows) else None, None),
     )
+    return block if later else block.written()
 
 
 def stored_labels(table: Table, encoding: Encoding) -> Array | None:
@@ -158,29 +165,115 @@ def _indicators(
 
 def _one_hot(
     table: Table, features: Mapping[str, tuple[str, ...]], expanded: Mapping[str, tuple[str, ...]]
-) -> Values:
-    """Return the values with a column for each level: dense, or as CSR where that is smaller.
-
-    As CSR, a row stores its level of a wide category and all of its other values.
-    """
+) -> Array | OneHotRows:
+    """Return the values with a column for each level: dense, or sparse where that is smaller."""
     rows, width = len(table.samples), sum(map(len, features.values()))
-    wide = [len(expanded.get(name, ())) > MOST_CENTRED for name in table.columns]
-    sizes = [len(features[name]) for name in table.columns]
-    stored = sum(1 if alone else size for alone, size in zip(wide, sizes, strict=True))
+    wide = np.array([len(expanded.get(name, ())) > MOST_CENTRED for name in table.columns])
+    sizes = np.array([len(features[name]) for name in table.columns])
     numeric = {name: position for position, name in enumerate(table.numeric)}
     place = {name: -1 - number for number, name in enumerate(expanded)}
     source = np.array([place.get(name, numeric.get(name, 0)) for name in table.columns])
     levels = np.stack([_levels(table, name, own) for name, own in expanded.items()])
-    read = np.ascontiguousarray(table.values), levels, source, np.cumsum(sizes), np.array(wide)
+    values, stored = np.ascontiguousarray(table.values), int(np.where(wide, 1, sizes).sum())
     if stored * (8 + 4) >= width * 8 or rows * stored > np.iinfo(np.int32).max:
         x = made_like(table.values, (rows, width))
-        write_rows(*read, x)
+        write_rows(values, levels, source, np.cumsum(sizes), wide, x)
         return x
-    data = made_like(table.values, (rows * stored,))
-    columns = made_like(table.values, (rows * stored,), np.int32)
-    ends = write_entries(*read, data, columns)
-    data, columns = data[: ends[-1]], columns[: ends[-1]]
-    return csr_array((data, columns, ends), shape=(rows, width))
+    return OneHotRows(values, levels, source, sizes, wide)
+
+
+@dataclass(frozen=True, eq=False)
+class OneHotRows:
+    """The rows of a sparse table with a column for each level, before they are written as CSR.
+
+    They take a fraction of the memory. A row has its level of a wide category, if there is one, and
+    all of its other values.
+    """
+
+    values: Array  # (rows, numeric columns)
+    levels: NDArray[np.int32]  # (categories, rows), -1 where there is none
+    source: NDArray[np.intp]  # (columns,) the column of `values`, or -1 less the category
+    sizes: NDArray[np.intp]  # (columns,) how many features each has
+    wide: NDArray[np.bool_]  # (columns,) whether a row has its own level alone
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (rows, features)."""
+        return len(self.values), int(self.sizes.sum())
+
+    @cached_property
+    def indptr(self) -> NDArray[Any]:
+        """Return where the entries of each row begin and end, (rows + 1,)."""
+        own = self.levels[-1 - self.source[self.wide]] >= 0
+        return _summed(self.sizes[~self.wide].sum() + own.sum(axis=0))
+
+    def take(self, rows: NDArray[np.intp]) -> OneHotRows:
+        """Return some rows, by position."""
+        levels = self.levels.take(rows, axis=1)
+        return replace(self, values=taken(self.values, rows, None), levels=levels)
+
+    def pieces(self) -> Iterator[tuple[slice, Entries]]:
+        """Return all rows some at a time, each where the ones before were."""
+        data, columns = np.zeros(0), np.zeros(0, np.int32)
+        every, ends = np.arange(self.shape[1]), self.indptr
+        for rows in slices(len(self.values), int(ends[-1])):
+            size = ends[rows.stop] - ends[rows.start]
+            if size > len(data):
+                data, columns = np.empty(size), np.empty(size, np.int32)
+            stops = self._write(every, (rows.start, rows.stop), data, columns)
+            yield rows, Entries(data[:size], columns[:size], stops.astype(ends.dtype))
+
+    def missing(self) -> NDArray[np.intp]:
+        """Return how many rows lack a value of each feature, (features,)."""
+        numbers = np.zeros(self.values.shape[1], np.intp)
+        for _, own in pieces(self.values):
+            numbers += np.isnan(own).sum(axis=0)
+        levels = (self.levels < 0).sum(axis=1)
+        # a category of the number -1 is the last one from the end
+        return np.repeat(np.concatenate([numbers, levels[::-1]])[self.source], self.sizes)
+
+    def written(self, columns: NDArray[np.intp] | None = None, *, ones: bool = False) -> csr_array:
+        """Return all rows, with the features of some positions in their order (None: all).
+
+        With `ones` there is a last feature, a constant 1, before they are chosen.
+        """
+        rows, width = self.shape
+        kept = np.arange(width + ones) if columns is None else np.arange(width + ones)[columns]
+        room = int(self.indptr[-1]) + ones * rows
+        data, where = (made_like(self.values, (room,), kind) for kind in (np.float64, np.int32))
+        ends = _summed(np.diff(self._write(kept, (0, rows), data, where)))
+        return csr_array((data[: ends[-1]], where[: ends[-1]], ends), shape=(rows, len(kept)))
+
+    def _write(
+        self,
+        kept: NDArray[np.intp],
+        some: tuple[int, int],
+        data: Array,
+        columns: NDArray[np.int32],
+    ) -> NDArray[np.int64]:
+        """Write the entries of rows in an order of features; return where each row ends."""
+        place = np.full(self.shape[1] + 1, -1, np.int32)
+        place[kept] = np.arange(len(kept))
+        starts = np.cumsum(self.sizes) - self.sizes
+        own = np.repeat(self.source, self.sizes), np.repeat(starts, self.sizes)
+        # last the constant: below all categories
+        origins = np.append(own[0], -1 - len(self.levels))
+        numbers = np.append(np.arange(self.shape[1]) - own[1], 0)
+        there = (place >= 0) & ~np.append(np.repeat(self.wide, self.sizes), False)
+        order = np.flatnonzero(there)[np.argsort(place[there])]
+        fixed = origins[order], numbers[order], place[order]
+        wide = -1 - self.source[self.wide], starts[self.wide]
+        own_values = self.values, self.levels
+        ends: NDArray[np.int64] = write_entries(
+            *own_values, some, fixed, wide, place, data, columns
+        )
+        return ends
+
+
+def _summed(sizes: NDArray[np.intp]) -> NDArray[Any]:
+    """Return where rows of so many entries end, (rows + 1,), of 32 bits where they fit."""
+    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return ends.astype(np.int32 if ends[-1] <= np.iinfo(np.int32).max else np.int64)
 
 
 def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int32]:

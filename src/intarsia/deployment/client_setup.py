@@ -350,7 +350,9 @@ class Work:
         y, name = stored_labels(table, encoding), self._settings.name
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}
-        train, test = (encode(part, encoding) for part in held_out(table, settings))
+        parts = held_out(table, settings)
+        train, test = (encode(part, encoding, later=True) for part in parts)
+        del table, parts
         if settings.stopping:
             train, held["validation"] = held_for_stopping(train, settings)
         self._hold(train, test, held)

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId, Labels, distinct_of, sort_keys
-from intarsia.core.memory import free_memory, give_back
+from intarsia.core.block import Block, ClientId, Labels, Values, distinct_of, sort_keys
+from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
 from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
@@ -106,12 +107,21 @@ def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
         ascending = bool((keys[1:] >= keys[:-1]).all())
         block = held if ascending else held.take(np.argsort(keys, kind="stable"))
         total = zlib.crc32(f"{name} {block.features}".encode(), total)
-        x = block.x
-        parts = (x.data, x.indices, x.indptr) if block.sparse else (x,)
-        for array in (block.samples, *parts, block.y, block.weights, block.indicators):
+        rest = block.y, block.weights, block.indicators
+        for array in chain([block.samples], _arrays_of(block.x), rest):
             if array is not None:
                 total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
     return total
+
+
+def _arrays_of(x: Values) -> Iterator[NDArray[Any]]:
+    """Yield a dense array, or the data, indices and indptr of a sparse one, the first by pieces."""
+    if isinstance(x, np.ndarray):
+        yield x
+        return
+    for kind in ("data", "indices"):
+        yield from (getattr(own, kind) for _, own in pieces(x))
+    yield x.indptr
 
 
 def build(
@@ -303,7 +313,7 @@ def _own(
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
         del table
-        train[name], test[name] = (encode(part, encoding) for part in parts)  # step 6
+        train[name], test[name] = (encode(part, encoding, later=True) for part in parts)  # step 6
     return train, test, encoding.labels, names, marked
 
 

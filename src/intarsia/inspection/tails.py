@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
-from scipy.sparse import issparse
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.column_types import LEAST_ROWS
@@ -163,7 +162,7 @@ def notes_on_stand_ins(
 def _columns(blocks: Mapping[ClientId, Block]) -> Iterator[tuple[ClientId, str, Array, int]]:
     """Yield columns of clients' tables of measurements: client, feature, first rows, and place."""
     for client, block in blocks.items():
-        if issparse(block.x) or len(block.features) > _MOST_COLUMNS:
+        if block.sparse or len(block.features) > _MOST_COLUMNS:
             continue
         rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
         for at, name in enumerate(block.features):

@@ -11,9 +11,16 @@ from intarsia.maths.jit import compiled
 
 @compiled
 def write_entries(
-    values: Any, levels: Any, source: Any, stops: Any, wide: Any, data: Any, columns: Any
+    values: Any,
+    levels: Any,
+    some: Any,
+    fixed: Any,
+    wide: Any,
+    place: Any,
+    data: Any,
+    columns: Any,
 ) -> Any:
-    """Write the entries of all rows one after the other; return where each row ends and begins.
+    """Write the entries of some rows one after the other, by column; return where each row ends.
 
     A row stores its level of a wide category, if it has one, and all of its other values.
 
@@ -23,36 +30,53 @@ def write_entries(
         (rows, numeric columns)
     levels
         (categories, rows), -1 where there is none: NaN in all columns of one that is not wide.
-    source
-        (columns,) the column of `values`, or -1 less the category.
-    stops
-        (columns,) where the features of each end.
+    some
+        The first row, and the one behind the last.
+    fixed
+        Of each entry that every row has, by column: the column of `values`, or -1 less the category
+        (below all of these: a constant 1), the level, and the column that it is written to.
     wide
-        (columns,) whether a row stores its own level alone.
+        The wide categories, and where their features begin in `place`.
+    place
+        (features,) the column that each feature is written to, -1: none.
     data, columns
         With room for all entries.
     """
-    ends, at = np.zeros(len(values) + 1, np.int32), 0
-    for row in range(len(values)):
-        start = 0
-        for place in range(len(source)):
-            stop, origin = stops[place], source[place]
+    origins, numbers, places = fixed
+    categories, starts = wide
+    (start, stop), at = some, 0
+    ends, own = np.zeros(stop - start + 1, np.int64), np.zeros(len(categories), np.int32)
+    for row in range(start, stop):
+        many = 0
+        for which in range(len(categories)):
+            level = levels[categories[which], row]
+            where = place[starts[which] + level] if level >= 0 else -1
+            if where >= 0:
+                slot = many
+                while slot > 0 and own[slot - 1] > where:
+                    own[slot] = own[slot - 1]
+                    slot -= 1
+                own[slot] = where
+                many += 1
+        turn = 0
+        for entry in range(len(places)):
+            while turn < many and own[turn] < places[entry]:
+                data[at], columns[at] = 1.0, own[turn]
+                at, turn = at + 1, turn + 1
+            origin = origins[entry]
             if origin >= 0:
-                data[at], columns[at] = values[row, origin], start
-                at += 1
-            elif wide[place]:
-                level = levels[-1 - origin, row]
-                if level >= 0:
-                    data[at], columns[at] = 1.0, start + level
-                    at += 1
+                data[at] = values[row, origin]
+            elif origin < -len(levels):
+                data[at] = 1.0
             else:
                 level = levels[-1 - origin, row]
-                for feature in range(start, stop):
-                    data[at] = np.nan if level < 0 else 1.0 * (feature - start == level)
-                    columns[at] = feature
-                    at += 1
-            start = stop
-        ends[row + 1] = at
+                data[at] = np.nan if level < 0 else 1.0 * (level == numbers[entry])
+            columns[at] = places[entry]
+            at += 1
+        while turn < many:
+            data[at], columns[at] = 1.0, own[turn]
+            at, turn = at + 1, turn + 1
+        ends[row - start + 1] = at
     return ends
 
 

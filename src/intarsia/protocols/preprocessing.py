@@ -743,11 +743,13 @@ def _row_shares(block: Block) -> Array:
     return (kinds @ (1 / block.copies.counts))[block.copies.columns]
 
 
-def prepared(state: Preparation, part: str, block: Block, *, once: bool = False) -> Block:
+def prepared(
+    state: Preparation, part: str, block: Block, *, once: bool = False, in_place: bool = False
+) -> Block:
     """Return a client's block, standardised, missing values replaced by the mean (0).
 
     Training rows have their weights of mean 1. `once`: each value is divided by its number of
-    holders, without a copy more.
+    holders, without a copy more. `in_place` writes over the values: the block is then of no use.
     """
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
@@ -757,8 +759,8 @@ def prepared(state: Preparation, part: str, block: Block, *, once: bool = False)
         block = replace(block, zero=-state.mean * inverse)
     plain = not state.mean.any() and (state.scale == 1).all()
     if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
-        return block.counted_once() if once else block
-    x = with_data(block.x, made_like(block.x, stored(block.x).shape))
+        return block.counted_once(in_place=in_place) if once else block
+    x = block.x if in_place else with_data(block.x, made_like(block.x, stored(block.x).shape))
     for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
         if block.sparse:
             from intarsia.maths.moments import standardise_entries  # imports numba

@@ -100,14 +100,22 @@ def settle_block(block: Block, client: ClientId, schema: Schema, settings: Prepr
 
 
 def transform_block(
-    step: str, state: Any, part: str, block: Block, *, at_once: bool = False
+    step: str,
+    state: Any,
+    part: str,
+    block: Block,
+    *,
+    at_once: bool = False,
+    in_place: bool = False,
 ) -> Block:
     """Return what a step of the set-up makes of a client's block; another step leaves it.
 
-    `at_once`: when training values are prepared, they count once.
+    `at_once`: when training values are prepared, they count once. `in_place` prepares them where
+    they lie: the block is then of no use.
     """
     if step == "prepared":
-        return preprocessing.prepared(state, part, block, once=at_once and part == "train")
+        once = at_once and part == "train"
+        return preprocessing.prepared(state, part, block, once=once, in_place=in_place)
     if step == "clipped":
         return differential_privacy.clipped(state, part, block)
     return block.counted_once() if step == "counted once" and part == "train" else block
@@ -225,6 +233,8 @@ class LocalParties:
     cluster: Cluster | None = None  # computes for them; None: this machine does
     accelerated: bool = False  # whether their networks train on an accelerator
     engine: Simulation | None = None
+    # part and client of the values that nobody else has
+    copied: set[tuple[str, ClientId]] = field(default_factory=set)
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
 
     def settle(self, schemas: Mapping[str, Schema]) -> Simulation:
@@ -234,6 +244,8 @@ class LocalParties:
             blocks = self.parts[part]
             for name, block in blocks.items():
                 blocks[name] = settle_block(block, name, schema, settings)
+                if blocks[name].x is not block.x:
+                    self.copied.add((part, name))
         self.engine = engine = Simulation(
             {part: (schema, self.parts[part]) for part, schema in schemas.items()},
             *(self.experiment.seed, self.sealing, self.recorder, self.states, self.secrets),
@@ -258,7 +270,9 @@ class LocalParties:
         at_once = self.at_once
         self.engine.transform(
             lambda name, part, block: transform_block(
-                step, states[name], part, block, at_once=at_once
+                *(step, states[name], part, block),
+                at_once=at_once,
+                in_place=(part, name) in self.copied,
             )
         )
 

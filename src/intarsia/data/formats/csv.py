@@ -47,15 +47,15 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     # what a number or a text stands for, a column's role says
     missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
+    quoted, held = b'"' in content, _arrow_s_own(content)
+    del content  # of a large file it would take as much again
 
     def read(as_text: set[str]) -> pa.Table:
         return arrow_csv.read_csv(
-            pa.BufferReader(_arrow_s_own(content)),
+            pa.BufferReader(held),
             # several threads take a third more of the processor: files are read side by side
             read_options=arrow_csv.ReadOptions(use_threads=False),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=separator, newlines_in_values=b'"' in content
-            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
             convert_options=arrow_csv.ConvertOptions(
                 column_types={name: pa.string() for name in header if name.strip() in as_text},
                 null_values=sorted(missing),
@@ -69,6 +69,7 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
         if large := _large(found):  # which digits they have, only the text says
             found = read(as_text | large)
     except pa.ArrowInvalid as error:
+        content = held.to_pybytes()
         _check_quotes(content, separator, source)
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
         if len(header) == 1:
@@ -77,8 +78,8 @@ def delimited_text(content: bytes, source: Source) -> pa.Table:
         raise source.error(
             _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
-    if b'"' in content and any(map(_of_several_lines, found.columns)):
-        _check_quotes(content, separator, source)
+    if quoted and any(map(_of_several_lines, found.columns)):
+        _check_quotes(held.to_pybytes(), separator, source)
     return found.rename_columns([name.strip() for name in found.column_names])
 
 
