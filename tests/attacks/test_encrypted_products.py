@@ -17,9 +17,9 @@ from scipy import stats
 
 from federations import BINARY, block, table
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca import newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_encrypted import Encrypt, encrypt_rows
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.encrypted import Encrypt, encrypt_rows
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.maths import encrypted_products as ep

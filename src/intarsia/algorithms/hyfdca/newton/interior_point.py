@@ -45,26 +45,20 @@ from typing import Any
 import numpy as np
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca.newton_client import (
+from intarsia.algorithms.hyfdca.newton.client import (
     Measured,
     ModelScores,
-    OwnFrame,
-    Point,
     Refresh,
     Start,
     cell_grams,
     enter,
     from_logarithm,
     grade_model,
-    hessian_in_frame,
-    keep_frame,
     keep_scores,
     logarithm,
     own_scores,
-    project_new,
-    remember,
 )
-from intarsia.algorithms.hyfdca.newton_direction import (
+from intarsia.algorithms.hyfdca.newton.direction import (
     MOST,
     Coefficients,
     Products,
@@ -74,6 +68,14 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
     products_of,
 )
+from intarsia.algorithms.hyfdca.newton.frame import (
+    OwnFrame,
+    hessian_in_frame,
+    keep_frame,
+    project_new,
+    remember,
+)
+from intarsia.algorithms.hyfdca.newton.point import Point
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import interior_point as inside
 from intarsia.maths.linear import losses
