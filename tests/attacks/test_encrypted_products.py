@@ -144,7 +144,7 @@ def test_a_round_begun_again_encrypts_other_rows_by_other_noise(bound, monkeypat
     """
     if not bound:
         monkeypatch.setattr(
-            "intarsia.algorithms.hyfdca.newton_encrypted.digest_of", lambda *hidden: ""
+            "intarsia.algorithms.hyfdca.newton.encrypted.digest_of", lambda *hidden: ""
         )
     _, engine, _ = trained("encrypted")
     state = engine.get_states()["bank"]
