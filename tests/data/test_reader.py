@@ -7,6 +7,7 @@ import hashlib
 import re
 import sqlite3
 import sys
+import tracemalloc
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from intarsia.core.schema import Schema
 from intarsia.data import column_roles
 from intarsia.data import table as tables
 from intarsia.data.encoding import assemble, encode, encoding_of
+from intarsia.data.formats import csv
 from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.labels import LabelSettings, notes_on_marked
 from intarsia.data.reader import located, read, table_from
@@ -93,6 +95,70 @@ def test_a_csv_file_becomes_the_block_that_a_hand_would_make(tmp_path: Path) -> 
 def test_blanks_a_byte_order_mark_and_windows_lines_change_nothing(tmp_path: Path) -> None:
     content = "\ufeff" + CSV.replace("F", " F ").replace("?", " ? ").replace("\n", "\r\n")
     check_people(csv_table(tmp_path, content, id="id", label="y"))
+
+
+def test_a_large_csv_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
+    path, rows, width = tmp_path / "large.csv", 80_000, 16
+    lines = [",".join(f"x{at}" for at in range(width))]
+    lines += [",".join([f"{row}.00000000000000000000"] * width) for row in range(rows)]
+    path.write_text("\n".join(lines) + "\n")
+    size, columns = path.stat().st_size, rows * width * 8
+    assert size > 3 * columns
+    source, usual = Source(name="bank", path=str(path)), pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        table = read(source)
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+    assert (table.values == np.arange(rows)[:, None]).all()
+    # the columns and what Arrow works on at once; the values, and columns on their way there
+    assert pool.max_memory() < columns + 2e7 < size
+    assert python < 2 * columns + 2e6 < size
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        ("5", "0.5", 0.5),
+        ("0.5", "5", 5.0),
+        ("", "7", 7.0),
+        ("5", "", NAN),
+        ("0.5", "90071992547409920", 2.0**53 * 10),  # beyond 2^53, and a float64 holds it
+        ("true", "5", "column 'x' mixes numbers and text"),
+        ("5", "36893488147419103233", r"36893488147419103233 in row 101, beyond the whole numbers"),
+        ("5", "five", "column 'x' mixes numbers and text: 'five' in row 101"),
+        ("red", "5", "column 'x' mixes numbers and text: '5' in row 101"),
+    ],
+)
+def test_a_column_has_the_type_of_all_its_rows_and_not_of_the_first(
+    tmp_path: Path, monkeypatch: Any, first: str, last: str, expected: Any
+) -> None:
+    monkeypatch.setattr(csv, "_PIECE", 256)
+    content = "id,x\n" + "".join(f"{row},{first}\n" for row in range(100)) + f"100,{last}\n"
+    if isinstance(expected, str):
+        with pytest.raises(TableError, match=expected):
+            csv_table(tmp_path, content, id="id")
+        return
+    values = csv_table(tmp_path, content, id="id").values[:, 0]
+    assert_array_equal(values, [float(first or "nan")] * 100 + [expected])
+
+
+def test_what_is_far_behind_in_a_csv_file_counts(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(csv, "_PIECE", 64)
+    start = "id,c,x\n" + "".join(f"{row},plain,{row}\n" for row in range(100))
+    table = csv_table(tmp_path, start + '100,"two\nlines",1\n', id="id", categorical=("c",))
+    assert table.categorical["c"].levels == ("plain", "two\nlines")
+    table = csv_table(tmp_path, start + "100,Zürich,1\n", id="id", categorical=("c",))
+    assert table.categorical["c"].levels == ("Zürich", "plain")
+    with pytest.raises(TableError, match="line 102 has a NUL character"):
+        csv_table(tmp_path, start + "100,a\0,1\n")
+    (tmp_path / "latin.csv").write_bytes(start.encode() + "100,Zürich,1\n".encode("cp1252"))
+    with pytest.raises(TableError, match=r"line 102 has the bytes .*, which are not UTF-8"):
+        read(Source(name="bank", path=str(tmp_path / "latin.csv")))
 
 
 def test_a_gzip_file_is_read_by_its_content(tmp_path: Path) -> None:

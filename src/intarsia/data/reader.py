@@ -31,6 +31,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, is_zipfile
@@ -47,7 +48,7 @@ from intarsia.core.settings import absolute_path, hyperparameters
 from intarsia.data.column_roles import table_of_columns, table_of_matrix
 from intarsia.data.column_types import check_text, column_of
 from intarsia.data.formats import parquet
-from intarsia.data.formats.csv import delimited_text
+from intarsia.data.formats.csv import Opened, delimited_text, in_memory
 from intarsia.data.formats.libsvm import parse_libsvm
 from intarsia.data.formats.parquet import ParquetColumns
 from intarsia.data.source import Format, Source
@@ -143,7 +144,7 @@ def columns_of(source: Source) -> pa.Table | None:
         return _arrow(*_databases(source).query_columns(source))
     if kind == "parquet":
         return ParquetColumns(path, source).whole()
-    return delimited_text(_content(path, source), source) if kind == "csv" else None
+    return delimited_text(_opened(path, source), source) if kind == "csv" else None
 
 
 def _databases(source: Source) -> Any:
@@ -286,14 +287,32 @@ def _format(source: Source) -> Format:
     return ENDINGS[ending]
 
 
-def _content(path: Path, source: Source) -> bytes:
+def _opened(path: Path, source: Source) -> Opened:
+    """Return what opens a file for Arrow, who reads it some at a time if it is not packed."""
+    first = _bytes(path, source, 2**10)
+    if _is_packed(first, path) or not first.strip():
+        return in_memory(_content(path, source))
+    return partial(pa.OSFile, str(path))
+
+
+def _bytes(path: Path, source: Source, most: int = -1) -> bytes:
+    """Return so many bytes of a file; -1: all."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(most)
     except OSError as error:
         raise source.error(
             f"cannot read the file ({error.strerror})", "check its permissions"
         ) from error
-    if content[:2] == b"\x1f\x8b" or path.suffix == ".gz":
+
+
+def _is_packed(content: bytes, path: Path) -> bool:
+    return content[:2] == b"\x1f\x8b" or path.suffix == ".gz"
+
+
+def _content(path: Path, source: Source) -> bytes:
+    content = _bytes(path, source)
+    if _is_packed(content, path):
         size, most = len(content), unpacked_limit(len(content))
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:

@@ -7,19 +7,24 @@ gives the header and the line after it as many values, at least two. If not, it 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
 
 from intarsia.data.source import Source
 from intarsia.errors import first_line
+
+Opened = Callable[[], Any]  # opens a file of Arrow at its beginning, to be read once
 
 _MARKS = ";\t|,"  # what separates values where the usual separator does not
 _WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # how files of Excel, or zip archives, begin
@@ -34,53 +39,74 @@ _OTHERS = {  # how files of other kinds begin, and what to do with them
 }
 _MARKUP = re.compile(rb"\s*(?:(<!doctype|<html|<\?xml|<table)|\[\s*[\[{]|\{\s*\")", re.IGNORECASE)
 _SEPARATOR_LINE = re.compile(rb"\A(?:\xef\xbb\xbf)?sep=[^\r\n](?=[\r\n])")  # Excel's own
+_PIECE = 2**20  # bytes of a file that are looked at together
+_SETTLED = (pa.int64(), pa.float64(), pa.string())  # types that the first piece mostly tells
 _LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
 
 
-def delimited_text(content: bytes, source: Source) -> pa.Table:
+def delimited_text(opened: Opened, source: Source) -> pa.Table:
     """Return the columns of a CSV file; ids, labels and listed categories stay text.
 
-    Blanks around a name do not count.
+    Blanks around a name do not count. Arrow reads what `opened` opens some at a time: a file as a
+    whole in memory would cost as much as reading it does.
     """
-    content = _utf_8(content, source)
-    header, separator = _header(content, source)
+    opened, quoted = _utf_8(opened, source)
+    header, separator = _header(opened, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     # what a number or a text stands for, a column's role says
     missing = {*source.missing_words, "", "NaN", "nan", "null", "NULL"}
-    quoted, held = b'"' in content, _arrow_s_own(content)
-    del content  # of a large file it would take as much again
 
     def read(as_text: set[str]) -> pa.Table:
-        return arrow_csv.read_csv(
-            pa.BufferReader(held),
+        text = {name: pa.string() for name in header if name.strip() in as_text}
+        how: dict[str, Any] = {
             # several threads take a third more of the processor: files are read side by side
-            read_options=arrow_csv.ReadOptions(use_threads=False),
-            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types={name: pa.string() for name in header if name.strip() in as_text},
-                null_values=sorted(missing),
-                strings_can_be_null=False,
-                decimal_point=source.decimal,
-            ),
+            "read_options": arrow_csv.ReadOptions(use_threads=False, block_size=_PIECE),
+            "parse_options": arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=quoted),
+        }
+        convert = partial(
+            arrow_csv.ConvertOptions,
+            null_values=sorted(missing),
+            strings_can_be_null=False,
+            decimal_point=source.decimal,
         )
+        usual = convert(column_types=text)
+        with contextlib.suppress(pa.ArrowInvalid):  # further down a column has another type
+            if kinds := _kinds_at_first(opened, convert_options=usual, **how):
+                typed = convert(column_types={**kinds, **text})
+                return arrow_csv.read_csv(opened(), convert_options=typed, **how)
+        return arrow_csv.read_csv(opened(), convert_options=usual, **how)
 
     try:
         found = read(as_text)
         if large := _large(found):  # which digits they have, only the text says
             found = read(as_text | large)
     except pa.ArrowInvalid as error:
-        content = held.to_pybytes()
-        _check_quotes(content, separator, source)
+        _check_quotes(opened, separator, source)
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
         if len(header) == 1:
             advice = f"if {header[0][:40]!r} is no header, remove this line; else {advice}"
         other = "" if source.separator else f", or set separator if it is not {separator!r}"
         raise source.error(
-            _ragged(content, separator, len(header)) or first_line(error), advice + other, advice
+            _ragged(opened, separator, len(header)) or first_line(error), advice + other, advice
         ) from error
     if quoted and any(map(_of_several_lines, found.columns)):
-        _check_quotes(held.to_pybytes(), separator, source)
+        _check_quotes(opened, separator, source)
     return found.rename_columns([name.strip() for name in found.column_names])
+
+
+def _kinds_at_first(opened: Opened, **how: Any) -> dict[str, pa.DataType]:
+    """Return which columns are numbers and which text in the first piece of a large file.
+
+    Of columns whose type it has to find out, Arrow keeps all that it read until the end.
+    """
+    with opened() as file:
+        if file.size() <= _PIECE:
+            return {}
+        # what is behind the first piece is read ahead, and not looked at
+        some = pa.BufferReader(file.read_buffer(2 * _PIECE))
+    with arrow_csv.open_csv(some, **how) as beginning:
+        found = beginning.schema
+    return {one.name: one.type for one in found if one.type in _SETTLED}
 
 
 def _of_several_lines(column: pa.ChunkedArray) -> bool:
@@ -90,22 +116,22 @@ def _of_several_lines(column: pa.ChunkedArray) -> bool:
     )
 
 
-def _check_quotes(content: bytes, separator: str, source: Source) -> None:
+def _check_quotes(opened: Opened, separator: str, source: Source) -> None:
     """Raise where a quote begins that is not closed: rows until the next one would be one text."""
-    rows = _rows(content, separator, strict=True)
+    rows = _rows(opened, separator, strict=True)
     while True:
         first = rows.line_num + 1
         try:
             if next(rows, None) is None:
                 return
         except csv.Error as error:
-            odd = content.count(b'"') % 2 == 1
+            odd = _all(opened).count(b'"') % 2 == 1
             if "field larger" in str(error) and not odd:  # a long text, it seems
                 return
             at_end = "unexpected end" in str(error)
             if rows.line_num > first or at_end:  # within a line it is read as it stands
                 # a text is open where the line of the error begins, or at the end of the file
-                some = islice(_lines(content), first - 1, rows.line_num - (not at_end))
+                some = islice(_lines(opened), first - 1, rows.line_num - (not at_end))
                 raise source.error(
                     f'the quote (") that begins in line {_last_opening(some, first)} is not closed',
                     "close it where its text ends, or write it twice where it belongs to the text",
@@ -133,35 +159,60 @@ def _large(found: pa.Table) -> set[str]:
     return names
 
 
-def _arrow_s_own(content: bytes) -> pa.Buffer:
-    """Return a copy that Arrow owns.
+def in_memory(content: bytes) -> Opened:
+    """Return what opens text that is in memory, in a copy that Arrow owns.
 
     A thread of its pool may let go of what it read only while the interpreter ends, and there it
     cannot let go of what is Python's: the process would abort.
     """
     copied = pa.allocate_buffer(len(content))
     pa.FixedSizeBufferWriter(copied).write(content)
-    return copied
+    return partial(pa.BufferReader, copied)
 
 
-def _utf_8(content: bytes, source: Source) -> bytes:
-    """Return a file's text as UTF-8, without the line in which Excel names a separator."""
-    _check_kind(content, source)
-    if content[:4] in _WORKBOOKS:
+def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool]:
+    """Return what opens a file's text as UTF-8, and whether it has quotes.
+
+    The line in which Excel names a separator is left out.
+    """
+    with opened() as file:
+        first = file.read(_PIECE)
+    _check_kind(first, source)
+    if first[:4] in _WORKBOOKS:
         raise source.error(
             "this is a workbook or a zip archive, and no text",
             "save the sheet as CSV (UTF-8), or unpack the archive",
         )
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
-        wide = content[:4] == b"\xff\xfe\0\0"
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff") and source.encoding is None:
+        wide = first[:4] == b"\xff\xfe\0\0"
         raise source.error(
-            f"the file starts with {content[: 4 if wide else 2]!r}, which is "
+            f"the file starts with {first[: 4 if wide else 2]!r}, which is "
             f"UTF-{32 if wide else 16}",
             f'set encoding = "utf-{32 if wide else 16}", or save it as UTF-8',
             "save it as UTF-8",
         )
-    if source.encoding is None and content.isascii() and b"\0" not in content:
-        return _SEPARATOR_LINE.sub(b"", content)
+    plain, quoted = _looked_through(opened)
+    if not plain or source.encoding is not None or _SEPARATOR_LINE.match(first):
+        content = _all(opened)
+        text = _SEPARATOR_LINE.sub(b"", _decoded(content, source))
+        if text != content:
+            return in_memory(text), b'"' in text
+    return opened, quoted
+
+
+def _looked_through(opened: Opened) -> tuple[bool, bool]:
+    """Return whether a file is all ASCII, without a NUL, and whether it has quotes."""
+    plain, quoted, some = True, False, np.empty(_PIECE, np.uint8)
+    with opened() as file:
+        while size := file.readinto(some):
+            own = some[:size]
+            plain = plain and bool(own.min() > 0 and own.max() < 128)
+            quoted = quoted or bool((own == ord('"')).any())
+    return plain, quoted
+
+
+def _decoded(content: bytes, source: Source) -> bytes:
+    """Return a file's text as UTF-8."""
     named = "UTF-8" if source.encoding is None else source.encoding
     try:
         text = content.decode(named)
@@ -183,8 +234,7 @@ def _utf_8(content: bytes, source: Source) -> bytes:
             "set format or encoding to what it is, or save it as UTF-8 text",
             "save it as UTF-8 text",
         )
-    content = content if source.encoding is None else text.encode()
-    return _SEPARATOR_LINE.sub(b"", content)
+    return content if source.encoding is None else text.encode()
 
 
 def _check_kind(content: bytes, source: Source) -> None:
@@ -240,19 +290,25 @@ def _division(rows: Iterator[list[str]]) -> tuple[int, bool]:
         return names, False
 
 
-def _lines(content: bytes) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(content), "utf-8-sig")
+def _all(opened: Opened) -> bytes:
+    with opened() as file:
+        found: bytes = file.read()
+    return found
+
+
+def _lines(opened: Opened) -> io.TextIOWrapper:
+    return io.TextIOWrapper(opened(), "utf-8-sig")
 
 
 def _rows(
-    content: bytes, separator: str, *, strict: bool = False
+    opened: Opened, separator: str, *, strict: bool = False
 ) -> Any:  # csv.reader has no public type
-    return csv.reader(_lines(content), delimiter=separator, strict=strict)
+    return csv.reader(_lines(opened), delimiter=separator, strict=strict)
 
 
-def _header(content: bytes, source: Source) -> tuple[list[str], str]:
+def _header(opened: Opened, source: Source) -> tuple[list[str], str]:
     try:
-        header, separator = header_of(lambda mark: _rows(content, mark), source)
+        header, separator = header_of(lambda mark: _rows(opened, mark), source)
     except csv.Error as error:
         raise source.error(
             f"the header line cannot be read ({error})", "check quotes and separator"
@@ -260,7 +316,7 @@ def _header(content: bytes, source: Source) -> tuple[list[str], str]:
     if not header:
         raise source.error("the file has 0 column names", "write them in the first line")
     if len(header) == 1 and source.separator:
-        other = _dividing(lambda mark: _rows(content, mark), separator)
+        other = _dividing(lambda mark: _rows(opened, mark), separator)
         if other != separator:
             raise source.error(
                 f"the header {header[0][:60]!r} has no {separator!r} but {other!r}",
@@ -283,9 +339,9 @@ def _measured(name: str) -> bool:
     return True
 
 
-def _ragged(content: bytes, separator: str, width: int) -> str | None:
+def _ragged(opened: Opened, separator: str, width: int) -> str | None:
     """Return where a CSV file has a line with another number of values."""
-    rows = _rows(content, separator)
+    rows = _rows(opened, separator)
     try:
         for row in rows:
             if row and len(row) != width:
