@@ -298,7 +298,7 @@ def test_tables_are_read_side_by_side_and_the_first_client_s_error_is_told(tmp_p
     described = written(tmp_path, a=("x,y\n1,0\n", {}), b=("x,y\n1,0\n", {}))
     both = threading.Barrier(2, timeout=20)
 
-    def failing(source, folder):
+    def failing(source, folder=None):
         both.wait()  # the one is read while the other is
         raise TableError(f"{source.name} cannot be read.")
 
@@ -308,7 +308,7 @@ def test_tables_are_read_side_by_side_and_the_first_client_s_error_is_told(tmp_p
     # with little memory there is one at a time
     alone = threading.Lock()
 
-    def counted(source, folder):
+    def counted(source, folder=None):
         assert alone.acquire(blocking=False)
         try:
             return reader.read(source, folder)

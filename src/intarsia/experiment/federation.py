@@ -205,10 +205,12 @@ def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     shared = feature_dictionary.load(experiment.alignment.dictionary)
     folder = _disk_for(experiment)
     sources = [feature_dictionary.with_categories(one, shared) for one in experiment.clients]
-    # with little memory one after the other: each takes some times its file while it is read
-    with ThreadPoolExecutor(1 if folder is not None else _AT_ONCE) as threads:
-        found = threads.map(lambda source: read(source, folder), sources)
-        return {source.name: table for source, table in zip(sources, found, strict=True)}
+    if folder is not None:  # each takes some times its file while it is read
+        return {source.name: read(source, folder) for source in sources}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return {
+            one.name: table for one, table in zip(sources, threads.map(read, sources), strict=True)
+        }
 
 
 _AT_ONCE = 2  # tables that are read side by side
