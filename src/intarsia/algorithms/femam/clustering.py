@@ -297,8 +297,16 @@ def separated(
     return max((none, *groupings(points, counts, draws)), key=lambda one: one[1])
 
 
+_ALONE = 0.25  # what a point alone in its group counts of the silhouette that it would have
+
+
 def silhouette(points: Array, labels: Labels) -> float:
-    """Return the mean silhouette of points (Rousseeuw, 1987); 0 for a point alone in its group."""
+    """Return the mean silhouette of points (Rousseeuw, 1987), with points that are alone.
+
+    By Rousseeuw a point alone in its group has 0, so that right groups of which many have one point
+    look hardly apart. Here it counts a quarter of the silhouette that it would have if it were as
+    far from others of its group as points of the other groups are on average from theirs.
+    """
     squares = np.square(points).sum(axis=1)
     away = np.sqrt(np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0.0))
     np.fill_diagonal(away, 0.0)
@@ -306,14 +314,18 @@ def silhouette(points: Array, labels: Labels) -> float:
     sums = np.stack([away[:, labels == group].sum(axis=1) for group in range(len(count))], axis=1)
     at = np.arange(len(points))
     own = sums[at, labels] / np.maximum(count[labels] - 1, 1)
+    alone = count[labels] == 1
+    if alone.all():
+        return 0.0
+    own[alone] = own[~alone].mean()
     others = sums / np.maximum(count, 1)
     others[at, labels] = np.inf
     others[:, count == 0] = np.inf
     next_best = others.min(axis=1)
     larger = np.maximum(own, next_best)
     with np.errstate(invalid="ignore"):
-        each = np.where((count[labels] > 1) & (larger > 0), (next_best - own) / larger, 0.0)
-    return float(each.mean())
+        each = np.where(larger > 0, (next_best - own) / larger, 0.0)
+    return float(np.where(alone, _ALONE, 1.0) @ each / len(points))
 
 
 def _counted(
