@@ -15,8 +15,8 @@ from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
 import intarsia
-from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton import server as newton
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes

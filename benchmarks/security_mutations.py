@@ -136,7 +136,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_client.py",
+        "algorithms/hyfdca/newton/client.py",
         ("points measured twice", "if not point.gathered:", "if False:", NORMS),
         (
             "the elastic net begun elsewhere than at zeros",
@@ -146,7 +146,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_direction.py",
+        "algorithms/hyfdca/newton/direction.py",
         ("two directions at a point", "point.directed == point.measured:", "False:", NORMS),
         ("many steps along a direction", "steps.shape[1] > len(_STEPS) or ", "", NORMS),
         ("steps along a direction again and again", " or before >= most + finer", "", NORMS),
@@ -472,7 +472,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_shares.py",
+        "algorithms/hyfdca/newton/shares.py",
         (
             "words bound to what they hide",
             'return key.fold_in("nonce", digest_of(*hidden)).stream(16)',
@@ -487,7 +487,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_encrypted.py",
+        "algorithms/hyfdca/newton/encrypted.py",
         (
             "ciphertexts bound to what they hide",
             'rng.fold_in("rows", digest_of(point.selected, own))',
@@ -509,7 +509,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_shares.py",
+        "algorithms/hyfdca/newton/shares.py",
         (
             "encrypted products not declared where the server deals",
             'needed=lambda options: options.system != "encrypted",',
@@ -1535,12 +1535,12 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "algorithms/hyfdca/newton_shares.py",
+        "algorithms/hyfdca/newton/shares.py",
         ("rows masked twice", "if message.part != before:", "if False:", WORDS),
         ("errors nobody asked for", "if not point.options.errors:", "if False:", SHARES),
     ),
     *_of(
-        "algorithms/hyfdca/newton_client.py",
+        "algorithms/hyfdca/newton/client.py",
         ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
     ),
     *_of(

@@ -23,7 +23,7 @@ from solvers import Run, federated, liblinear, sealing
 from tables import number, show, write
 from threadpoolctl import threadpool_limits
 
-from intarsia.algorithms.hyfdca import newton
+from intarsia.algorithms.hyfdca.newton import server as newton
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, scores

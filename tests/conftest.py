@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from intarsia.privacy.keys.secret_file import write_private
+
 # A process per core tests at once, and threads beyond them wait for each other. torch and the BLAS
 # of numpy read this when they are imported; so do the processes that tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -39,9 +41,11 @@ def pytest_collection_finish() -> None:
 def state_folder(tmp_path_factory) -> Iterator[Path]:
     """The user's state folder, for these tests and the processes that they start: none of theirs.
 
-    Runs of one seed come to the same bits, as they do for one user.
+    Runs of one seed come to the same bits, as they do for one user: here in all sessions.
     """
     folder = tmp_path_factory.mktemp("state")
+    (folder / "intarsia").mkdir(mode=0o700)
+    write_private(folder / "intarsia" / "secret", "secret of simulations", {}, bytes(32))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder

@@ -17,9 +17,9 @@ from scipy import stats
 
 from federations import BINARY, block, table
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca import newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_encrypted import Encrypt, encrypt_rows
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.encrypted import Encrypt, encrypt_rows
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.maths import encrypted_products as ep
@@ -144,7 +144,7 @@ def test_a_round_begun_again_encrypts_other_rows_by_other_noise(bound, monkeypat
     """
     if not bound:
         monkeypatch.setattr(
-            "intarsia.algorithms.hyfdca.newton_encrypted.digest_of", lambda *hidden: ""
+            "intarsia.algorithms.hyfdca.newton.encrypted.digest_of", lambda *hidden: ""
         )
     _, engine, _ = trained("encrypted")
     state = engine.get_states()["bank"]

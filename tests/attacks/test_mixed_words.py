@@ -17,7 +17,7 @@ import pytest
 
 from departures import Departing, unguarded
 from federations import block, table
-from intarsia.algorithms.hyfdca import newton_shares
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire

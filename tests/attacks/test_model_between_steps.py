@@ -14,9 +14,10 @@ import pytest
 
 from departures import Departing
 from federations import block, table
-from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_direction import Coefficients, multiply
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.direction import Coefficients, multiply
 from intarsia.engines.remote.declared import Declared, Sums
 from intarsia.errors import RefusedError
 from intarsia.training.registry import ALGORITHMS

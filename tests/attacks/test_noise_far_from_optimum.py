@@ -17,8 +17,8 @@ import pytest
 from departures import Departing
 from federations import BINARY, block, names, rectangles, started, table
 from intarsia.algorithms.hyfdca import algorithm as hyfdca
-from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA, HyFDCA
+from intarsia.algorithms.hyfdca.newton import server as newton
 from intarsia.algorithms.linear import cocoa
 from intarsia.algorithms.linear.cocoa import COCOA, CoCoA
 from intarsia.core.disclosure import Release

@@ -17,10 +17,12 @@ import pytest
 from departures import Departing, unguarded
 from federations import block, table
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca import newton, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import OwnFrame, enter
-from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.client import enter
+from intarsia.algorithms.hyfdca.newton.frame import OwnFrame
+from intarsia.algorithms.hyfdca.newton.shares import Factors, Mask
 from intarsia.core.client_functions import SecretKey
 from intarsia.engines import codec
 from intarsia.errors import RefusedError

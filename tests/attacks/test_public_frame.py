@@ -16,9 +16,10 @@ import pytest
 
 import sites
 from federations import BINARY, block, secrets_of, table
-from intarsia.algorithms.hyfdca import newton
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import column_scale, enter
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton.client import enter
+from intarsia.algorithms.hyfdca.newton.frame import column_scale
 from intarsia.core.client_functions import ClientFunction, RandomKey, SecretKey
 from intarsia.core.schema import Schema
 from intarsia.deployment import client_folder

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from federations import BINARY, block, table
-from intarsia.algorithms.hyfdca import dual_ascent, newton_client, newton_shares
+from intarsia.algorithms.hyfdca import dual_ascent
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.algorithms.hyfdca.newton import frame as newton_frame
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
@@ -274,7 +276,7 @@ def test_no_row_stands_in_what_the_server_could_read():
 
 def unturned(point, number):
     """Stand in for `turn_basis`: the basis of the phase in every step."""
-    return newton_client._in_frame(point, point.basis)
+    return newton_frame._in_frame(point, point.basis)
 
 
 def systems(engine, recorder, server, monkeypatch):
@@ -296,7 +298,7 @@ def systems(engine, recorder, server, monkeypatch):
 def test_the_server_cannot_tell_the_products_of_columns(monkeypatch, public):
     if public:
         monkeypatch.setattr(
-            newton_client, "_secret_basis", lambda drawn, cells, scale: np.diag(1 / scale)
+            newton_frame, "_secret_basis", lambda drawn, cells, scale: np.diag(1 / scale)
         )
         monkeypatch.setattr(newton_shares, "turn_basis", unturned)
     x, engine, recorder, server = trained()

@@ -12,8 +12,8 @@ import pytest
 
 import sites
 from federations import BINARY, block, table
-from intarsia.algorithms.hyfdca import newton_direction
-from intarsia.algorithms.hyfdca.newton_client import gather_point, move_duals
+from intarsia.algorithms.hyfdca.newton import direction as newton_direction
+from intarsia.algorithms.hyfdca.newton.client import gather_point, move_duals
 from intarsia.engines import communication_log
 from intarsia.engines.remote import site
 from intarsia.engines.sums.secure import told_alike

@@ -16,7 +16,7 @@ import pytest
 
 from departing_server import begin
 from departures import Departing, unguarded
-from intarsia.algorithms.hyfdca.newton_interior import CountInside
+from intarsia.algorithms.hyfdca.newton.interior_point import CountInside
 from intarsia.core.algorithm import Ready
 from intarsia.engines import codec
 from intarsia.engines.remote.declared import Declared

@@ -13,10 +13,12 @@ import pytest
 
 from departures import Departing
 from federations import block
-from intarsia.algorithms.hyfdca import newton, newton_client, newton_direction
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import Gather, MeasurePoint, Start
-from intarsia.algorithms.hyfdca.newton_direction import Coefficients, Line, TrialSteps
+from intarsia.algorithms.hyfdca.newton import client as newton_client
+from intarsia.algorithms.hyfdca.newton import direction as newton_direction
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton.client import Gather, MeasurePoint, Start
+from intarsia.algorithms.hyfdca.newton.direction import Coefficients, Line, TrialSteps
 from intarsia.engines.remote.declared import Declared
 from intarsia.errors import RefusedError
 from intarsia.protocols import certificate

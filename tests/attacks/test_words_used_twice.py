@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca import newton_shares
-from intarsia.algorithms.hyfdca.newton_shares import Factors, Mask, mask_rows, multiply_rows
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.shares import Factors, Mask, mask_rows, multiply_rows
 from intarsia.core.client_functions import SecretKey
 from intarsia.maths.linear.word_products import BITS, ROOM, joined_words
 from tests.attacks.test_shared_system import left, trained

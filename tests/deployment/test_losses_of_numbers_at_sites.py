@@ -8,7 +8,8 @@ import pytest
 
 import four_sites
 import sites
-from intarsia.algorithms.hyfdca import newton, newton_interior
+from intarsia.algorithms.hyfdca.newton import interior_point as newton_interior
+from intarsia.algorithms.hyfdca.newton import server as newton
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import IntarsiaError

@@ -202,7 +202,7 @@ def simulate(
         server, info = algorithm.round(server, engine, engine.key())
         if watch is not None:
             watch(number)
-        if info.gap_relative is not None and _is_met(info.gap_relative, tolerance):
+        if info.gap_relative is not None and is_met(info.gap_relative, tolerance):
             break
     engine.begin_round(number + 1)
     return Simulated(engine, number, algorithm.conclude(server, engine, engine.key("conclude")))
@@ -595,7 +595,7 @@ def _diverged(what: str) -> ConvergenceError:
     )
 
 
-def _is_met(gap: float, tolerance: float) -> bool:
+def is_met(gap: float, tolerance: float) -> bool:
     """Return whether a relative gap is within the tolerance.
 
     Below 0 by more than float64 rounds, it is of a certificate that is wrong, and says nothing.
@@ -614,7 +614,7 @@ def _judge(description: Experiment, state: TrainingState, info: fl.RoundMetrics)
             state = replace(state, best=gap, best_round=state.round)
         if gap <= 0.5 * state.halved:
             state = replace(state, halved=gap, halved_round=state.round)
-        if tolerance > 0 and _is_met(info.gap_relative, tolerance):
+        if tolerance > 0 and is_met(info.gap_relative, tolerance):
             return replace(state, finished="tolerance")
         # what sums are rounded by takes the gap up and down, or hides it
         least = SUM_ROUNDING if description.privacy.mode == "plain" else _ENDS

@@ -461,7 +461,11 @@ def train_to_end(task: training.Task) -> Outcome:
     notes: tuple[str, ...] = ()
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     wide = gap is not None and gap > (tolerance or training.WIDE)
-    if state.finished == "algorithm" and wide:
+    ended = state.finished or "rounds"
+    if ended in ("rounds", "stalled", "algorithm") and tolerance > 0:
+        # rounds carry scores on, whose rounding hides a gap that a count from new ones shows
+        ended = "tolerance" if gap is not None and training.is_met(gap, tolerance) else ended
+    if ended == "algorithm" and wide:
         notes = (training.limited(task.description, conclusion.info),)
     if task.description.early_stopping:
         notes += (training.stopped(task.description, state),)
@@ -474,7 +478,7 @@ def train_to_end(task: training.Task) -> Outcome:
         )
     if training.is_false(conclusion.info):
         notes += (training.false_bound(task.description, conclusion.info),)
-    elif state.finished == "stalled":
+    elif ended == "stalled":
         notes = (training.stall(task.description, state),)
     notes += training.fallen(task, state, None if every is None else every.accuracy)
     notes += training.scored_seldom(task, state)
@@ -512,12 +516,12 @@ def train_to_end(task: training.Task) -> Outcome:
     notes += few_of_a_class(every, schema.labels, part)
     if part == "test":
         notes += extreme_scores(every, task.description, task.options)
-        notes += off_quantile(every, task, state.finished)
+        notes += off_quantile(every, task, ended)
     description = task.description
     best = state.chosen if description.early_stopping else None
     slow = description.participation == 1 and training.barely_moved(state)
     return Outcome(
-        *(state.round, state.finished or "rounds", conclusion, every, own, notes),
+        *(state.round, ended, conclusion, every, own, notes),
         best_round=best,
         helps=training.remedies(description) if slow else "",
     )

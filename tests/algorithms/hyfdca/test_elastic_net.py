@@ -241,6 +241,21 @@ def test_a_run_that_is_cut_off_at_worse_weights_than_zeros_ends_with_zeros():
     assert found.info.primal < zeros
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_sealed_sums_end_with_zeros_too_where_weights_are_worse(rounds):
+    rng = np.random.default_rng(6)
+    sizes, offsets = 10.0 ** rng.uniform(-2, 2.5, 5), 10.0 ** rng.uniform(0, 3, 5)
+    x = rng.standard_normal((60, 5)) * sizes + offsets
+    y = x @ rng.standard_normal(5) / np.abs(x).mean() + rng.standard_t(2, 60)
+    options = HyFDCA(loss="huber", huber_delta=0.01, regularisation=5e-5, l1_ratio=0.5)
+    given = rectangles(x, y, 2, 2, shared_rows=3), Labels("regression", ())
+    found, w, _ = fitted(x, y, options, *given, mode="masked", rounds=rounds)
+    zeros = losses.value(losses.HUBER, np.zeros((1, 60)), y[None], shape=0.01).mean()
+    assert not w.any()
+    assert found.info.primal == pytest.approx(zeros, rel=1e-5)
+    assert any("All weights of the model are 0" in note for note in found.notes)
+
+
 def test_large_weights_are_not_taken_for_zeros_where_the_penalty_is_little_of_the_objective():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((100, 30)) * 10 ** rng.uniform(-1, 1, 30)

@@ -27,9 +27,10 @@ from federations import (
     table,
     train,
 )
-from intarsia.algorithms.hyfdca import newton, newton_client
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_direction import _inverse
+from intarsia.algorithms.hyfdca.newton import client as newton_client
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton.direction import _inverse
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema

@@ -10,9 +10,10 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from federations import BINARY, ill_conditioned, in_order, rectangles, started, table, train
-from intarsia.algorithms.hyfdca import newton, newton_interior
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_interior import InteriorPoint
+from intarsia.algorithms.hyfdca.newton import interior_point as newton_interior
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton.interior_point import InteriorPoint
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema

@@ -21,9 +21,12 @@ from federations import (
     table,
     train,
 )
-from intarsia.algorithms.hyfdca import newton, newton_client, newton_encrypted, newton_shares
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
-from intarsia.algorithms.hyfdca.newton_client import Point
+from intarsia.algorithms.hyfdca.newton import client as newton_client
+from intarsia.algorithms.hyfdca.newton import encrypted as newton_encrypted
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
+from intarsia.algorithms.hyfdca.newton.point import Point
 from intarsia.algorithms.hyfdca.state import HyFDCA
 from intarsia.core.block import Labels
 from intarsia.core.schema import Schema

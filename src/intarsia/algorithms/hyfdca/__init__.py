@@ -2,8 +2,7 @@
 
 Read `algorithm` first: it chooses the phase of a round, and certifies. Each phase has a file
 for server and clients: `dual_ascent` (the paper's Algorithm 1), `minibatch_ascent`, `dual_newton`,
-`partial_participation`; `newton` is the server's, beside `newton_direction`, `newton_shares` and
-`newton_client`; `newton_interior` goes on where it stands still.
+`partial_participation`; Newton's method in the primal has a package, `newton`.
 """
 
 from typing import TYPE_CHECKING

@@ -38,15 +38,16 @@ from intarsia.algorithms.hyfdca import (
     dual_ascent,
     dual_newton,
     minibatch_ascent,
-    newton,
-    newton_client,
-    newton_direction,
-    newton_interior,
-    newton_shares,
     partial_participation,
 )
 from intarsia.algorithms.hyfdca.dual_ascent import Measure, settle_trial, with_norms
 from intarsia.algorithms.hyfdca.minibatch_ascent import earlier_version, find_read
+from intarsia.algorithms.hyfdca.newton import client as newton_client
+from intarsia.algorithms.hyfdca.newton import direction as newton_direction
+from intarsia.algorithms.hyfdca.newton import interior_point as newton_interior
+from intarsia.algorithms.hyfdca.newton import point as newton_point
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
 from intarsia.algorithms.hyfdca.partial_participation import Partial, Place
 from intarsia.algorithms.hyfdca.state import (
     Client,
@@ -581,7 +582,7 @@ def _find_proposal(server: Server, clients: fl.Clients) -> tuple[Propose, str]:
 
 def predict(client: Client | InPhase | Place | Certifying, block: Block) -> Array:
     """Return the client's part of the scores of a block's samples, (outputs, samples)."""
-    return scores(block.x, client.model if isinstance(client, newton_client.Point) else client.w)
+    return scores(block.x, client.model if isinstance(client, newton_point.Point) else client.w)
 
 
 @fl.client_function

@@ -12,15 +12,13 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import (
-    dual_newton,
-    minibatch_ascent,
-    newton,
-    newton_client,
-    newton_interior,
-    newton_shares,
-)
+from intarsia.algorithms.hyfdca import dual_newton, minibatch_ascent
 from intarsia.algorithms.hyfdca.minibatch_ascent import find_read
+from intarsia.algorithms.hyfdca.newton import client as newton_client
+from intarsia.algorithms.hyfdca.newton import interior_point as newton_interior
+from intarsia.algorithms.hyfdca.newton import point as newton_point
+from intarsia.algorithms.hyfdca.newton import server as newton
+from intarsia.algorithms.hyfdca.newton import shares as newton_shares
 from intarsia.algorithms.hyfdca.partial_participation import Partial
 from intarsia.core.block import Array, Block, ClientId, places_of
 from intarsia.core.client_functions import evolve
@@ -178,7 +176,7 @@ Phase = (
     | newton_interior.InteriorPoint
 )
 # a client in such a phase
-InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton_client.Point
+InPhase = minibatch_ascent.Walker | dual_newton.Anchor | newton_point.Point
 
 
 @dataclass(frozen=True)
@@ -257,7 +255,7 @@ class Client:
     score_order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     score_stops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     readers: tuple[tuple[ClientId, ...], ...] | None = None  # None: an earlier version
-    overlap: newton_client.Overlap | None = None  # where a system can be shared
+    overlap: newton_point.Overlap | None = None  # where a system can be shared
 
     retired: ClassVar[frozenset[str]] = frozenset({"counted_cells", "label_key"})
 

@@ -49,15 +49,9 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca.newton_client import (
-    Overlap,
-    Partner,
-    Point,
-    counts_by_cell,
-    penalty_curvature,
-    power_above,
-    turn_basis,
-)
+from intarsia.algorithms.hyfdca.newton.client import penalty_curvature, power_above
+from intarsia.algorithms.hyfdca.newton.frame import counts_by_cell, turn_basis
+from intarsia.algorithms.hyfdca.newton.point import Overlap, Partner, Point
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import RefusedError

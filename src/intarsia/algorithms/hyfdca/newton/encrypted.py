@@ -1,6 +1,6 @@
 """Shares of Newton's system that nobody deals: products of two clients' rows under encryption.
 
-`newton_shares` has the whole; this is its step 1 and 2 with algorithm.system = "encrypted". Of a
+`shares` has the whole; this is its step 1 and 2 with algorithm.system = "encrypted". Of a
 pair of co-owners the client whose turn comes first encrypts, the other multiplies:
 
 1. Each client that has samples in common with one of a later turn draws a key, and sends
@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca.newton_client import Overlap, Partner, Point
-from intarsia.algorithms.hyfdca.newton_shares import (
+from intarsia.algorithms.hyfdca.newton.point import Overlap, Partner, Point
+from intarsia.algorithms.hyfdca.newton.shares import (
     TURNS,
     Dealer,
     Sharing,
@@ -128,7 +128,7 @@ def share_encrypted(
     secret: fl.SecretKey,
     blinds: Mapping[ClientId, bytes],
 ) -> tuple[Any, Words]:
-    """Let clients share the system by ciphertexts of their own; see `newton_shares.Share`."""
+    """Let clients share the system by ciphertexts of their own; see `shares.Share`."""
     overlaps = dealer.overlaps
     sharing = [name for name, one in overlaps.items() if one.partners]
     parts = sorted({overlaps[name].turn // len(TURNS) for name in sharing}) or [0]

@@ -16,14 +16,10 @@ from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca.newton_client import (
-    BLOCK,
-    Point,
-    counts_by_cell,
-    halves,
-    penalty_curvature,
-)
-from intarsia.algorithms.hyfdca.newton_shares import Sharing
+from intarsia.algorithms.hyfdca.newton.client import BLOCK, halves, penalty_curvature
+from intarsia.algorithms.hyfdca.newton.frame import counts_by_cell
+from intarsia.algorithms.hyfdca.newton.point import Point
+from intarsia.algorithms.hyfdca.newton.shares import Sharing
 from intarsia.core.block import Array, Block, ClientId, Values, targets
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import interior_point, losses

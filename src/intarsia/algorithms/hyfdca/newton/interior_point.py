@@ -45,26 +45,20 @@ from typing import Any
 import numpy as np
 
 from intarsia import core as fl
-from intarsia.algorithms.hyfdca.newton_client import (
+from intarsia.algorithms.hyfdca.newton.client import (
     Measured,
     ModelScores,
-    OwnFrame,
-    Point,
     Refresh,
     Start,
     cell_grams,
     enter,
     from_logarithm,
     grade_model,
-    hessian_in_frame,
-    keep_frame,
     keep_scores,
     logarithm,
     own_scores,
-    project_new,
-    remember,
 )
-from intarsia.algorithms.hyfdca.newton_direction import (
+from intarsia.algorithms.hyfdca.newton.direction import (
     MOST,
     Coefficients,
     Products,
@@ -74,6 +68,14 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_exact,
     products_of,
 )
+from intarsia.algorithms.hyfdca.newton.frame import (
+    OwnFrame,
+    hessian_in_frame,
+    keep_frame,
+    project_new,
+    remember,
+)
+from intarsia.algorithms.hyfdca.newton.point import Point
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.maths.linear import interior_point as inside
 from intarsia.maths.linear import losses
@@ -91,7 +93,7 @@ _BEHIND = 0.1  # of the gap that residuals leave: the barrier's part stays above
 CORRECTORS, _LONG = 3, 0.7  # more directions, at most, and a step that needs none
 _AHEAD = 0.3  # how much longer a step they are to allow
 _LEFT, _HIDES = 0.25, 3  # of the gap beside the products that so many steps leave for rounding
-_CLOSE = 1e-5  # of P: a gap that is no reason to leave a frame
+_CLOSE = 1e-3  # of P: a gap that is no reason to leave a frame
 _MANY = 24  # iterations of a round beyond which exact solves take far fewer exchanges
 _NEAR = 0.01  # first barrier of the squared hinge over P: Newton's steps left little of the way
 _WEIGHTED = 10.0  # first barrier at zeros over P where rows have weights
@@ -605,14 +607,13 @@ def step(
         # where the frame has the digits, a step leaves (1 - t)² of it
         left = state.primal - state.dual - state.products
         lost = (left > np.maximum(_LEFT, 4 * (1 - length) ** 2) * before) & (left > state.products)
-        lost &= left > _CLOSE * state.primal
         state = fl.evolve(state, hidden=state.hidden + 1 if lost.any() else 0)
-    if state.hidden >= _HIDES:
+    if state.hidden >= _HIDES and (left > _CLOSE * state.primal).any():
         state = fl.evolve(state, framed=False, hidden=0)
         state = _at(state, clients, np.zeros_like(length), np.zeros_like(length))
     elif state.waits and used + more > _MANY:
         state = _go_to_frame(state, clients)
-    elif lost_digits(state):
+    elif lost_digits(state) or state.hidden == _HIDES:  # scores that steps changed hide it, too
         state, _ = certify(state, clients)
     return state, info(state)
 
@@ -756,7 +757,9 @@ def info(state: InteriorPoint) -> fl.RoundMetrics:
     model = state.model_primal if state.threshold else state.primal
     primal, dual = float(model.sum()), float(state.dual.sum())
     return fl.RoundMetrics(
-        finished=state.still > 3 or bool((state.products <= _SOLVED * state.primal).all()),
+        finished=state.still > 3
+        or state.hidden > 2 * _HIDES
+        or bool((state.products <= _SOLVED * state.primal).all()),
         primal=primal,
         dual=dual,
         gap_relative=(primal - dual) / max(primal, 1e-300),

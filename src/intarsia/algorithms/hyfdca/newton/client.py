@@ -1,31 +1,37 @@
-"""The clients in Newton's method: the point that each keeps, and what it does when the point moves.
+"""The clients in Newton's method: what each does when its point moves.
 
-The point is primal (w, with its scores z) and dual (α, with the w(α) that it gives). The samples
-with curvature make the Hessian; where there are more than the budget, some stand for all. The Gram
-matrices of a client's samples within each feature cell precondition it; they are packed for a sum
-over clients.
+The samples with curvature make the Hessian; where there are more than the budget, some stand for
+all. The Gram matrices of a client's samples within each feature cell precondition it; they are
+packed for a sum over clients.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 from scipy.sparse import csr_array
 
 from intarsia import core as fl
-from intarsia.core.block import Array, Block, ClientId, Values, row_weights, targets
+from intarsia.algorithms.hyfdca.newton.frame import (
+    LARGEST,
+    Frame,
+    hessian_in_frame,
+    keep_frame,
+    project_new,
+    remember,
+)
+from intarsia.algorithms.hyfdca.newton.point import Point
+from intarsia.core.block import Array, Block, Values, row_weights, targets
 from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
-from intarsia.maths.linear.products import gather, project_rows, row_norms, scores
+from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import (
     curvatures,
     curved_samples,
@@ -41,12 +47,10 @@ SAMPLES = 2000  # least samples in the Hessian of conjugate gradients, and 6 for
 SHARED_SAMPLES = 6000  # least samples in a Hessian that is shared, and 12 for each feature
 LIFT = 8.0**5  # what the regularisation is multiplied by, once, to come down from there
 LOWER = 8.0  # what it is divided by then, where the gap is small
-_LARGEST = 2.0  # what a secret basis stretches by, at most
 _SEALABLE = 2.0**60  # what a sealed number may reach
 SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
-_AT_ONCE = 8192  # rows in the frame that are copied at once
 _SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
 
@@ -112,134 +116,6 @@ def cell_grams(
 
 
 @dataclass(frozen=True)
-class Partner:
-    """A client that has samples in common with another."""
-
-    name: ClientId
-    turn: int
-    features: NDArray[np.int64]  # (its features,) their places among the federation's
-    cells: NDArray[np.bool_]  # (the other's cells,) which of them it holds, too
-    samples: int = 0  # in these
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Where a client's rows and columns lie in the federation, and who has some of its samples."""
-
-    number: int  # of the client among all
-    all_clients: int
-    turn: int  # another one than those of its partners
-    features: NDArray[np.int64]  # (features,) their places among the federation's
-    cells: NDArray[np.int64]  # (sample cells,) their numbers in the federation
-    partners: tuple[Partner, ...]
-    all_features: int
-    all_cells: int
-    holders: int  # most of a sample in the federation
-    widest: int  # features of the federation's largest feature cell
-
-
-@dataclass(frozen=True)
-class Point:
-    """A client's state in the Newton phase, in the order of its aligned block."""
-
-    before: Any  # the client's state of dual ascent, to return to
-    regularisation: float
-    samples: int  # N
-    loss: int
-    mine: NDArray[np.int64]  # samples whose label counts at this client
-    sample_cells: tuple[tuple[int, int, int, int], ...]  # start, stop, holders, own rank
-    feature_cells: tuple[tuple[int, int], ...]  # start, stop
-    feature_share: Array  # (features,) 1 / holders
-    kept_features: Array  # (features,) 1 where the cell counts at this client, else 0
-    kept_samples: tuple[bool, ...]  # whether a cell of sample_cells counts at this client
-    w: Array  # (outputs, features) primal point
-    direction: Array  # (outputs, features)
-    alpha: Array  # (outputs, samples) dual point that this client's part of w(α) counts
-    z: Array  # (outputs, samples) scores at w
-    q: Array  # (outputs, samples) scores of the direction
-    centre: Array  # (outputs, samples) c
-    residual: Array  # (outputs, features) λ (w(α) - w)
-    selected: NDArray[np.int64]  # samples in the Hessian
-    curvature: Array  # (outputs, selected) h, scaled up to all samples with curvature
-    order: NDArray[np.int64]  # samples of each cell in the order of their turn for the Hessian
-    frame: Array  # (frame, features) P
-    ridge: Array  # (frame, frame) λ P Pᵀ, this client's share
-    known: NDArray[np.bool_]  # (samples,) whether the owners have seen the sample in the frame
-    slot: NDArray[np.int64]  # (samples,) row in `framed`, -1 without one
-    framed: Array  # (slots, frame) samples in the frame, each at one of its owners
-    preconditioner: Array  # (outputs, rows, features) inverse Gram matrices, cell by cell
-    # where Newton's system is shared: `frame` is then (features, features), a secret basis for each
-    # of the client's feature cells
-    shared: bool = False
-    scale: Array = field(default_factory=lambda: np.ones(0))  # (features,) size of a column
-    reach: Array = field(default_factory=lambda: np.zeros(0))  # (samples,) bound of ‖x P‖²
-    # (outputs, samples) h, or a tenth of it for each step since it was there
-    faded: Array = field(default_factory=lambda: np.zeros((1, 1)))
-    basis: Array = field(default_factory=lambda: np.zeros((0, 0)))  # what each step's basis turns
-    turns: tuple[bytes, ...] = ()  # a secret of the owners of each feature cell, that turns come of
-    measured: int = 0  # how often a point was measured in this phase: it numbers the turns
-    directed: int = -1  # the number of the point that the direction was told at
-    looks: int = 0  # how often steps along the direction were tried, by the losses
-    penalty_looks: int = 0  # and by the penalty
-    gathered: bool = False  # whether w(α) was counted, and is to be told next
-    system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
-    system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
-    threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ
-    lift: float = 1.0  # `regularisation` over the model's
-    lifted: bool = False  # whether it was raised in this phase
-    # (outputs, features) the centre that τ|w| is smoothed around, and s, (outputs,)
-    pull: Array = field(default_factory=lambda: np.zeros((1, 0)))
-    # (outputs, features) the mean curvature of τ|w| over κ on short steps' directions, fading
-    passed: Array = field(default_factory=lambda: np.zeros((1, 0)))
-    stiff: Array = field(default_factory=lambda: np.zeros(1))
-    # in the interior point phase: of the samples that this client reads; the directions before
-    inner: Any = None
-    inner_l1: Any = None  # the same of τ|w|, of the client's features
-    # (outputs, features) which of its weights are 0 in the model
-    at_zero: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((1, 0), bool))
-    first: Array = field(default_factory=lambda: np.zeros((1, 0)))  # (outputs, features)
-    # these and q without the last direction, within a round
-    inner_before: Any = None
-    # (outputs, features) weights of the best point so far, where it was another one
-    kept: Array = field(default_factory=lambda: np.zeros((1, 0)))
-    q_before: Array = field(default_factory=lambda: np.zeros((1, 0)))
-
-    retired: ClassVar[frozenset[str]] = frozenset({"implied", "overlap"})
-
-    @property
-    def options(self) -> Any:
-        """Return the hyperparameters."""
-        return self.before.options
-
-    @property
-    def inside(self) -> NDArray[np.bool_]:
-        """Return where τ|w| is smooth, (outputs, features): its slope is inside."""
-        return np.asarray(np.abs(self.pull + self.stiff[:, None] * self.w) < self.threshold)
-
-    @property
-    def model(self) -> Array:
-        """Return the weights of the certificate, (outputs, features)."""
-        return np.where(self.at_zero, 0.0, self.w) if self.threshold else self.w
-
-    @property
-    def overlap(self) -> Overlap:
-        """Return where this client stands in the shared system, as its own schema says.
-
-        Raises
-        ------
-        RefusedError
-            If its system is not shared, or the run is of a version that took this of the server.
-        """
-        if not self.shared or self.before.overlap is None:
-            raise RefusedError(
-                "Newton's system was asked for in shares where this client's run does not share "
-                "it (or an earlier version began the run): begin the run again."
-            )
-        found: Overlap = self.before.overlap
-        return found
-
-
-@dataclass(frozen=True)
 class Start:
     """Duals and weights to start from."""
 
@@ -250,22 +126,6 @@ class Start:
     shared: bool = (
         False  # whether Newton's system is shared, in a secret basis of each feature cell
     )
-
-
-@fl.describe(frame="random directions", squares="mean squares of columns")
-class Frame:
-    """A client's random part of the frame."""
-
-    frame: fl.PerFeature  # (frame, features)
-    squares: fl.PerFeature | None = None  # (features,) mean squares, where there is a frame
-
-
-@dataclass(frozen=True)
-class OwnFrame:
-    """The totals of Frame for the owners of the features."""
-
-    frame: fl.PerFeature
-    squares: fl.PerFeature | None = None
 
 
 @dataclass(frozen=True)
@@ -474,77 +334,6 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     return point, Frame(frame, squares)
 
 
-@fl.client_function
-def keep_frame(point: Point, block: Block, message: OwnFrame) -> tuple[Point, fl.Ready]:
-    """Keep the frame of the client's own features."""
-    assert message.squares is not None
-    scale = column_scale(message.squares, point.regularisation)
-    if point.shared:
-        basis = _secret_basis(message.frame, point.feature_cells, scale)
-        reach = _LARGEST**2 * row_norms(_scaled(block.x, scale))
-        turns = tuple(
-            hashlib.blake2b(
-                np.ascontiguousarray(message.frame[:, start:stop]).tobytes(),
-                digest_size=fl.SecretKey.SIZE,
-            ).digest()
-            for start, stop in point.feature_cells
-        )
-        given = {"scale": scale, "reach": reach, "basis": basis, "turns": turns}
-        return fl.evolve(point, **given), fl.Ready()
-    # columns of very different sizes would leave the system no digits
-    return _in_frame(point, message.frame / scale), fl.Ready()
-
-
-def _in_frame(point: Point, frame: Array) -> Point:
-    """Return the state with another frame, and the ridge in it."""
-    frame = np.ascontiguousarray(frame.T).T
-    ridge = point.regularisation * ((frame * point.feature_share) @ frame.T)
-    return fl.evolve(point, frame=frame, ridge=ridge)
-
-
-def turn_basis(point: Point, number: int) -> Point:
-    """Return the state in the secret basis of a step: that of the phase, turned at random.
-
-    The owners of a feature cell turn it alike. Who sees matrices in two of these bases cannot tell
-    which directions of the one are which of the other.
-    """
-    frame = np.zeros_like(point.basis)
-    for (start, stop), secret in zip(point.feature_cells, point.turns, strict=True):
-        size = stop - start
-        words = fl.SecretKey(secret).fold_in(number).words(size * size).view(np.int64)
-        factors, scalars, _, _ = lapack.dgeqrf(words.reshape(size, size) * 2.0**-63)
-        turn, _, _ = lapack.dorgqr(factors, scalars)
-        frame[start:stop, start:stop] = turn.T @ point.basis[start:stop, start:stop]
-    return _in_frame(point, frame)
-
-
-def column_scale(squares: Array, regularisation: float) -> Array:
-    """Return about the size of each column, a power of 2; not less than matters to the ridge."""
-    return np.asarray(np.exp2(np.rint(0.5 * np.log2(np.maximum(squares, regularisation)))))
-
-
-def _scaled(x: Values, scale: Array) -> Values:
-    """Return values with each column divided by its size."""
-    if isinstance(x, csr_array):
-        return csr_array((x.data / scale[x.indices], x.indices, x.indptr), shape=x.shape)
-    return x / scale
-
-
-def _secret_basis(drawn: Array, cells: Sequence[tuple[int, int]], scale: Array) -> Array:
-    """Return Pᵀ, a block for each feature cell, of normal numbers that its owners share.
-
-    P divides by the columns' sizes, then turns, stretches by ½ to 2, and turns again.
-    """
-    basis = np.zeros((len(scale), len(scale)))
-    for start, stop in cells:
-        size = stop - start
-        numbers = drawn[:size, start:stop] * np.sqrt(len(drawn) / size)
-        left, stretch, right = np.linalg.svd(numbers)
-        block = (left * np.clip(stretch, 1 / _LARGEST, _LARGEST)) @ right
-        basis[start:stop, start:stop] = (block / scale[start:stop, None]).T
-    return basis
-
-
 @fl.told_the_same
 @fl.client_function
 def move_duals(point: Point, block: Block, message: Move) -> tuple[Point, DualPoint]:
@@ -645,14 +434,6 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
     return point, Gathered(implied, gram, rows, counts)
 
 
-def project_new(
-    point: Point, block: Block, selected: NDArray[np.int64]
-) -> tuple[Array, NDArray[np.int64]]:
-    """Return the rows in the frame of samples not selected before, and how many of each cell."""
-    new = selected[~point.known[selected]]
-    return project_rows(block.x, new, point.frame), counts_by_cell(point, new)
-
-
 def _passed_penalty(point: Point, step: Array) -> Array:
     """Return the curvature of τ|w|, over κ, that counts after a step, (outputs, features).
 
@@ -709,13 +490,6 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     return np.concatenate(found), np.concatenate(scaled, axis=1)
 
 
-def counts_by_cell(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many of some ascending samples are in each of the client's cells."""
-    if len(point.sample_cells) == 1:
-        return np.array([len(selected)])
-    return np.diff(np.searchsorted(selected, [cell[1] for cell in point.sample_cells]), prepend=0)
-
-
 @fl.client_function
 def measure_point(point: Point, block: Block, message: MeasurePoint) -> tuple[Point, Measured]:
     """Send norms; in the frame also this client's part of the gradient and the Hessian.
@@ -757,23 +531,6 @@ def measure_point(point: Point, block: Block, message: MeasurePoint) -> tuple[Po
     point = remember(point, message.rows)
     gradient = residual @ (point.frame * point.feature_share).T
     return point, Measured(norms, gradient, hessian_in_frame(point))
-
-
-def hessian_in_frame(point: Point) -> Array:
-    """Return this client's part of the Hessian in the frame, (outputs, frame, frame)."""
-    turn = turn_of(point, point.selected)
-    slots = point.slot[point.selected[turn]]
-    outputs, size = len(point.curvature), len(point.frame)
-    scale = np.sqrt(point.curvature[:, turn] / point.samples)
-    hessian = np.zeros((outputs, size, size))
-    for start in range(0, len(slots), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        rows = point.framed[slots[some]]
-        for c in range(outputs):
-            scaled = np.multiply(rows, scale[c, some, None], out=rows if c == outputs - 1 else None)
-            hessian[c] += scaled.T @ scaled
-    hessian += point.ridge
-    return hessian
 
 
 def _measure_l1(point: Point, total: Array) -> tuple[Point, Array, Array]:
@@ -827,9 +584,9 @@ def _bounds(point: Point) -> Array:
     slope = (point.residual / point.scale) ** 2 @ point.kept_features
     trace = point.curvature @ point.reach[point.selected] / point.samples
     if point.threshold:
-        ridge = (penalty_curvature(point) * point.feature_share) @ point.scale**-2.0 * _LARGEST**2
+        ridge = (penalty_curvature(point) * point.feature_share) @ point.scale**-2.0 * LARGEST**2
     else:
-        ridge = point.regularisation * _LARGEST**2 * (point.feature_share @ point.scale**-2.0)
+        ridge = point.regularisation * LARGEST**2 * (point.feature_share @ point.scale**-2.0)
     parts = np.stack([slope, trace + ridge], axis=1)
     return np.where(parts > 0, power_above(parts), 0.0)
 
@@ -837,35 +594,6 @@ def _bounds(point: Point) -> Array:
 def power_above(bound: Array) -> Array:
     """Return the least power of 2 that is not below each bound; 1 for a bound of 0."""
     return np.asarray(np.exp2(np.ceil(np.log2(np.where(bound > 0, bound, 1.0)))))
-
-
-def remember(point: Point, rows: Array) -> Point:
-    """Keep the newly selected samples whose turn is this client's."""
-    new = point.selected[~point.known[point.selected]]
-    if not len(new):
-        return point
-    turn = turn_of(point, new)
-    known, slot = point.known.copy(), point.slot.copy()
-    known[new] = True
-    slot[new[turn]] = len(point.framed) + np.arange(len(turn))
-    framed = np.empty((len(point.framed) + len(turn), len(rows)))
-    framed[: len(point.framed)] = point.framed
-    for start in range(0, len(turn), _AT_ONCE):
-        some = turn[start : start + _AT_ONCE]
-        framed[len(point.framed) + start :][: len(some)] = rows[:, some].T
-    return fl.evolve(point, known=known, slot=slot, framed=framed)
-
-
-def turn_of(point: Point, selected: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of the ascending samples that this client adds up for their owners."""
-    places: list[NDArray[np.int64]] = []
-    begin = 0
-    for start, stop, holders, rank in point.sample_cells:
-        end = int(np.searchsorted(selected, stop))
-        # by the place in the cell, which is the same at all its owners
-        places.append(begin + ((selected[begin:end] - start) % holders == rank).nonzero()[0])
-        begin = end
-    return places[0] if len(places) == 1 else np.concatenate(places)
 
 
 @fl.client_function

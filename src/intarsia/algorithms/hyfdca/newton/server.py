@@ -14,7 +14,7 @@ round is one Newton step:
 
 1. direction: solve (λI + 1/N X_Fᵀ h X_F) d = λ(w(α) - w) over the samples F with curvature
    - up to 512 features: exactly. Where sums are sealed, the system is found by secret sharing and
-     solved by the server in secret bases (`newton_shares`). Elsewhere one client solves it in a
+     solved by the server in secret bases (`shares`). Elsewhere one client solves it in a
      frame P that only the owners of each feature know, from rows in the frame. Bases and frame
      divide by the columns' sizes
    - more: by conjugate gradients on a sample of F (on F in sparse tables, and of losses whose
@@ -57,13 +57,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.algorithms.hyfdca import (
-    newton_client,
-    newton_direction,
-    newton_encrypted,
-    newton_shares,
-)
-from intarsia.algorithms.hyfdca.newton_client import (
+from intarsia.algorithms.hyfdca.newton import client, direction, encrypted, shares
+from intarsia.algorithms.hyfdca.newton.client import (
     LIFT,
     LOWER,
     SAMPLES,
@@ -72,23 +67,18 @@ from intarsia.algorithms.hyfdca.newton_client import (
     MeasurePoint,
     ModelScores,
     Move,
-    Overlap,
-    OwnFrame,
-    Partner,
-    Point,
     Refresh,
     Start,
     enter,
     gather_point,
     grade_model,
-    keep_frame,
     keep_scores,
     measure_point,
     move_duals,
     own_scores,
     share_weights,
 )
-from intarsia.algorithms.hyfdca.newton_direction import (
+from intarsia.algorithms.hyfdca.newton.direction import (
     FEW,
     MOST,
     Coefficients,
@@ -98,9 +88,11 @@ from intarsia.algorithms.hyfdca.newton_direction import (
     multiply_conjugate,
     multiply_exact,
 )
-from intarsia.algorithms.hyfdca.newton_encrypted import share_encrypted
-from intarsia.algorithms.hyfdca.newton_interior import fits_frame, lost_digits
-from intarsia.algorithms.hyfdca.newton_shares import (
+from intarsia.algorithms.hyfdca.newton.encrypted import share_encrypted
+from intarsia.algorithms.hyfdca.newton.frame import OwnFrame, keep_frame
+from intarsia.algorithms.hyfdca.newton.interior_point import fits_frame, lost_digits
+from intarsia.algorithms.hyfdca.newton.point import Overlap, Partner, Point
+from intarsia.algorithms.hyfdca.newton.shares import (
     Dealer,
     Share,
     Sharing,
@@ -720,9 +712,9 @@ def open_weights(clients: Clients, w: Any, nonzero: Any = None) -> Array:
 
 
 SENDS = (
-    *newton_client.SENDS,
-    *newton_direction.SENDS,
-    *newton_shares.SENDS,
-    *newton_encrypted.SENDS,
+    *client.SENDS,
+    *direction.SENDS,
+    *shares.SENDS,
+    *encrypted.SENDS,
 )
 STATES = (Newton, Point, Search, Sharing, Dealer, Overlap, Partner)
