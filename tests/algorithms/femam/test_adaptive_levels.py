@@ -481,8 +481,8 @@ def compared(shares, rows=None, own=0.1):
     [
         ([0.5, 0.2, 0.3], [0.0, 0.3, 0.3], 1),  # as far apart, and fewer errors
         ([0.5, 0.20, 0.21], [0.0, 0.12, 0.2], 2),  # hardly more errors, and further apart
-        ([0.5, 0.2, 0.14], [0.0, 0.3, 0.2], 2),  # errors count twice what silhouettes do
-        ([0.5, 0.2, 0.16], [0.0, 0.3, 0.2], 1),
+        ([0.5, 0.2, 0.09], [0.0, 0.3, 0.2], 2),  # errors count what silhouettes do
+        ([0.5, 0.2, 0.11], [0.0, 0.3, 0.2], 1),
         ([0.5, 0.2, 0.12], [0.0, 0.4, 0.1], 1),  # more groups err less, and are not apart
         ([0.5, 0.21, 0.20], [0.0, 0.04, 0.05], 1),  # none apart: the fewest groups
         ([0.5, 0.49, 0.49], [0.0, 0.2, 0.0], 1),  # apart, and no worse than one group

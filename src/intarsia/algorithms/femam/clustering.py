@@ -208,7 +208,6 @@ def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
 
 
 _APART = 0.1  # mean silhouette of groups that need to mend nothing
-_ERRORS = 2.0  # what the share of errors counts beside the mean silhouette
 _AS_GOOD = 1.1  # times the least share of errors that is hardly more
 _UNSURE = 2.0  # standard errors by which own networks may err less than groups that are apart
 _FAR = 0.5  # share of errors above which a model has far to go, …
@@ -222,7 +221,7 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     it, the better. A client that is alone in its group counts with the share of errors that own
     networks make on new rows. Groups that are apart may be taken if their errors are not more than
     those of one group, nor than those of own networks beyond two standard errors. Of those it is
-    the grouping whose mean silhouette less twice its share of errors is the largest: too few groups
+    the grouping whose mean silhouette less its share of errors is the largest: too few groups
     err more, and too many are less apart, though they err no more.
 
     Where there is none, it is of the groupings whose errors are hardly more than the least the one
@@ -252,7 +251,7 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     allowed = shares <= np.minimum(most, own + unsure * rows / rows[0])
     allowed[0] = False
     if (allowed & apart).any():
-        worth = np.asarray(clear) - _ERRORS * shares
+        worth = np.asarray(clear) - shares
         return int(np.where(allowed & apart, worth, -np.inf).argmax())
     good = shares <= max(_AS_GOOD * best, best + chance)
     places = [one for one in range(1, len(counts)) if good[one] and not apart[one]]
