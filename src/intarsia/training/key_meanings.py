@@ -22,7 +22,10 @@ SAID: dict[str, tuple[str, str]] = {
     "anchor_average": ("how learned covariances are averaged", "barycentre: the paper's mean"),
     "anchor_classes": ("classes of the third term in the shared step", "all: the authors' code"),
     "anchor_covariance": ("whether anchors' covariances are learned", "with many rows a class"),
-    "anchor_scale": ("deviation that anchors are drawn with", "10 where classes mix"),
+    "anchor_scale": (
+        "deviation that anchors are drawn with; images' embeddings: 1",
+        "10 where classes mix",
+    ),
     "anchor_variance": ("e of the anchors' covariance e·I", "with the scale of the features"),
     "ascents": ("dual ascents in a round of shares, at most", "hardly ever"),
     "b": ("b of the rate a/(b + √t)", "raise where the first rounds overshoot"),
@@ -167,7 +170,10 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "liblinear.precision": ("tolerance of the solver", "lower for more digits"),
     "pretraining_batch": ("rows of a step before the first round", "as batch"),
-    "pretraining_epochs": ("epochs that align embeddings first", "lower to save time"),
+    "pretraining_epochs": (
+        "epochs that align embeddings first; images' embeddings: 100",
+        "lower to save time",
+    ),
     "price": ("price of a new neuron at the cost squared", "lower to open more"),
     "hyfdca.proximal": (
         "proximal term in rounds with clients away, over the mean of ‖x‖²",

@@ -60,11 +60,12 @@ Departures from the paper
 Where the authors' code (github.com/arakotom/flic) departs from the text, the default is the text
 but for `anchor_scale`, `weight_decay` and the variant "class". With `pretraining_epochs` = 10,
 where both have 100, and `embedding_decay` = 3e-3, where both have none, these were chosen on
-problems of clients with few rows (`benchmarks/unseen.py`). The code has:
+problems of clients with few rows (`benchmarks/unseen.py`). Embeddings of images have 100 epochs and
+anchors at 1. The code has:
 - `alignment` = "sample": the statistics of a batch against those of a fresh sample of the anchors
   of the same size, which is larger by what the sample strays; the covariances of both have the
   divisor n - 1, while those of "gaussian" have n
-- `anchor_scale` = 10, the "very large variance" of the text; the default is 3
+- `anchor_scale` = 10, the "very large variance" of the text; the default is 3 (images: 1)
 - `weight_decay` = 1e-3 on α and β; the default is 1e-2
 - `dropout` = 0.5 in the embeddings of BCI, after both hidden layers, and in those of digits, of the
   second convolution's channels; the paper's figures are of this code

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from intarsia.algorithms.networks.architecture import Architecture
-from intarsia.algorithms.networks.embeddings import COMMON_WIDTH
+from intarsia.algorithms.networks.embeddings import COMMON_WIDTH, IMAGES
 from intarsia.algorithms.networks.options import NetworkOptions, Weights
 from intarsia.core.settings import (
     Between,
@@ -18,13 +18,20 @@ from intarsia.core.settings import (
 )
 from intarsia.errors import ExperimentError
 
+_OF_EMBEDDING: Any = None  # a default that the embedding says
+_DEFAULTS: dict[str, tuple[Any, Any]] = {  # of images' embeddings, of others
+    "pretraining_epochs": (100, 10),
+    "anchor_scale": (1.0, 3.0),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flic(NetworkOptions):
     """Hyperparameters, with the paper's meaning.
 
-    Defaults are those of the paper, but for alignment before the first round, the anchors' scale
-    and the decays, which keep clients with few rows from learning them by heart.
+    Defaults are those of the paper, but for the decays and, where the embedding is none of images,
+    alignment before the first round and the anchors' scale: these keep clients with few rows from
+    learning them by heart.
     """
 
     known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH
@@ -37,14 +44,16 @@ class Flic(NetworkOptions):
     alignment_weight: NotNegative = 1e-3  # λ1
     calibration_weight: NotNegative = 1e-3  # λ2
     local_epochs: Count = 10  # M
-    pretraining_epochs: CountOrZero = 10  # of φ, before the first round
+    # of φ, before the first round: 10; of images' embeddings, which learn slowly, 100
+    pretraining_epochs: CountOrZero = _OF_EMBEDDING
     shared_epochs: CountOrZero = 0  # of α and the anchors after local training; 0: one step
     shared_from: Count = 1  # the round in which α starts to train
     weights: Weights = "clients"  # ω_i of the average: 1/b, or by labelled rows
     final_epochs: CountOrZero = 10  # of φ and β at all clients after the last round
     pretraining_batch: Count = 100
     dropout: FractionBelowOne = 0.0  # chance that a unit of the embedding is left out in training
-    anchor_scale: NotNegative = 3.0  # standard deviation that the v_c are drawn with
+    # standard deviation that the v_c are drawn with: 3; for images' embeddings 1
+    anchor_scale: NotNegative = _OF_EMBEDDING
     anchor_variance: NotNegative = 1.0  # e
     anchor_classes: Literal["held", "all"] = "held"  # those of step 2's third term
     anchor_covariance: Literal["fixed", "learned"] = "fixed"  # e·I, or from e·I on
@@ -61,6 +70,9 @@ class Flic(NetworkOptions):
     validation: Between = 0.1
 
     def __post_init__(self) -> None:
+        for name, (images, others) in _DEFAULTS.items():
+            if getattr(self, name) is _OF_EMBEDDING:
+                object.__setattr__(self, name, images if self.embedding in IMAGES else others)
         super().__post_init__()
         if self.anchor_average == "barycentre" and self.anchor_covariance != "learned":
             raise ExperimentError(
