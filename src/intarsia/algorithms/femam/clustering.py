@@ -208,7 +208,6 @@ def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
 
 
 _APART = 0.1  # mean silhouette of groups that need to mend nothing
-_ERRORS = 2.0  # what the share of errors counts beside the mean silhouette
 _AS_GOOD = 1.1  # times the least share of errors that is hardly more
 _UNSURE = 2.0  # standard errors by which own networks may err less than groups that are apart
 _FAR = 0.5  # share of errors above which a model has far to go, …
@@ -222,7 +221,7 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     it, the better. A client that is alone in its group counts with the share of errors that own
     networks make on new rows. Groups that are apart may be taken if their errors are not more than
     those of one group, nor than those of own networks beyond two standard errors. Of those it is
-    the grouping whose mean silhouette less twice its share of errors is the largest: too few groups
+    the grouping whose mean silhouette less its share of errors is the largest: too few groups
     err more, and too many are less apart, though they err no more.
 
     Where there is none, it is of the groupings whose errors are hardly more than the least the one
@@ -252,7 +251,7 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     allowed = shares <= np.minimum(most, own + unsure * rows / rows[0])
     allowed[0] = False
     if (allowed & apart).any():
-        worth = np.asarray(clear) - _ERRORS * shares
+        worth = np.asarray(clear) - shares
         return int(np.where(allowed & apart, worth, -np.inf).argmax())
     good = shares <= max(_AS_GOOD * best, best + chance)
     places = [one for one in range(1, len(counts)) if good[one] and not apart[one]]
@@ -297,8 +296,16 @@ def separated(
     return max((none, *groupings(points, counts, draws)), key=lambda one: one[1])
 
 
+_ALONE = 0.25  # what a point alone in its group counts of the silhouette that it would have
+
+
 def silhouette(points: Array, labels: Labels) -> float:
-    """Return the mean silhouette of points (Rousseeuw, 1987); 0 for a point alone in its group."""
+    """Return the mean silhouette of points (Rousseeuw, 1987), with points that are alone.
+
+    By Rousseeuw a point alone in its group has 0, so that right groups of which many have one point
+    look hardly apart. Here it counts a quarter of the silhouette that it would have if it were as
+    far from others of its group as points of the other groups are on average from theirs.
+    """
     squares = np.square(points).sum(axis=1)
     away = np.sqrt(np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0.0))
     np.fill_diagonal(away, 0.0)
@@ -306,14 +313,18 @@ def silhouette(points: Array, labels: Labels) -> float:
     sums = np.stack([away[:, labels == group].sum(axis=1) for group in range(len(count))], axis=1)
     at = np.arange(len(points))
     own = sums[at, labels] / np.maximum(count[labels] - 1, 1)
+    alone = count[labels] == 1
+    if alone.all():
+        return 0.0
+    own[alone] = own[~alone].mean()
     others = sums / np.maximum(count, 1)
     others[at, labels] = np.inf
     others[:, count == 0] = np.inf
     next_best = others.min(axis=1)
     larger = np.maximum(own, next_best)
     with np.errstate(invalid="ignore"):
-        each = np.where((count[labels] > 1) & (larger > 0), (next_best - own) / larger, 0.0)
-    return float(each.mean())
+        each = np.where(larger > 0, (next_best - own) / larger, 0.0)
+    return float(np.where(alone, _ALONE, 1.0) @ each / len(points))
 
 
 def _counted(
