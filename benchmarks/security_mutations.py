@@ -291,7 +291,7 @@ MUTATIONS = [
         ),
         (
             "femam: models that are not remembered",
-            "told={**client.told, str(client.again or client.level): digest}",
+            "told={**client.told, str(level): told}",
             "told=client.told",
             LEVELS,
         ),
