@@ -462,9 +462,10 @@ def train_to_end(task: training.Task) -> Outcome:
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
     wide = gap is not None and gap > (tolerance or training.WIDE)
     ended = state.finished or "rounds"
-    if ended in ("rounds", "stalled", "algorithm") and tolerance > 0:
+    met = gap is not None and tolerance > 0 and training.is_met(gap, tolerance)
+    if met and ended != "early_stopping":
         # rounds carry scores on, whose rounding hides a gap that a count from new ones shows
-        ended = "tolerance" if gap is not None and training.is_met(gap, tolerance) else ended
+        ended = "tolerance"
     if ended == "algorithm" and wide:
         notes = (training.limited(task.description, conclusion.info),)
     if task.description.early_stopping:

@@ -130,9 +130,8 @@ def _opened(client: Client, model: Array | None) -> Client:
         return client if client.latest else fl.evolve(client, latest=client.start)
     own = networks.part_vector(client.start, ("*",)) + model
     level, told = client.again or client.level, "-"
-    if (
-        client.options.kind(level) not in _OF_SOME
-    ):  # as it trains: what rounding hides tells nothing
+    if client.options.kind(level) not in _OF_SOME:
+        # in the precision that it trains in: what rounding hides tells nothing
         seen = model.astype(next(iter(client.start.values())).dtype)
         told = hashlib.sha256(seen.data).hexdigest()
     return fl.evolve(
