@@ -19,6 +19,8 @@ from intarsia.algorithms.femam.clustering import (  # noqa: E402
     averages_of_others,
     clearest,
     common_part,
+    found_by_halves,
+    groupings,
     separated,
     silhouette,
     towards,
@@ -476,6 +478,11 @@ def compared(shares, rows=None, own=0.1):
     return np.array([100.0, 102 * own - 1, *rows, *(rows * shares)])
 
 
+def never(place: int) -> bool:
+    """Say that no grouping is stable."""
+    return False
+
+
 @pytest.mark.parametrize(
     ("shares", "clear", "taken"),
     [
@@ -495,26 +502,58 @@ def compared(shares, rows=None, own=0.1):
     ],
 )
 def test_a_grouping_is_taken_where_the_others_of_a_group_err_less(shares, clear, taken):
-    assert clearest(compared(shares, own=0.6), (1, 2, 3), clear, 0.14) == taken
+    assert clearest(compared(shares, own=0.6), (1, 2, 3), clear, 0.14, never) == taken
 
 
 def test_groups_are_not_taken_where_own_networks_err_less():
     """Two standard errors of a share of 0.2 in 102 rows are 0.08."""
     shares, clear = [0.5, 0.3], [0.0, 0.3]
-    assert clearest(compared(shares, own=0.23), (1, 2), clear, 0.14) == 1
-    assert clearest(compared(shares, own=0.2), (1, 2), clear, 0.14) == 0
+    assert clearest(compared(shares, own=0.23), (1, 2), clear, 0.14, never) == 1
+    assert clearest(compared(shares, own=0.2), (1, 2), clear, 0.14, never) == 0
 
 
 def test_clients_alone_in_their_group_count_with_the_errors_of_own_networks():
     """A pair among ten clients: 2 % of its rows are named wrongly, and 10 % by own networks."""
     total = compared([0.9, 0.02, 0.3], rows=[1000, 200, 1000])
-    assert clearest(total, (1, 9, 3), [0.0, 0.01, 0.3], 0.14) == 1
-    assert clearest(compared([0.9, 0.3], rows=[1000, 200]), (1, 9), [0.0, 0.01], 0.14) == 0
+    assert clearest(total, (1, 9, 3), [0.0, 0.01, 0.3], 0.14, never) == 1
+    assert clearest(compared([0.9, 0.3], rows=[1000, 200]), (1, 9), [0.0, 0.01], 0.14, never) == 0
 
 
 def test_no_rows_and_no_groupings_speak_for_no_groups():
-    assert clearest(np.zeros(6), (1, 2), [0.0, 0.5], 0.14) == 0
-    assert clearest(compared([0.5]), (1,), [0.0], 0.14) == 0
+    assert clearest(np.zeros(6), (1, 2), [0.0, 0.5], 0.14, never) == 0
+    assert clearest(compared([0.5]), (1,), [0.0], 0.14, never) == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "clear", "taken"),
+    [
+        ([0.7, 0.66, 0.69], [0.0, 0.06, 0.09], 2),  # stable, and the furthest apart
+        ([0.7, 0.71, 0.72], [0.0, 0.06, 0.09], 0),  # errs more than one group
+        ([0.7, 0.69, 0.69], [0.0, 0.01, 0.02], 0),  # not apart at all
+        ([0.45, 0.44, 0.44], [0.0, 0.06, 0.09], 0),  # one group errs on less than half of the rows
+        ([0.7, 0.69, 0.69], [0.0, 0.2, 0.09], 1),  # one is far apart
+    ],
+)
+def test_where_one_model_errs_on_most_rows_stable_groups_are_taken(shares, clear, taken):
+    total = compared(shares, own=0.72)
+    assert clearest(total, (1, 2, 3), clear, 0.14, lambda place: True) == taken
+
+
+def test_stable_groups_are_not_taken_where_own_networks_err_less():
+    total = compared([0.7, 0.66], own=0.6)
+    assert clearest(total, (1, 2), [0.0, 0.09], 0.14, lambda place: True) == 0
+
+
+def test_planted_groups_are_found_again_by_half_of_the_parameters_and_chance_is_not():
+    rng = np.random.default_rng(3)
+    labels = np.arange(24) % 4
+    chance = rng.normal(size=(24, 300))
+    planted = chance + 0.9 * rng.normal(size=(4, 300))[labels]
+    assert found_by_halves(planted, labels, rng) > 0.95
+    by_chance = max(groupings(chance, (4,), rng), key=lambda one: one[1])[0]
+    assert found_by_halves(chance, by_chance, rng) < 0.5
+    mostly_alone = np.minimum(np.arange(24), 12)
+    assert found_by_halves(planted, mostly_alone, rng) == 0
 
 
 def test_averages_of_others_leave_out_a_client_s_own():

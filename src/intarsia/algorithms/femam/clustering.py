@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,11 @@ def _settled(
         if word == "auto":
             tried = groupings(points, options.candidates, draws)
             look = 2 * number - (not again)
-            labels, clear = _proven(server, look, clients, models, tried)
+
+            def stable(place: int) -> bool:
+                return found_by_halves(points, tried[place][0], draws) >= _STABLE
+
+            labels, clear = _proven(server, look, clients, models, tried, stable)
             if labels.any() and not again:  # the second look is not needed, and asks for this
                 common = _common_part(server, look + 1, clients, models, labels)
         else:
@@ -121,10 +125,11 @@ def _proven(
     clients: Clients,
     models: Mapping[ClientId, Array],
     found: Sequence[tuple[Labels, float]],
+    stable: Callable[[int], bool],
 ) -> tuple[Labels, float]:
     """Return the groups of clients, of some groupings, that their rows speak for.
 
-    Groupings come with their mean silhouettes, and go with it.
+    Groupings come with their mean silhouettes, and go with it; `stable` is of their places.
     """
     told = np.stack(list(models.values()))
     shares = np.array([server.shares[one] for one in models])
@@ -142,7 +147,8 @@ def _proven(
     total = clients.reveal(clients.sum(compare_groups, messages).at)
     counts = [int(groups.max()) + 1 for groups, _ in tried]
     clear = [value for _, value in tried]
-    return tried[clearest(total, counts, clear, server.options.separation)]
+    least = server.options.separation
+    return tried[clearest(total, counts, clear, least, lambda place: stable(place - 1))]
 
 
 _COMMON = 0.3  # part of the average of all in a group's model, where groups have much in common
@@ -212,9 +218,17 @@ _AS_GOOD = 1.1  # times the least share of errors that is hardly more
 _UNSURE = 2.0  # standard errors by which own networks may err less than groups that are apart
 _FAR = 0.5  # share of errors above which a model has far to go, …
 _NEARLY = 1.1  # … and times one model's errors that groups which are apart may have then
+_FAINT = 0.05  # mean silhouette that groups must have there, if they are stable, …
+_STABLE = 0.9  # … as the adjusted Rand index of groups of half of the parameters says
 
 
-def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least: float) -> int:
+def clearest(
+    total: Array,
+    counts: Sequence[int],
+    clear: Sequence[float],
+    least: float,
+    stable: Callable[[int], bool],
+) -> int:
     """Return the place of the grouping that clients' rows speak for; 0: one group of all.
 
     A client's rows are named by the average of the others of its group: the more others are like
@@ -224,7 +238,11 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     the grouping whose mean silhouette less its share of errors is the largest: too few groups
     err more, and too many are less apart, though they err no more.
 
-    Where there is none, it is of the groupings whose errors are hardly more than the least the one
+    Where there is none, and one model errs on most rows, models of few rows may not have learned yet
+    what sets them apart: it is the stable grouping of the largest mean silhouette that errs no more
+    than one group, nor than own networks.
+
+    Where there is none either, it is of the groupings whose errors are hardly more than the least the one
     of the fewest groups, if it errs less than one group by the share `least` and a standard error,
     and not more than own networks beyond a standard error.
 
@@ -235,6 +253,8 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
         each grouping the rows of clients in groups, and how many of them are named wrongly.
     counts, clear
         How many groups each grouping has, and its mean silhouette; the first has one.
+    stable
+        Tells of a grouping's place whether either half of the parameters groups clients so.
     """
     (held, wrong), (rows, errors) = total[:2], np.split(total[2:], 2)
     if not rows[0] or len(clear) < 2:
@@ -253,10 +273,38 @@ def clearest(total: Array, counts: Sequence[int], clear: Sequence[float], least:
     if (allowed & apart).any():
         worth = np.asarray(clear) - shares
         return int(np.where(allowed & apart, worth, -np.inf).argmax())
+    if shares[0] > _FAR:
+        no_worse = shares <= min(shares[0], own)
+        for place in np.argsort(-np.asarray(clear), kind="stable").tolist():
+            if place and clear[place] > _FAINT and no_worse[place] and stable(place):
+                return int(place)
     good = shares <= max(_AS_GOOD * best, best + chance)
     places = [one for one in range(1, len(counts)) if good[one] and not apart[one]]
     place = min(places, key=lambda one: (counts[one], shares[one]), default=0)
     return place if allowed[place] else 0
+
+
+def found_by_halves(points: Array, labels: Labels, draws: np.random.Generator) -> float:
+    """Return how well K-means of half of the parameters finds some groups again, 1: the same.
+
+    The mean adjusted Rand index over both halves of two random splits. Groups of what clients'
+    models have by chance are seldom found again. Where there are more groups than half of the
+    clients it says little, and is 0.
+    """
+    from sklearn.metrics import adjusted_rand_score  # here: it takes a second to import
+
+    found, count = [], int(labels.max()) + 1
+    if 2 * count > len(points):
+        return 0.0
+    for _ in range(_SPLITS):
+        order = draws.permutation(points.shape[1])
+        for half in np.array_split(order, 2):
+            again = kmeans.k_means(_both_scales(points[:, half])[0], count, draws)
+            found.append(float(adjusted_rand_score(labels, again)))
+    return float(np.mean(found))
+
+
+_SPLITS = 2  # of the parameters into halves
 
 
 def groupings(
