@@ -238,13 +238,13 @@ def clearest(
     the grouping whose mean silhouette less its share of errors is the largest: too few groups
     err more, and too many are less apart, though they err no more.
 
-    Where there is none, and one model errs on most rows, models of few rows may not have learned yet
-    what sets them apart: it is the stable grouping of the largest mean silhouette that errs no more
-    than one group, nor than own networks.
+    Where there is none, and one model errs on most rows, models of few rows may not have learned
+    yet what sets them apart: it is the stable grouping of the largest mean silhouette that errs no
+    more than one group, nor than own networks.
 
-    Where there is none either, it is of the groupings whose errors are hardly more than the least the one
-    of the fewest groups, if it errs less than one group by the share `least` and a standard error,
-    and not more than own networks beyond a standard error.
+    Where there is none either, it is of the groupings whose errors are hardly more than the least
+    the one of the fewest groups, if it errs less than one group by the share `least` and a standard
+    error, and not more than own networks beyond a standard error.
 
     Parameters
     ----------
