@@ -34,7 +34,7 @@ from intarsia.core.block import Block, Labels  # noqa: E402
 from intarsia.core.client_functions import RandomKey  # noqa: E402
 from intarsia.engines import codec  # noqa: E402
 from intarsia.engines.communication_log import RECORDS  # noqa: E402
-from intarsia.errors import ExperimentError, RefusedError  # noqa: E402
+from intarsia.errors import ConvergenceError, ExperimentError, RefusedError  # noqa: E402
 from intarsia.maths import shrinkage  # noqa: E402
 
 LABELS = Labels("multiclass", ("a", "b", "c"))
@@ -560,6 +560,31 @@ def test_averages_of_others_leave_out_a_client_s_own():
     told = np.array([[1.0], [2.0], [4.0], [8.0]])
     found = averages_of_others(told, np.array([1.0, 3.0, 1.0, 1.0]), np.array([0, 0, 0, 1]))
     np.testing.assert_allclose(found[:, 0], [(3 * 2 + 4) / 4, (1 + 4) / 2, (1 + 3 * 2) / 4, 0.0])
+
+
+def test_averages_of_others_are_those_of_each_client_s_others():
+    rng = np.random.default_rng(0)
+    told, shares, groups = rng.normal(size=(9, 5)), rng.integers(1, 50, 9) * 1.0, np.arange(9) % 4
+    shares[4] = 0.0  # of a client without rows
+    found = averages_of_others(told, shares, groups)
+    for one in range(9):
+        others = (groups == groups[one]) & (np.arange(9) != one) & (shares > 0)
+        expected = np.average(told[others], axis=0, weights=shares[others]) if others.any() else 0
+        np.testing.assert_allclose(found[one], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e160])
+def test_a_model_that_has_no_distances_to_others_is_told_with_its_client(monkeypatch, odd):
+    def sent(client, *rest):
+        client, reply = original(client, *rest)
+        model = np.full_like(reply.model, odd) if client.name == "c2" else reply.model
+        return client, type(reply)(model)
+
+    original = at_client.send_model.call
+    altered = dataclasses.replace(at_client.send_model, call=sent)
+    monkeypatch.setattr(clustering, "send_model", altered)
+    with pytest.raises(ConvergenceError, match=r"The model of 'c2' is not finite, or beyond"):
+        trained(clients(), rounds=12)
 
 
 # ---- what the models of groups have in common

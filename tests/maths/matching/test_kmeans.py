@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -63,3 +65,23 @@ def test_clusters_keep_the_numbers_of_those_before():
 def test_the_nearest_centre_is_by_the_square_of_the_distance():
     points = np.array([[0.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
     assert nearest(points, np.array([[0.0, 1.0], [3.0, 1.0]])).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("shape", [(300, 2000), (40, 20000)])
+def test_many_clusters_take_little_memory_beside_the_points(shape):
+    """A difference of each point to each of 12 means at once took 12 times what the points do."""
+    points = np.random.default_rng(0).normal(size=shape)
+    tracemalloc.start()
+    try:
+        k_means(points, 12, np.random.default_rng(0), starts=1)
+        nearest(points, points[:12])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3 * points.nbytes
+
+
+def test_the_same_point_several_times_is_in_one_cluster():
+    points = np.random.default_rng(0).normal(size=(4, 3000))[np.arange(40) % 4]
+    found = k_means(points, 12, np.random.default_rng(0))
+    assert found.tolist() == (np.arange(40) % 4).tolist()

@@ -57,7 +57,7 @@ import numpy as np
 from intarsia import core as fl
 from intarsia.algorithms.femam import class_priors, state
 from intarsia.algorithms.femam import client as at_client
-from intarsia.algorithms.femam.clustering import averages_of, clustered
+from intarsia.algorithms.femam.clustering import averages_of, clustered, models_of
 from intarsia.algorithms.femam.hyperparameters import FeMAM, check_groups, given_clusters
 from intarsia.algorithms.femam.state import Level, Server
 from intarsia.algorithms.femam.validation import best_factor
@@ -466,8 +466,8 @@ def _train_again(server: Server, clients: fl.Clients) -> None:
         models: dict[ClientId, Any] = dict.fromkeys(clients.ids)
         if level.kind == "clusters" and len(level.models) > 1:
             # as in the level's rounds, the server reads by how much each client's model changed
-            replies = clients.ask(at_client.send_model, state.Ask())
-            told = np.stack([replies[one].model for one in clients.ids])
+            changed = models_of(clients)
+            told = np.stack([changed[one] for one in clients.ids])
             groups = np.array([state.group_of(level, one) for one in clients.ids])
             shares = np.array([server.shares[one] for one in clients.ids])
             averages = averages_of(told, shares, groups, level.common)

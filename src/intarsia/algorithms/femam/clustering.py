@@ -15,7 +15,7 @@ from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, S
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.block import Array, ClientId
 from intarsia.core.client_functions import Clients, RandomKey, evolve
-from intarsia.errors import ConvergenceError
+from intarsia.errors import ConvergenceError, listed
 from intarsia.maths.matching import kmeans
 
 Labels = NDArray[np.int64]
@@ -30,23 +30,15 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
         If a client's model has diverged.
     """
     options = server.options
-    # the server reads how each client's model differs from what all started from
-    replies = clients.ask(send_model, Ask())
-    there = list(replies)
-    told = np.stack([replies[one].model for one in there])
-    if not np.isfinite(told).all():
-        raise ConvergenceError(
-            "A client's model is not finite; lower algorithm.rate, or standardise the features."
-        )
+    found = models_of(clients)
+    there, told = list(found), np.stack(list(found.values()))
     columns = _columns(server)
     shares = np.array([server.shares[one] for one in there])
     draws = rng.fold_in("clusters").generator()
     if options.adaptive:
-        found = dict(zip(there, told, strict=True))
         return _settled(server, number, level, found, clients, draws)
     if options.levels[number - 1] == "auto" and not level.trials:
-        points = dict(zip(there, told, strict=True))
-        level = _counted(server, number, level, clients, points, draws)
+        level = _counted(server, number, level, clients, found, draws)
     former = np.array([level.groups.get(one, -1) for one in there])
     centres = [None if one is None else one[columns] for one in level.models]
     groups = _groups_of(options, told[:, columns], centres, former, draws)
@@ -55,6 +47,29 @@ def clustered(server: Server, number: int, level: Level, clients: Clients, rng: 
         models[group] = average
     latest = {one: int(group) for one, group in zip(there, groups, strict=True)}
     return evolve(level, models=tuple(models), groups={**level.groups, **latest})
+
+
+_LARGEST = 1e100  # number of a model, so that squares of distances are finite
+
+
+def models_of(clients: Clients) -> dict[ClientId, Array]:
+    """Return clients' models of the latest level, less what they started from.
+
+    Raises
+    ------
+    ConvergenceError
+        If one is not finite, or too large for distances.
+    """
+    # the server reads how each client's model differs from what all started from
+    replies = clients.ask(send_model, Ask())
+    found = {one: reply.model for one, reply in replies.items()}
+    odd = [one for one, model in found.items() if not np.abs(model).max() < _LARGEST]
+    if odd:
+        raise ConvergenceError(
+            f"The model of {listed(odd)} is not finite, or beyond {_LARGEST:g}; lower "
+            "algorithm.rate, or standardise the features."
+        )
+    return found
 
 
 def _settled(
@@ -136,11 +151,12 @@ def _proven(
     tried = [(np.zeros(len(told), np.int64), 0.0), *found]
     if len(told) < 2:
         return tried[0]
-    each = [averages_of_others(told, shares, groups) for groups, _ in tried]
+    each = np.empty((len(told), len(tried), told.shape[1]))  # of many clients all of it is large
+    for number, (groups, _) in enumerate(tried):
+        each[:, number] = averages_of_others(told, shares, groups)
     alone = np.stack([np.bincount(groups)[groups] == 1 for groups, _ in tried], axis=1)
     messages = {
-        one: Groupings(np.stack([averages[place] for averages in each]), alone[place] + 0.0, look)
-        for place, one in enumerate(models)
+        one: Groupings(each[place], alone[place] + 0.0, look) for place, one in enumerate(models)
     }
     # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
     # those that the others' averages name wrongly; over all, the errors of own networks on new rows
@@ -206,10 +222,12 @@ def averages_of_others(told: Array, shares: Array, groups: Labels) -> Array:
 
     Of a client that is alone in its group it is 0.
     """
-    member = (groups[:, None] == groups) * shares
-    np.fill_diagonal(member, 0.0)
-    total = member.sum(axis=1, keepdims=True)
-    found: Array = member / np.where(total > 0, total, 1.0) @ told
+    member = np.zeros((int(groups.max()) + 1, len(groups)))
+    member[groups, np.arange(len(groups))] = shares
+    rest = member.sum(axis=1)[groups] - shares
+    found: Array = (member @ told)[groups] - shares[:, None] * told
+    found /= np.where(rest > 0, rest, 1.0)[:, None]
+    found[rest <= 0] = 0.0
     return found
 
 
@@ -317,11 +335,12 @@ def groupings(
     """
     found: dict[bytes, tuple[Labels, float]] = {}
     for scaled in _both_scales(points):
+        products = kmeans.inner_products(scaled)
         for count in counts:
             if 1 < count < len(points):
-                labels = kmeans.k_means(scaled, count, draws)
+                labels = kmeans.clusters_of(products, count, draws)
                 known = found.get(labels.tobytes(), (labels, -1.0))
-                found[labels.tobytes()] = labels, max(known[1], silhouette(scaled, labels))
+                found[labels.tobytes()] = labels, max(known[1], _silhouette(products, labels))
     return list(found.values())
 
 
@@ -354,12 +373,17 @@ def silhouette(points: Array, labels: Labels) -> float:
     look hardly apart. Here it counts a quarter of the silhouette that it would have if it were as
     far from others of its group as points of the other groups are on average from theirs.
     """
-    squares = np.square(points).sum(axis=1)
-    away = np.sqrt(np.maximum(squares[:, None] + squares - 2 * points @ points.T, 0.0))
+    return _silhouette(kmeans.inner_products(points), labels)
+
+
+def _silhouette(products: Array, labels: Labels) -> float:
+    """Return the mean silhouette of points with these inner products."""
+    squares = np.diag(products)
+    away = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0.0))
     np.fill_diagonal(away, 0.0)
     count = np.bincount(labels)
     sums = np.stack([away[:, labels == group].sum(axis=1) for group in range(len(count))], axis=1)
-    at = np.arange(len(points))
+    at = np.arange(len(labels))
     own = sums[at, labels] / np.maximum(count[labels] - 1, 1)
     alone = count[labels] == 1
     if alone.all():
@@ -372,7 +396,7 @@ def silhouette(points: Array, labels: Labels) -> float:
     larger = np.maximum(own, next_best)
     with np.errstate(invalid="ignore"):
         each = np.where(larger > 0, (next_best - own) / larger, 0.0)
-    return float(np.where(alone, _ALONE, 1.0) @ each / len(points))
+    return float(np.where(alone, _ALONE, 1.0) @ each / len(labels))
 
 
 def _counted(

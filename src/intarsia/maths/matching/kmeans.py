@@ -1,7 +1,7 @@
 """K-means of few points in very many dimensions, such as the parameters of clients' networks.
 
-Distances between n points depend on their inner products alone: the points are turned into at most
-n coordinates once, and all starts and steps cost what these cost.
+Distances between points depend on their inner products alone: these are found once, and all starts
+and steps cost what these cost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ Labels = NDArray[np.int64]
 
 
 _STEPS = 300  # of one start; Lloyd's steps end by themselves long before
+_ROUNDING = 1e-12  # share of the largest square of a length within which points are equal
 
 
 def k_means(points: Array, clusters: int, rng: np.random.Generator, *, starts: int = 10) -> Labels:
@@ -31,13 +32,26 @@ def k_means(points: Array, clusters: int, rng: np.random.Generator, *, starts: i
     points
         (points, dimensions).
     """
-    small = _coordinates(points)
+    return clusters_of(inner_products(points), clusters, rng, starts=starts)
+
+
+def inner_products(points: Array) -> Array:
+    """Return the inner products of points, less their mean, (points, points)."""
+    moved: Array = np.asarray(points, np.float64) - points.mean(axis=0)
+    found: Array = moved @ moved.T
+    return found
+
+
+def clusters_of(
+    products: Array, clusters: int, rng: np.random.Generator, *, starts: int = 10
+) -> Labels:
+    """Return what `k_means` does, of points with these inner products."""
     best: Labels | None = None
     least = np.inf
     for _ in range(starts):
-        labels = _settled(small, _spread(small, min(clusters, len(small)), rng))
-        labels = _moved(small, labels)
-        cost = inertia(small, labels)
+        labels = _settled(products, _spread(products, min(clusters, len(products)), rng))
+        labels = _moved(products, labels)
+        cost = _inertia(products, labels)
         if cost < least:
             best, least = labels, cost
     assert best is not None
@@ -46,8 +60,13 @@ def k_means(points: Array, clusters: int, rng: np.random.Generator, *, starts: i
 
 def inertia(points: Array, labels: Labels) -> float:
     """Return Σ ‖x - c‖² of points and the means c of their clusters."""
-    means = _means(points, labels, int(labels.max()) + 1)
-    return float(np.square(points - means[labels]).sum())
+    return _inertia(inner_products(points), labels)
+
+
+def _inertia(products: Array, labels: Labels) -> float:
+    sums, count = _sums(products, labels, int(labels.max()) + 1)
+    own = np.take_along_axis(sums, labels[:, None], axis=1)[:, 0] / count[labels]
+    return float(np.trace(products) - own.sum())
 
 
 def nearest(points: Array, centres: Array) -> Labels:
@@ -70,37 +89,32 @@ def renumbered(labels: Labels, former: Labels) -> Labels:
     return found
 
 
-def _coordinates(points: Array) -> Array:
-    """Return points with the same distances, (points, at most as many)."""
-    moved: Array = np.asarray(points, np.float64) - points.mean(axis=0)
-    if moved.shape[1] <= len(moved):
-        return moved
-    values, vectors = np.linalg.eigh(moved @ moved.T)
-    found: Array = vectors * np.sqrt(np.maximum(values, 0.0))
-    return found
+def _spread(products: Array, clusters: int, rng: np.random.Generator) -> list[int]:
+    """Return points to start from by k-means++: far from each other, by chance."""
+    norms = np.diag(products)
 
+    def squares(point: int) -> Array:
+        found = norms + norms[point] - 2 * products[point]
+        return np.where(found > _ROUNDING * norms.max(), found, 0.0)
 
-def _spread(points: Array, clusters: int, rng: np.random.Generator) -> Array:
-    """Return starts by k-means++, (clusters, dimensions): far from each other, by chance."""
-    chosen = [int(rng.integers(len(points)))]
-    away = np.square(points - points[chosen[0]]).sum(axis=1)
+    chosen = [int(rng.integers(len(products)))]
+    away = squares(chosen[0])
     while len(chosen) < clusters and away.max() > 0:
-        chosen.append(int(rng.choice(len(points), p=away / away.sum())))
-        away = np.minimum(away, np.square(points - points[chosen[-1]]).sum(axis=1))
-    found: Array = points[chosen]
-    return found
+        chosen.append(int(rng.choice(len(products), p=away / away.sum())))
+        away = np.minimum(away, squares(chosen[-1]))
+    return chosen
 
 
-def _settled(points: Array, centres: Array) -> Labels:
+def _settled(products: Array, chosen: list[int]) -> Labels:
     """Return the clusters that Lloyd's steps come to."""
-    labels = nearest(points, centres)
+    norms, clusters = np.diag(products), len(chosen)
+    labels: Labels = (norms[chosen] - 2 * products[:, chosen]).argmin(axis=1).astype(np.int64)
     for _ in range(_STEPS):
-        centres = _means(points, labels, len(centres))
-        squares = _squares(points, centres)
+        squares = _to_means(norms, labels, *_sums(products, labels, clusters))
         moved: Labels = squares.argmin(axis=1).astype(np.int64)
-        for empty in np.setdiff1d(np.arange(len(centres)), moved):
-            alone = np.bincount(moved, minlength=len(centres))[moved] == 1
-            worst = np.where(alone, -1.0, squares[np.arange(len(points)), moved]).argmax()
+        for empty in np.setdiff1d(np.arange(clusters), moved):
+            alone = np.bincount(moved, minlength=clusters)[moved] == 1
+            worst = np.where(alone, -1.0, squares[np.arange(len(norms)), moved]).argmax()
             moved[worst] = empty
         if (moved == labels).all():
             break
@@ -108,15 +122,14 @@ def _settled(points: Array, centres: Array) -> Labels:
     return labels
 
 
-def _moved(points: Array, labels: Labels) -> Labels:
+def _moved(products: Array, labels: Labels) -> Labels:
     """Return the clusters that moves of one point at a time come to, the best move first."""
     labels, clusters = labels.copy(), int(labels.max()) + 1
-    norms, at = np.square(points).sum(axis=1), np.arange(len(points))
+    norms, at = np.diag(products), np.arange(len(products))
     least = 1e-9 * norms.sum()  # what rounding may have a move gain
+    sums, count = _sums(products, labels, clusters)
     for _ in range(_STEPS):
-        means = _means(points, labels, clusters)
-        count = np.bincount(labels, minlength=clusters)
-        squares = norms[:, None] - 2 * points @ means.T + np.square(means).sum(axis=1)
+        squares = _to_means(norms, labels, sums, count)
         own = count[labels]
         # a point alone in its cluster stays there
         saved = np.where(own > 1, own / np.maximum(own - 1, 1) * squares[at, labels], -np.inf)
@@ -125,22 +138,35 @@ def _moved(points: Array, labels: Labels) -> Labels:
         point, cluster = np.unravel_index(gain.argmax(), gain.shape)
         if gain[point, cluster] <= least:
             break
-        labels[point] = cluster
+        former, labels[point] = labels[point], cluster
+        for group, sign in ((former, -1), (cluster, 1)):
+            sums[:, group] += sign * products[point]
+            count[group] += sign
     return labels
 
 
-def _means(points: Array, labels: Labels, clusters: int) -> Array:
-    """Return the mean of each cluster; one without a point lies where no point is nearest to it."""
-    member = np.zeros((clusters, len(points)))
-    member[labels, np.arange(len(points))] = 1.0
-    count = member.sum(axis=1, keepdims=True)
-    means: Array = np.where(count > 0, (member @ points) / np.maximum(count, 1.0), np.inf)
-    return means
+def _sums(products: Array, labels: Labels, clusters: int) -> tuple[Array, Labels]:
+    """Return each point's inner products with the sums of clusters, and how many points these have.
+
+    (points, clusters) and (clusters,).
+    """
+    member = np.zeros((len(labels), clusters))
+    member[np.arange(len(labels)), labels] = 1.0
+    return products @ member, np.bincount(labels, minlength=clusters)
+
+
+def _to_means(norms: Array, labels: Labels, sums: Array, count: Labels) -> Array:
+    """Return the squares of the distances to the means of clusters; to one without a point: inf."""
+    own = np.take_along_axis(sums, labels[:, None], axis=1)[:, 0]
+    lengths = np.bincount(labels, weights=own, minlength=len(count))  # of the sums, squared
+    some = np.maximum(count, 1)
+    found: Array = norms[:, None] - 2 * sums / some + np.where(count > 0, lengths / some**2, np.inf)
+    return found
 
 
 def _squares(points: Array, centres: Array) -> Array:
-    found: Array = np.square(points[:, None] - centres[None]).sum(axis=2)
-    return found
+    # one centre at a time: points of very many dimensions are large
+    return np.stack([np.square(points - one).sum(axis=1) for one in centres], axis=1)
 
 
 def _in_order(labels: Labels) -> Labels:
