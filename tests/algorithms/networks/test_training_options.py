@@ -295,6 +295,18 @@ def test_options_that_do_not_fit_are_refused_in_a_sentence(name, settings, words
         made(name, **settings)
 
 
+def test_of_what_torch_says_of_a_device_that_is_not_there_one_sentence_is_told(monkeypatch):
+    said = "Could not run 'empty' with 'MPS'. This could be because of much else. See [CPU, Meta]."
+
+    def missing(*shape, **settings):
+        raise NotImplementedError(said)
+
+    monkeypatch.setattr(torch, "empty", missing)
+    words = r"cannot use here \(Could not run 'empty' with 'MPS'\); set \"cpu\"\.$"
+    with pytest.raises(ExperimentError, match=words):
+        made("femam", device="mps")
+
+
 def test_numbers_have_no_classes_to_weigh_or_smooth():
     x = np.arange(12.0).reshape(-1, 1)
     tables = {"a": (x[:6], x[:6, 0] / 7), "b": (x[6:], x[6:, 0] / 7)}

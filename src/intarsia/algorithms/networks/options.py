@@ -174,7 +174,7 @@ def check_device(name: str) -> None:
     try:
         torch.empty(0, device=torch.device(name))
     except (RuntimeError, AssertionError) as error:  # what torch raises where there is none
-        said = str(error).partition("\n")[0].rstrip(".")
+        said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         raise ExperimentError(
             f'algorithm.device is {name!r}, which torch cannot use here ({said}); set "cpu".'
         ) from None
