@@ -469,6 +469,15 @@ def test_a_number_of_groups_may_be_given():
     assert [server.levels[1].groups[f"c{n}"] for n in range(8)] == [0, 1] * 4
 
 
+@pytest.mark.parametrize("count", [4, 6])
+def test_as_many_groups_as_clients_or_more_are_one_for_each(count):
+    options = dataclasses.replace(OPTIONS, levels=("global", count))
+    _, server, conclusion = trained(clients(4), options, rounds=6)
+    assert server.levels[1].groups == {f"c{n}": n for n in range(4)}
+    said = [note for note in conclusion.notes if "one for each client: it groups nobody" in note]
+    assert len(said) == (count > 4)
+
+
 # ---- which grouping clients' rows speak for
 
 
@@ -517,6 +526,39 @@ def test_clients_alone_in_their_group_count_with_the_errors_of_own_networks():
     total = compared([0.9, 0.02, 0.3], rows=[1000, 200, 1000])
     assert clearest(total, (1, 9, 3), [0.0, 0.01, 0.3], 0.14, never) == 1
     assert clearest(compared([0.9, 0.3], rows=[1000, 200]), (1, 9), [0.0, 0.01], 0.14, never) == 0
+
+
+@pytest.mark.parametrize(
+    ("all_together", "own", "taken"),
+    [
+        (0.8, 0.4, 1),  # less by half
+        (0.8, 0.66, 0),  # less by a sixth, and by less than chance
+        (0.45, 0.1, 0),  # one model names most rows rightly
+    ],
+)
+def test_each_client_is_by_itself_where_others_err_on_most_rows(all_together, own, taken):
+    total = compared([all_together, 0.0], rows=[1000, 0], own=own)
+    assert clearest(total, (1, 4), [0.0, 0.0], 0.14, never) == taken
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_clients_that_have_nothing_in_common_are_each_by_itself(count):
+    """Each names the three classes otherwise: what the others know is wrong in most rows."""
+    blocks = clients(count, permuted=False)
+    blocks = {
+        name: dataclasses.replace(block, y=(block.y + place) % 3)
+        for place, (name, block) in enumerate(blocks.items())
+    }
+    options = dataclasses.replace(OPTIONS, rate=0.005)
+    engine, server, conclusion = trained(blocks, options)
+    assert len(server.levels[1].models) == count
+    assert "one for each client, as what the others" in conclusion.notes[0]
+    states = engine.get_states()
+    right = [
+        (at_client.predict(states[name], block).argmax(axis=0) == block.y).mean()
+        for name, block in blocks.items()
+    ]
+    assert min(right) > 0.9
 
 
 def test_no_rows_and_no_groupings_speak_for_no_groups():

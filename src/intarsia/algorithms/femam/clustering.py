@@ -102,7 +102,7 @@ def _settled(
             if labels.any() and not again:  # the second look is not needed, and asks for this
                 common = _common_part(server, look + 1, clients, models, labels)
         else:
-            labels, clear = separated(points, (int(word),), -1.0, draws)
+            labels, clear = separated(points, (min(int(word), len(points)),), -1.0, draws)
         found = dict(zip(models, labels.tolist(), strict=True))
         count = int(labels.max()) + 1
         # what was gained so far says nothing of models of other groups
@@ -262,7 +262,8 @@ def clearest(
 
     Where there is none either, it is of the groupings whose errors are hardly more than the least
     the one of the fewest groups, if it errs less than one group by the share `least` and a standard
-    error, and not more than own networks beyond a standard error.
+    error, and not more than own networks beyond a standard error. Each client for itself is such a
+    grouping, where one model errs on most rows.
 
     Parameters
     ----------
@@ -281,12 +282,17 @@ def clearest(
     shares = (errors + own * (rows[0] - rows)) / rows[0]
     best = float(shares[1:].min())
     chance = math.sqrt(best * (1 - best) / rows[0])
+    own_chance = math.sqrt(own * (1 - own) / (held + 2))
     apart = np.asarray(clear) > _APART
-    unsure = np.where(apart, _UNSURE, 1.0) * math.sqrt(own * (1 - own) / (held + 2))
+    unsure = np.where(apart, _UNSURE, 1.0) * own_chance
     most = np.where(apart, shares[0], (1 - least) * shares[0] - chance)
     if shares[0] > _FAR:
         most = np.where(apart, _NEARLY * most, most)
-    allowed = shares <= np.minimum(most, own + unsure * rows / rows[0])
+    nobody = rows == 0  # has others: what own networks make of few new rows speaks for it
+    most = np.where(
+        nobody, (1 - least) * shares[0] - own_chance if shares[0] > _FAR else -1.0, most
+    )
+    allowed = shares <= np.minimum(most, np.where(nobody, 1.0, own + unsure * rows / rows[0]))
     allowed[0] = False
     if (allowed & apart).any():
         worth = np.asarray(clear) - shares
@@ -331,7 +337,8 @@ def groupings(
     """Return the groups of points by K-means, each grouping once, with its mean silhouette.
 
     Of some numbers of groups, and of the points as they are or each at one distance from their
-    mean, so that how far clients move does not outweigh whereto.
+    mean, so that how far clients move does not outweigh whereto. Where one of the numbers is that
+    of the points, each point is a group of its own too.
     """
     found: dict[bytes, tuple[Labels, float]] = {}
     for scaled in _both_scales(points):
@@ -341,6 +348,9 @@ def groupings(
                 labels = kmeans.clusters_of(products, count, draws)
                 known = found.get(labels.tobytes(), (labels, -1.0))
                 found[labels.tobytes()] = labels, max(known[1], _silhouette(products, labels))
+    if len(points) in counts:
+        each = np.arange(len(points))
+        found[each.tobytes()] = each, 0.0
     return list(found.values())
 
 

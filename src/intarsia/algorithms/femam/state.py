@@ -328,6 +328,9 @@ def notes_of(server: Server) -> tuple[str, ...]:
                     "no groups of clients have fewer errors than all together by a share of "
                     f"{server.options.separation:g}."
                     if len(level.models) == 1
+                    else "one for each client, as what the others have in common names most rows "
+                    "wrongly."
+                    if len(level.models) == len(server.clients)
                     else f"their mean silhouette is {level.clear:.2g}."
                 )
             )
