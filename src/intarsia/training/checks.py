@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from intarsia.core.algorithm import Algorithm
@@ -185,10 +186,12 @@ def check_weights(description: Experiment, algorithm: Algorithm | Baseline, sche
     if not schema.labels.weighted:
         return
     if not algorithm.model.row_weights:
+        known = any(one.name == "class_weights" for one in fields(algorithm.hyperparameters))
+        instead = '; all classes alike are algorithm.class_weights = "balanced"' if known else ""
         raise ExperimentError(
             f"Rows have weights (weights of a client, or class_weight of [labels]), which "
             f'{algorithm.name} does not know; use "hyfdca", "centralised", "standalone" or '
-            '"liblinear", or remove them.'
+            f'"liblinear", or remove them{instead}.'
         )
     if description.privacy.epsilon:
         raise ExperimentError(

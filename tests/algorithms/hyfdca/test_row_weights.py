@@ -184,6 +184,10 @@ def test_a_weight_that_is_not_above_0_is_refused_with_its_row(wrong, said):
         ({"class_weight": {"2": 3.0}}, "class_weight names '2'"),
         ({"class_weight": {"1": 0.0}}, "class_weight of '1' is 0"),
         ({"class_weight": "balanced", "algorithm": "fedavg"}, "which fedavg does not know"),
+        (
+            {"class_weight": "balanced", "algorithm": "ditto"},
+            'or remove them; all classes alike are algorithm.class_weights = "balanced"',
+        ),
         ({"class_weight": "balanced", "task": "regression"}, "has no classes"),
     ],
 )
