@@ -19,6 +19,7 @@ from intarsia.algorithms.femam.clustering import (  # noqa: E402
     averages_of_others,
     clearest,
     common_part,
+    counts_tried,
     found_by_halves,
     groupings,
     separated,
@@ -539,6 +540,11 @@ def test_clients_alone_in_their_group_count_with_the_errors_of_own_networks():
 def test_each_client_is_by_itself_where_others_err_on_most_rows(all_together, own, taken):
     total = compared([all_together, 0.0], rows=[1000, 0], own=own)
     assert clearest(total, (1, 4), [0.0, 0.0], 0.14, never) == taken
+
+
+def test_each_client_by_itself_is_tried_of_four_at_most():
+    assert counts_tried((2, 3, 4, 5, 6), 4) == [2, 3, 4]
+    assert counts_tried((2, 3, 4, 5, 6), 5) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("count", [2, 3])

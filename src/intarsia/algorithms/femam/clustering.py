@@ -92,7 +92,7 @@ def _settled(
         word = options.levels[number - 1]
         points = told[:, columns]
         if word == "auto":
-            tried = groupings(points, options.candidates, draws)
+            tried = groupings(points, counts_tried(options.candidates, len(points)), draws)
             look = 2 * number - (not again)
 
             def stable(place: int) -> bool:
@@ -125,6 +125,17 @@ def _settled(
     for group, average in averages_of(told, shares, groups, level.common).items():
         averages[group] = average
     return evolve(level, models=tuple(averages), groups=found)
+
+
+_FEW = 4  # clients of whom each may be by itself
+
+
+def counts_tried(candidates: Sequence[int], clients: int) -> list[int]:
+    """Return which numbers of groups are tried: as many as the clients only where these are few.
+
+    Of more clients some are mostly alike, and few new rows of own networks do not tell.
+    """
+    return [one for one in candidates if one < clients or one == clients <= _FEW]
 
 
 def towards(point: Array, centres: Array) -> int:
