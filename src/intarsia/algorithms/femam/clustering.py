@@ -299,11 +299,11 @@ def clearest(
     most = np.where(apart, shares[0], (1 - least) * shares[0] - chance)
     if shares[0] > _FAR:
         most = np.where(apart, _NEARLY * most, most)
-    nobody = rows == 0  # has others: what own networks make of few new rows speaks for it
-    most = np.where(
-        nobody, (1 - least) * shares[0] - own_chance if shares[0] > _FAR else -1.0, most
-    )
-    allowed = shares <= np.minimum(most, np.where(nobody, 1.0, own + unsure * rows / rows[0]))
+    # of each client by itself own networks' errors on few new rows must be clearly fewer
+    by_itself = rows == 0
+    clearly = (1 - least) * shares[0] - own_chance if shares[0] > _FAR else -1.0
+    most = np.where(by_itself, clearly, most)
+    allowed = shares <= np.minimum(most, np.where(by_itself, 1.0, own + unsure * rows / rows[0]))
     allowed[0] = False
     if (allowed & apart).any():
         worth = np.asarray(clear) - shares
