@@ -94,11 +94,7 @@ def _settled(
         if word == "auto":
             tried = groupings(points, counts_tried(options.candidates, len(points)), draws)
             look = 2 * number - (not again)
-
-            def stable(place: int) -> bool:
-                return found_by_halves(points, tried[place][0], draws) >= _STABLE
-
-            labels, clear = _proven(server, look, clients, models, tried, stable)
+            labels, clear = _proven(server, look, clients, models, tried, draws)
             if labels.any() and not again:  # the second look is not needed, and asks for this
                 common = _common_part(server, look + 1, clients, models, labels)
         else:
@@ -151,11 +147,11 @@ def _proven(
     clients: Clients,
     models: Mapping[ClientId, Array],
     found: Sequence[tuple[Labels, float]],
-    stable: Callable[[int], bool],
+    draws: np.random.Generator,
 ) -> tuple[Labels, float]:
     """Return the groups of clients, of some groupings, that their rows speak for.
 
-    Groupings come with their mean silhouettes, and go with it; `stable` is of their places.
+    Groupings come with their mean silhouettes, and go with it.
     """
     told = np.stack(list(models.values()))
     shares = np.array([server.shares[one] for one in models])
@@ -174,8 +170,12 @@ def _proven(
     total = clients.reveal(clients.sum(compare_groups, messages).at)
     counts = [int(groups.max()) + 1 for groups, _ in tried]
     clear = [value for _, value in tried]
-    least = server.options.separation
-    return tried[clearest(total, counts, clear, least, lambda place: stable(place - 1))]
+    points = told[:, _columns(server)]
+
+    def stable(place: int) -> bool:
+        return found_by_halves(points, tried[place][0], draws) >= _STABLE
+
+    return tried[clearest(total, counts, clear, server.options.separation, stable)]
 
 
 _COMMON = 0.3  # part of the average of all in a group's model, where groups have much in common
@@ -334,7 +334,7 @@ def found_by_halves(points: Array, labels: Labels, draws: np.random.Generator) -
     for _ in range(_SPLITS):
         order = draws.permutation(points.shape[1])
         for half in np.array_split(order, 2):
-            again = kmeans.k_means(_both_scales(points[:, half])[0], count, draws)
+            again = kmeans.k_means(points[:, half], count, draws)
             found.append(float(adjusted_rand_score(labels, again)))
     return float(np.mean(found))
 
