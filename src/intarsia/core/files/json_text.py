@@ -24,7 +24,8 @@ def parse_json(text: str | bytes) -> Any:
     """
     try:
         found = json.loads(text)
-        if ("\\u" if isinstance(text, str) else b"\\u") in text:  # type: ignore[operator]
+        escaped = "\\u" in text if isinstance(text, str) else b"\\u" in text
+        if escaped:
             json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("its values lie too deep in each other") from None
