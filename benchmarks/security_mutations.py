@@ -85,6 +85,7 @@ ENCODING = "tests/attacks/test_labels_by_encoding.py"
 AS_CLASSES = "tests/attacks/test_numbers_as_classes.py"
 GUESSED = "tests/attacks/test_guessed_levels.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
+HEAVY = "tests/attacks/test_weights_beyond_the_noise.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
 APPROVED = "tests/attacks/test_approved_jobs.py"
@@ -179,6 +180,28 @@ MUTATIONS = [
             "_sizes(own) if message.sizes else None",
             "own",
             SYSTEM,
+        ),
+    ),
+    *_of(
+        "training/privacy_guarantee.py",
+        ("noise for rows of large weights", "if schema.labels.weighted:", "if False:", HEAVY),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "weights of rows that labels say nothing of",
+            "if self._table.weights is not None and not encoding.labels.weighted:",
+            "if False:",
+            HEAVY,
+        ),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "any delta where epsilons add up",
+            "(policy.epsilon_most or policy.epsilon_total) and",
+            "policy.epsilon_most and",
+            POLICY,
         ),
     ),
     *_of(

@@ -71,6 +71,11 @@ FORBIDDEN = {
         {"privacy": {"epsilon": 0.5, "delta": 0.5}},
         "a delta of at most 1e-05, and the job has 0.5",
     ),
+    "delta_most of a sum": (
+        "epsilon_total = 1.0",
+        {"privacy": {"epsilon": 1e-3, "delta": 0.99}},
+        "a delta of at most 1e-05, and the job has 0.99",
+    ),
     "rounds_a_job": (
         "rounds_a_job = 3",
         {"rounds": 4},
@@ -89,7 +94,7 @@ def test_a_job_that_the_policy_forbids_is_refused_by_key_before_anything_leaves(
     with pytest.raises(PolicyError) as caught:
         run_over(tmp_path, found, job(tmp_path, **changes))
     sentence = str(caught.value)
-    key = text.partition(" ")[0] if kind != "delta_most" else "delta_most"
+    key = "delta_most" if kind.startswith("delta_most") else text.partition(" ")[0]
     assert sentence.startswith("Site 'bank': the owner ")
     assert said in sentence
     assert f"([policy] {key} in site.toml)" in sentence

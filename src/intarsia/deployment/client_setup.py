@@ -345,6 +345,11 @@ class Work:
             check_levels(encoding, self._prove)
         check_meaning(encoding.labels, encoding.codes, self._experiment.labels)
         check_classes_at(self._table.labels, encoding.labels)
+        if self._table.weights is not None and not encoding.labels.weighted:
+            raise RefusedError(  # no noise is measured for weights
+                "The site's rows have weights, and the labels were to be told as of rows without "
+                "any; run the algorithm as it is at the server."
+            )
         self._labels = encoding.labels
         table, self._table = self._table, None
         y, name = stored_labels(table, encoding), self._settings.name

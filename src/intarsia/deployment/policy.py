@@ -49,7 +49,8 @@ class Policy:
     least_clients: Count = 1  # a job's privacy.least_clients must be as many, and its clients
     # a job must add noise: its epsilon is above 0 and at most this; 0: noise is not asked for
     epsilon_most: NotNegative = 0.0
-    delta_most: FractionBelowOne = 1e-5  # of a job, where epsilon_most is set
+    # of a job, where epsilon_most or epsilon_total is set
+    delta_most: FractionBelowOne = 1e-5
     epsilon_total: NotNegative = 0.0  # of all jobs that ever began, added up; 0: any
     # whether the server may read a model of this site alone; None: where plain sums are allowed
     models_readable: bool | None = None
@@ -151,7 +152,7 @@ def check_job(
             f"asks for noise with an epsilon of at most {policy.epsilon_most:g}, and the job "
             f"{said}",
         )
-    if policy.epsilon_most and asked.delta > policy.delta_most:
+    if (policy.epsilon_most or policy.epsilon_total) and asked.delta > policy.delta_most:
         raise _forbidden(
             "delta_most",
             f"asks for a delta of at most {policy.delta_most:g}, and the job has {asked.delta:g}",

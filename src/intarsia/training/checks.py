@@ -182,22 +182,14 @@ def check_stopping(description: Experiment, schemas: Mapping[str, Schema]) -> No
 
 
 def check_weights(description: Experiment, algorithm: Algorithm | Baseline, schema: Schema) -> None:
-    """Refuse weights of rows that the algorithm would leave aside, or no noise was measured for."""
-    if not schema.labels.weighted:
-        return
-    if not algorithm.model.row_weights:
+    """Refuse weights of rows that the algorithm would leave aside."""
+    if schema.labels.weighted and not algorithm.model.row_weights:
         known = any(one.name == "class_weights" for one in fields(algorithm.hyperparameters))
         instead = '; all classes alike are algorithm.class_weights = "balanced"' if known else ""
         raise ExperimentError(
             f"Rows have weights (weights of a client, or class_weight of [labels]), which "
             f'{algorithm.name} does not know; use "hyfdca", "centralised", "standalone" or '
             f'"liblinear", or remove them{instead}.'
-        )
-    if description.privacy.epsilon:
-        raise ExperimentError(
-            f"privacy.epsilon is {description.privacy.epsilon:g} and rows have weights: a row of a "
-            "large weight moves the model by more than the noise is measured for; remove the "
-            "weights, or set epsilon = 0."
         )
 
 

@@ -68,6 +68,12 @@ def guarantee(
             f"{options.l1_ratio:g}: noise would move every weight that is 0; set l1_ratio = 0, or "
             "epsilon = 0."
         )
+    if schema.labels.weighted:
+        raise ExperimentError(
+            f"privacy.epsilon is {settings.epsilon:g} and rows have weights: a row of a large "
+            "weight moves the model by more than the noise is measured for; remove the weights, or "
+            "set epsilon = 0."
+        )
     if algorithm.model.kind == "networks" and schema.labels.task == "regression":
         raise ExperimentError(
             f"privacy.epsilon is {settings.epsilon:g} and the labels are numbers to predict: "
