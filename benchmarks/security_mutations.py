@@ -47,6 +47,7 @@ MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
 LABELS = "tests/attacks/test_labels_by_agreement.py"
 COPIES = "tests/attacks/test_values_by_copies.py"
+MADE_UP = "tests/attacks/test_values_of_a_made_up_column.py"
 SINGLE = "tests/attacks/test_single_update.py"
 WEIGHED = "tests/attacks/test_weighed_to_nothing.py"
 CHOSEN = "tests/attacks/test_chosen_models.py"
@@ -1549,6 +1550,24 @@ MUTATIONS = [
             "if cell not in shared() or client not in cells[cell].owners:",
             "if cell < 0 or cell >= len(cells):",
             COPIES,
+        ),
+        (
+            "copies sent as they are",
+            "found: Words = ((factors * values + shifts) % _PRIME)[:, order]",
+            "found: Words = (factors * values % _PRIME)[:, order]",
+            MADE_UP,
+        ),
+        (
+            "copies in the order of rows",
+            "((factors * values + shifts) % _PRIME)[:, order]",
+            "(factors * values + shifts) % _PRIME",
+            MADE_UP,
+        ),
+        (
+            "copies of all runs hidden alike",
+            "_digest(np.rint(message.words[:, columns]) % 2**_BITS)",
+            "_digest(np.zeros(1))",
+            MADE_UP,
         ),
         (
             "preparation of some",

@@ -37,12 +37,12 @@ def message_of(made, function, kind, client="bank"):
     return call, wire.decode_as(kind, call.body, *RECORDS)
 
 
-@pytest.mark.parametrize("function", ["count_copies", "project_copies", "weigh_copies"])
-def test_copies_of_one_client_are_not_compared_with_nobody_s(works, function, tmp_path):
+@pytest.mark.parametrize(("function", "kind"), [("count_copies", "sum"), ("compare_copies", "ask")])
+def test_copies_of_one_client_are_not_compared_with_nobody_s(works, function, kind, tmp_path):
     made = begin(tmp_path / "run", "hyfdca", "preprocessing.measure_features")
     kinds = {"count_copies": preprocessing.SharedFeatures}
     call, message = message_of(made, function, kinds.get(function, preprocessing.CopiedTotals))
-    answer = made.ask("bank", call.function, message, part=call.part)
+    answer = made.ask("bank", call.function, message, part=call.part, kind=kind)
     assert answer.error == ("" if works else "RefusedError")
 
 
@@ -51,7 +51,7 @@ def test_the_server_says_neither_columns_nor_directions():
         *("cell", "lacking")
     ]
     assert [one.name for one in dataclasses.fields(preprocessing.CopiedTotals)] == [
-        *("cell", "columns", "lacking", "projections")
+        *("cell", "columns", "lacking", "words")
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from federations import BINARY, block
+from intarsia.core.client_functions import SecretKey
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import RefusedError
@@ -97,7 +98,7 @@ def test_digits_of_totals_are_how_many_lack_each_value(owners):
     marks[:, 0] = True  # the largest digit
     total = sum(preprocessing._packed(each, owners) for each in marks)
     assert len(total) < 23
-    assert total.max() <= preprocessing._MODULUS / 2 * owners  # as those of projections
+    assert total.max() <= 2.0 ** (preprocessing._BITS - 1) * owners  # as those of words
     found = preprocessing._unpacked(total, 23, owners)
     np.testing.assert_array_equal(found, marks.sum(axis=0))
 
@@ -116,8 +117,8 @@ def test_columns_lack_a_value_where_it_is_of_a_shared_row():
     find_lacking, count_copies, *_ = preprocessing._copies(schema, "train")
     engine = Simulation({"train": (schema, blocks)}, 0)
     states = {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
-    asked = preprocessing.AskLacking()
-    found = [find_lacking.call(states[n], engine.block(n), asked, None)[1] for n in engine.ids]
+    asked, key = preprocessing.AskLacking(), SecretKey(bytes(32))
+    found = [find_lacking.call(states[n], engine.block(n), asked, key)[1] for n in engine.ids]
     total = sum(each.columns for each in found)
     assert total.tolist() == [[0, 0, 0, 0, 2, 0, 0]]
     told = preprocessing.SharedFeatures(0, total)
@@ -136,7 +137,7 @@ def test_an_owner_without_a_row_of_a_part_compares_nothing(mode):
     assert noted(blocks, mode) == ()
 
 
-def test_copies_are_weighed_once_and_by_the_marks_of_their_own_columns():
+def test_copies_are_compared_once_and_by_the_marks_of_their_own_columns():
     x, y = wide()
     x[3, 4] = np.nan
     y = np.ones(ROWS)
@@ -144,17 +145,17 @@ def test_copies_are_weighed_once_and_by_the_marks_of_their_own_columns():
     schema = Schema.of(blocks, BINARY)
     engine = Simulation({"train": (schema, blocks)}, 0)
     name, own = "c000", engine.block("c000")
-    _, count_copies, _, weigh_copies = preprocessing._copies(schema, "train")
+    _, count_copies, compare_copies = preprocessing._copies(schema, "train")
     lacking = np.zeros((1, x.shape[1]))
     lacking[0, 4] = 2.0
     state = preprocessing.initial(name, own)
     marks = np.zeros((1, ROWS))
     marks[0, 3] = 2.0
-    message = preprocessing.CopiedTotals(0, lacking, marks, np.zeros((3, ROWS)))
+    message = preprocessing.CopiedTotals(0, lacking, marks, np.zeros((2, x.shape[1])))
     with pytest.raises(RefusedError, match="by the marks of another"):
-        weigh_copies.call(state, own, message, None)
+        compare_copies.call(state, own, message, None)
     state, _ = count_copies.call(state, own, preprocessing.SharedFeatures(0, lacking), None)
-    once, _ = weigh_copies.call(state, own, message, None)
-    twice, _ = weigh_copies.call(once, own, message, None)
+    once, _ = compare_copies.call(state, own, message, None)
+    twice, _ = compare_copies.call(once, own, message, None)
     assert once.observed["train"][3, 4] == 0
     np.testing.assert_array_equal(once.observed["train"], twice.observed["train"])

@@ -1,13 +1,16 @@
 """Prepare every client's table for training: copies counted once, features standardised, by sums.
 
 0. `add_labels`: labels of one sample, or weights, that differ between clients are refused.
-1. `find_lacking`, `count_copies`, `project_copies`, `weigh_copies`: the clients tell each other
-   which columns lack a value of a shared row. For every set of features that several clients hold,
-   those that share a sample add up who lacks a value of these columns, and then random projections
-   of the values that all of them have. A value with c copies counts 1/c at each; a projection
-   that is not c times one's own is a conflict. Projections are whole numbers modulo M = 4,096, so
-   that sums of them are exact however they are sealed, and are taken of values on a scale that is
-   logarithmic but near 0, so that a feature of small values counts as one of large values does.
+1. `find_lacking`, `count_copies`, `compare_copies`: the clients tell each other which columns lack
+   a value of a shared row, and add up random words. For every set of features that several clients
+   hold, those that share a sample add up who lacks a value of these columns. A value with c copies
+   counts 1/c at each. Whether copies are equal the server finds by numbers that hide them: of each
+   row an owner o has a projection v of the values that all have, a whole number modulo a prime M.
+   It sends k_o v + t_o, with k and t from the owners' words and 0 over the owners, Σ k_o = Σ t_o =
+   0. What they send adds up to 0 if all have the same v, and else to any other number. Projections
+   are taken of values on a scale that is logarithmic but near 0, so that a feature of small values
+   counts as one of large values does, and rounded in two ways, as copies that differ by rounding
+   alone may lie on both sides of where one of them steps.
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
@@ -18,10 +21,11 @@
    open the sum of the weights of each class over the federation. They multiply by the classes'
    weights, and divide by the mean, so that λ means what it does without weights.
 
-What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack
-and, where copies differ, three random combinations of the difference, modulo M. A co-owner of a
-column learns at how many clients it lacks a value of a shared row. The server learns how many
-samples disagree and, from the size of what crosses, about how many columns lack a value.
+What crosses: at step 1 a co-owner of a sample learns which of the shared values the others lack,
+and nothing of the values: else one that makes up a column of another's name would read that column.
+A co-owner of a column learns at how many clients it lacks a value of a shared row. The server
+learns how many samples of each overlap group disagree and, from the size of what crosses, about how
+many columns lack a value. Together with an owner of the columns it has the other owners' v.
 
 Whether the clients that have a label of the same sample have the same one.
 
@@ -41,8 +45,9 @@ the sum of one alone would be a combination of its labels.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -64,10 +69,11 @@ from intarsia.core.block import (
 )
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError, RefusedError, TableError
+from intarsia.errors import FederationError, RefusedError, SiteError, TableError
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
+Words = NDArray[np.uint64]
 
 _MOST = 2**16  # of the factors
 _LARGEST = 1e200  # label
@@ -164,8 +170,9 @@ def _add_labels(schema: Schema) -> fl.ClientFunction:
 
 
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
-_MODULUS = 2.0**12  # M: 2,048 clients may add up such numbers within the default privacy.range
-_PROJECTIONS = 3  # each misses a difference of two copies with a chance of 3/M
+_PRIME = 2**31 - 1  # M: a difference of copies is missed with a chance of 1/M
+_BITS = 12  # of a word: 1,024 clients may add up such numbers within the default privacy.range
+_WORDS = 11  # of a set of features: they hide as keys of 128 bits do
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
@@ -195,14 +202,15 @@ class Preparation:
 
 @dataclass(frozen=True)
 class AskLacking:
-    """Ask which columns lack a value of a shared row."""
+    """Ask which columns lack a value of a shared row, and for words."""
 
 
-@fl.describe("which columns lack a value of a shared row")
+@fl.describe(columns="which columns lack a value of a shared row", words="random numbers")
 class Lacking:
     """The columns in which this client lacks a value that another client may have."""
 
     columns: fl.PerFeature  # (1, features) 1: lacks one
+    words: fl.PerFeature  # (words, features) whole numbers of 12 bits, as the client drew them
 
 
 @dataclass(frozen=True)
@@ -226,26 +234,19 @@ class Copied:
 
 @dataclass(frozen=True)
 class CopiedTotals:
-    """The totals of Copied over the owners, for the owners."""
+    """The totals of Copied over the owners, for the owners, and those of their words."""
 
     cell: int
     columns: fl.PerFeature  # as in SharedFeatures
     lacking: fl.PerSample
-    projections: fl.PerSample | None  # None: send this client's
+    words: fl.PerFeature
 
 
-@fl.describe("each shared row's random projections")
-class Projected:
-    """Random projections of the values that every holder of the sample has."""
+@fl.describe("numbers that hide copies of each shared row")
+class HiddenCopies:
+    """What the owners' numbers of a row add up to is 0 modulo M if its copies are equal."""
 
-    projections: fl.PerSample  # (projections, samples) whole numbers from -M/2 to M/2
-
-
-@fl.describe("how many shared rows have copies that differ")
-class Conflicts:
-    """Shared samples whose copies differ, counted as 1/holders at each of them."""
-
-    samples: float
+    numbers: NDArray[np.uint32]  # (2, shared samples) of values rounded down, and to the nearest
 
 
 @dataclass(frozen=True)
@@ -418,7 +419,7 @@ def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
     notes = []
     for number in shared:
         cell = schema.features.cells[number]
-        conflicts = _count_conflicts(clients, cell.owners, functions, number, found.columns)
+        conflicts = _count_conflicts(clients, schema, functions, number, found)
         if not conflicts:
             continue
         every = map(str, schema.features.ids[cell.start : cell.stop])
@@ -439,21 +440,46 @@ def _count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
 
 def _count_conflicts(
     clients: fl.Clients,
-    owners: Sequence[ClientId],
+    schema: Schema,
     functions: tuple[fl.ClientFunction, ...],
     number: int,
-    lacking: Any,
+    found: Any,
 ) -> int:
     """Let the owners of a set of features compare copies; return how many samples have others."""
-    _, count_copies, project_copies, weigh_copies = functions
-    marks = clients.sum(count_copies, dict.fromkeys(owners, SharedFeatures(number, lacking)))
-    message = CopiedTotals(number, lacking, marks.lacking, None)
-    found = clients.sum(project_copies, dict.fromkeys(owners, message))
-    message = replace(message, projections=found.projections)
-    # discloses how many shared samples disagree in this set of features, over its owners
-    total = clients.reveal(clients.sum(weigh_copies, dict.fromkeys(owners, message)))
-    conflicts: int = round(total.samples)
-    return conflicts
+    _, count_copies, compare_copies = functions
+    owners = schema.features.cells[number].owners
+    marks = clients.sum(count_copies, dict.fromkeys(owners, SharedFeatures(number, found.columns)))
+    message = CopiedTotals(number, found.columns, marks.lacking, found.words)
+    # discloses how many shared samples of an overlap group disagree in this set of features
+    told = clients.ask(compare_copies, dict.fromkeys(owners, message))
+    total = np.zeros((2, len(schema.samples)), np.uint64)
+    for name, one in told.items():
+        runs = [rows for *_, rows in _sharers(schema, number, name)]
+        shared = schema.samples.own(name)[np.concatenate([np.zeros(0, np.intp), *runs])]
+        numbers = one.numbers
+        if (numbers.dtype, numbers.shape) != (np.uint32, (2, len(shared))):
+            raise SiteError(
+                f"{name!r} compares copies of {len(shared)} samples by numbers of the kind "
+                f"{numbers.dtype} and the shape {numbers.shape}; install the same version of "
+                "intarsia there, or see who runs the site."
+            )
+        total[:, shared] += numbers
+    return int((total % _PRIME > 0).all(axis=0).sum())
+
+
+def _sharers(
+    schema: Schema, cell: int, client: ClientId
+) -> Iterator[tuple[int, Sequence[ClientId], Positions]]:
+    """Yield the overlap groups of a client's samples that others have the features of, too.
+
+    Each with its number, all that have both, and where its samples stand among the client's own.
+    """
+    owners = set(schema.features.cells[cell].owners)
+    groups = schema.samples.cell_of[schema.samples.own(client)]
+    for group in np.unique(groups).tolist():
+        sharing = sorted(owners.intersection(schema.samples.cells[group].owners))
+        if len(sharing) > 1:
+            yield group, sharing, np.flatnonzero(groups == group)
 
 
 def _listed(names: list[str]) -> str:
@@ -463,6 +489,7 @@ def _listed(names: list[str]) -> str:
 def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
     """Return the client functions of step 1 on a part of the rows."""
     cells, shared = schema.features.cells, cache(partial(_shared_features, schema))
+    smallest = min((cells[number].stop - cells[number].start for number in shared()), default=1)
 
     def columns_of(client: ClientId, cell: int) -> Positions:
         """Return the client's positions of a set of features that it shares."""
@@ -475,9 +502,12 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         return np.searchsorted(schema.features.own(client), positions)
 
     def find_lacking(
-        state: Preparation, block: Block, message: AskLacking, rng: fl.RandomKey
+        state: Preparation, block: Block, message: AskLacking, key: fl.SecretKey
     ) -> tuple[Preparation, Lacking]:
-        return state, Lacking(_lacking_columns(block).astype(np.float64)[None, :])
+        shape = -(-_WORDS // smallest), block.shape[1]
+        words = key.words(math.prod(shape)).view(np.int64) >> (64 - _BITS)
+        lacking = _lacking_columns(block).astype(np.float64)
+        return state, Lacking(lacking[None, :], words.reshape(shape).astype(np.float64))
 
     def count_copies(
         state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
@@ -500,23 +530,19 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         some = columns[message.columns[0, columns] > 0]
         return columns, some, _unpacked(message.lacking, len(some), owners).T
 
-    def project_copies(
+    def compare_copies(
         state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
-    ) -> tuple[Preparation, Projected]:
-        columns, some, lacking = totals_of(state, message)
-        return state, Projected(_projections(block, message.cell, columns, some, lacking))
-
-    def weigh_copies(
-        state: Preparation, block: Block, message: CopiedTotals, rng: fl.RandomKey
-    ) -> tuple[Preparation, Conflicts]:
+    ) -> tuple[Preparation, HiddenCopies]:
         columns, some, lacking = totals_of(state, message)
         held = _holders(block, columns)
         own = _projections(block, message.cell, columns, some, lacking)
-        assert message.projections is not None
-        apart = _remainder(message.projections - held * own)
-        # copies that differ by less than a value's finest may be rounded to neighbouring numbers
-        differs = (abs(apart) > held - 1).any(axis=0)
-        conflicts = float((1 / held[differs & (held > 1)]).sum())
+        secret = fl.SecretKey(_digest(np.rint(message.words[:, columns]) % 2**_BITS))
+        numbers = [np.zeros((2, 0), np.uint64)]
+        for group, sharing, rows in _sharers(schema, message.cell, state.client):
+            # other marks make other values of the same rows, which other numbers hide
+            marked = _digest(np.searchsorted(columns, some)) + _digest(lacking[rows])
+            key = secret.fold_in(part, message.cell, group, marked.hex())
+            numbers.append(_hidden(own[:, rows], key, sharing.index(state.client), len(sharing)))
         if block.copies is not None and lacking.any():
             every = _may_lack(block)
             before = state.observed.get(part)
@@ -526,11 +552,13 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
             # not from what was there: asked again, it comes to the same
             observed[:, places] = held[:, None] - lacking[:, known]
             state = replace(state, observed={**state.observed, part: observed})
-        return state, Conflicts(conflicts)
+        return state, HiddenCopies(np.concatenate(numbers, axis=1).astype(np.uint32))
 
     at: Any = part
-    functions = (find_lacking, count_copies, project_copies, weigh_copies)
-    return tuple(_function(one, part=at) for one in functions)
+    lack, *others = (
+        _function(one, part=at) for one in (find_lacking, count_copies, compare_copies)
+    )
+    return replace(lack, secret=True), *others
 
 
 def _may_lack(block: Block) -> Positions:
@@ -583,43 +611,58 @@ def _unpacked(numbers: Array, columns: int, owners: int) -> Array:
 
 
 def _digits(owners: int) -> int:
-    """Return how many digits make a total no larger than that of projections."""
-    return max(1, int(math.log(_MODULUS / 2 * owners, owners + 1) + 1e-9))
+    """Return how many digits make a total no larger than that of words."""
+    return max(1, int(math.log(2.0 ** (_BITS - 1) * owners, owners + 1) + 1e-9))
 
 
 def _projections(
     block: Block, cell: int, columns: Positions, some: Positions, lacking: Array
-) -> Array:
-    """Return ⌊Σ_j r_j g(x_j)⌉ mod M for each direction r; a value adds its remainder alone.
+) -> Words:
+    """Return Σ_j r_j g(x_j) modulo M, rounded down and to the nearest, (2, samples).
 
-    A value that a holder of the sample lacks counts as 0. The directions are the same at every
-    owner and in every run: they catch mistakes, not malice.
+    A value that a holder of the sample lacks counts as 0. The factors r, from 1 to 2 but for their
+    signs, are the same at every owner and in every run: they catch mistakes, not malice.
     """
-    own, found = block.x[:, columns].copy(), []
+    own = block.x[:, columns].copy()
     rows, places = np.nonzero(lacking)
     if len(rows):
         own[rows, np.searchsorted(columns, some)[places]] = 0.0
     entries = own.data if isinstance(own, csr_array) else own
     entries[np.isnan(entries)] = 0.0  # of a sample that no other client holds
-    key = fl.RandomKey(("copies", cell))
-    directions = key.generator().standard_normal((_PROJECTIONS, len(columns)))
+    generator = fl.RandomKey(("copies", cell)).generator()
+    factors = generator.uniform(1.0, 2.0, len(columns)) * generator.choice(
+        [-1.0, 1.0], len(columns)
+    )
     with np.errstate(divide="ignore"):  # of 0 the logarithm is -inf, and g is 0
         # g(x) = sign(x) log(1 + |x| / finest) / finest, where x / finest itself may be too large
         sizes = np.logaddexp(0.0, np.log(abs(entries)) - np.log(_FINEST))
     sizes *= np.sign(entries) / _FINEST
-    for direction in directions:
-        if isinstance(own, csr_array):
-            terms = own.copy()
-            terms.data = _remainder(sizes * direction[own.indices])
-        else:
-            terms = _remainder(sizes * direction)
-        found.append(np.asarray(terms.sum(axis=1), np.float64))
-    return _remainder(np.rint(np.stack(found)))
+    if isinstance(own, csr_array):
+        own.data = np.fmod(sizes * factors[own.indices], _PRIME)
+    else:
+        own = np.fmod(sizes * factors, _PRIME)
+    total = np.asarray(own.sum(axis=1), np.float64)
+    return (np.stack([np.floor(total), np.rint(total)]) % _PRIME).astype(np.uint64)
 
 
-def _remainder(values: Array) -> Array:
-    """Return values modulo M, from -M/2 to M/2."""
-    return values - _MODULUS * np.rint(values / _MODULUS)
+def _digest(array: NDArray[Any]) -> bytes:
+    data = np.ascontiguousarray(array).tobytes()
+    return hashlib.blake2b(data, digest_size=fl.SecretKey.SIZE).digest()
+
+
+def _hidden(values: Words, key: fl.SecretKey, place: int, owners: int) -> Words:
+    """Return k v + t modulo M of the owner at a place, in an order that the owners alone know.
+
+    k and t are differences between neighbours in a circle, so that those of all add up to 0.
+    """
+    first, second = (
+        (key.fold_in(at % owners).words(2 * values.size) % _PRIME).reshape(2, *values.shape)
+        for at in (place, place + 1)
+    )
+    factors, shifts = (first + (_PRIME - second)) % _PRIME
+    order = np.argsort(key.fold_in("order").words(values.shape[1]), kind="stable")
+    found: Words = ((factors * values + shifts) % _PRIME)[:, order]
+    return found
 
 
 @_function
@@ -786,7 +829,7 @@ def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[f
         found += fl.each(weighing, parties=lambda schema, _: schema.labelled.owners)
     for part, schema in schemas.items():
         cells = schema.features.cells
-        find_lacking, count_copies, project_copies, weigh_copies = _copies(schema, part)
+        find_lacking, count_copies, compare_copies = _copies(schema, part)
         sharing = _sharing(schema)
         if sharing:
             found += fl.each(
@@ -794,10 +837,7 @@ def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[f
                 parties=partial(_always, sharing),
                 repeats=True,  # for each part
             )
-        copies = (
-            *fl.sums(count_copies, project_copies),
-            *fl.sums(weigh_copies, reveals=("samples",)),
-        )
+        copies = *fl.sums(count_copies), *fl.asks(compare_copies)
         # a number that is no cell's is refused by the client
         found += fl.each(
             copies,
@@ -813,7 +853,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "ClassTotals.totals": "ClassWeights.totals",
     "CopiedTotals.columns": "Lacking.columns",
     "CopiedTotals.lacking": "Copied.lacking",
-    "CopiedTotals.projections": "Projected.projections",
+    "CopiedTotals.words": "Lacking.words",
     "Moments.count": "Moments.count",
     "Moments.total": "Moments.total",
     "SharedFeatures.lacking": "Lacking.columns",
