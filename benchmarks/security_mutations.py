@@ -1565,9 +1565,15 @@ MUTATIONS = [
         ),
         (
             "copies of all runs hidden alike",
-            "_digest(np.rint(message.words[:, columns]) % 2**_BITS)",
-            "_digest(np.zeros(1))",
-            MADE_UP,
+            "fl.SecretKey(_digest(np.rint(words) % 2**_BITS))",
+            "fl.SecretKey(_digest(np.zeros(1)))",
+            f"{MADE_UP} {LABELS}",
+        ),
+        (
+            "labels sent as they are",
+            "numbers.append(_hidden(values, key, [first, second].index(state.client), 2))",
+            "numbers.append(values if state.client == first else (_PRIME - values) % _PRIME)",
+            "tests/protocols/test_label_agreement.py",
         ),
         (
             "preparation of some",

@@ -55,7 +55,10 @@ def test_the_server_says_neither_columns_nor_directions():
     ]
 
 
-def test_columns_that_a_client_shares_with_nobody_are_not_compared(tmp_path):
+@pytest.mark.parametrize("alone", [False, True])
+def test_columns_that_a_client_shares_with_nobody_are_not_compared(alone, tmp_path, monkeypatch):
+    if alone:  # by the client function itself
+        unguarded(monkeypatch)
     made = begin(tmp_path / "run", "hyfdca", "preprocessing.measure_features")
 
     def cells(client):

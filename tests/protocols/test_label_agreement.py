@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from federations import secrets_of
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.engines import client_host, codec
 from intarsia.engines.communication_log import addressed
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import FederationError
@@ -39,7 +41,7 @@ def checked(blocks, labels, mode="plain"):
     if mode == "masked":
         keys = modes.in_one_process(SharedKey(bytes(range(32)), "tests"))
         sealing = modes.sealing(Privacy(mode=mode), list(blocks), keys)
-    engine = Simulation({"train": (schema, blocks)}, 0, sealing)
+    engine = Simulation({"train": (schema, blocks)}, 0, sealing, secrets=secrets_of(blocks))
     engine.set_states(
         {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
@@ -95,16 +97,55 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
             sent.extend(addressed(self, fn, messages).values())
             return super().sum(fn, messages)
 
+        def ask(self, fn, messages):
+            found = super().ask(fn, messages)
+            opened.append([one.numbers.astype(np.uint64) for one in found.values()])
+            return found
+
         def reveal(self, total):
-            opened.append(super().reveal(total))
-            return opened[-1]
+            raise AssertionError("nothing is opened to the server")
 
     engine = Watched({"train": (schema, blocks)}, 0)
     engine.set_states(
         {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
     preprocessing.check_agreement(engine, schema)
-    (found,) = opened
-    np.testing.assert_array_equal(found.totals, [0.0])
+    ((one, other),) = opened
+    assert one.shape == (3, 25)
+    np.testing.assert_array_equal((one + other) % (2**31 - 1), 0)
+    assert len(np.unique(one)) == one.size  # of labels of which there are three
     # which samples are compared each client tells from the public schema
-    assert sent == [preprocessing.CompareLabels()] * len(blocks)
+    assert sent == [preprocessing.AskWords()] * len(blocks)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("labels", [CLASSES, NUMBERS])
+def test_what_clients_open_is_the_same_whatever_the_labels_of_another_are(
+    mode, labels, monkeypatch
+):
+    """A client that made up labels of 0 used to open a combination of the other's."""
+    made_up, seen = dict.fromkeys(range(12), 0.0), []
+    replies = client_host.Host.replies
+
+    def watched(self, fn, messages, *given):
+        seen[-1] += [(name, codec.encode(one)) for name, one in messages.items()]
+        return replies(self, fn, messages, *given)
+
+    monkeypatch.setattr(client_host.Host, "replies", watched)
+    for seed in (1, 2):
+        values = np.random.default_rng(seed).integers(0, 3, 50).astype(float)
+        seen.append([])
+        blocks = blocks_of([made_up, dict(enumerate(values))], [range(12), range(50)])
+        with pytest.raises(FederationError, match="of the 12 samples"):
+            checked(blocks, labels, mode)
+    assert len(seen[0]) == 4  # two exchanges of two clients; no other is opened
+    assert seen[0] == seen[1]
+
+
+def test_whole_numbers_of_values_are_those_of_no_other_value():
+    values = np.array([0.0, 1.0, -1.0, 1 + 2.0**-52, 1e300, -1e-300, 2.0**31 - 1, 5e-324])
+    found = preprocessing._whole_numbers(values)
+    assert found.max() < 2**22
+    places = np.array([1, 2**22, 2**44], np.uint64)
+    np.testing.assert_array_equal((places[:, None] * found).sum(axis=0), values.view(np.uint64))
+    np.testing.assert_array_equal(preprocessing._whole_numbers(np.array([-0.0])), 0)

@@ -1,6 +1,7 @@
 """Prepare every client's table for training: copies counted once, features standardised, by sums.
 
-0. `add_labels`: labels of one sample, or weights, that differ between clients are refused.
+0. `draw_words`, `compare_labels`: labels of one sample, or weights, that differ between clients are
+   refused.
 1. `find_lacking`, `count_copies`, `compare_copies`: the clients tell each other which columns lack
    a value of a shared row, and add up random words. For every set of features that several clients
    hold, those that share a sample add up who lacks a value of these columns. A value with c copies
@@ -29,18 +30,16 @@ many columns lack a value. Together with an owner of the columns it has the othe
 
 Whether the clients that have a label of the same sample have the same one.
 
-The clients that label a sample are compared in a row, each with the next. Two of them add up the
-labels that they both have, each times a random whole number, and the server reads by how much the
-two sums differ (`add_labels`). It is 0 where the labels agree; where one differs it never is, and
-where several do with a chance of one in 60,000. The sums are rounded once, so that neither the
-order of samples nor the processor matters.
+The clients that label a sample are compared in a row, each with the next, and by numbers that hide
+their labels as those of step 1 hide copies. The words are of all that hold a sample's label, each
+of which adds some. What two of them send of a sample adds up to 0 where their labels are equal, to
+the last bit.
 
-What crosses: the server learns which two clients differ and one random combination of what they
-differ by; no client learns a label.
+What crosses: the server learns which two clients differ, and in how many samples; no client learns
+a label, also not one that makes up labels.
 
-Which samples, columns, factors and directions count, each client tells from the schema: a server
-that chose them would read labels, and count values. All that are compared are asked together, since
-the sum of one alone would be a combination of its labels.
+Which samples and columns count, each client tells from the schema: a server that chose them would
+count values. All that are compared are asked together.
 """
 
 from __future__ import annotations
@@ -74,21 +73,29 @@ from intarsia.errors import FederationError, RefusedError, SiteError, TableError
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
 Words = NDArray[np.uint64]
-
-_MOST = 2**16  # of the factors
-_LARGEST = 1e200  # label
+_Pair = tuple[ClientId, ClientId, Positions]
 
 
 @dataclass(frozen=True)
-class CompareLabels:
-    """Ask for the sums of the labels that another client has too."""
+class AskWords:
+    """Ask for words to hide labels by."""
 
 
-@fl.describe("differences between two clients' labels on shared rows")
-class LabelDifferences:
-    """A client's part of what the labels of two differ by, and the weights where rows have some."""
+@fl.describe("random numbers")
+class LabelWords:
+    """Words for all that hold the label of a sample, of one that has the sample, or the totals."""
 
-    totals: Array  # (pairs,); with weights (pairs, 2)
+    words: fl.PerLabelledScore  # (words, samples) whole numbers of 12 bits
+
+
+@fl.describe("numbers that hide labels of each shared row")
+class HiddenLabels:
+    """What two clients' numbers of a sample add up to is 0 modulo M if their labels are equal.
+
+    And so are their weights, where rows have some.
+    """
+
+    numbers: NDArray[np.uint32]  # (3, or with weights 6, samples that both label of each pair)
 
 
 def check_agreement(clients: fl.Clients, schema: Schema) -> None:
@@ -98,18 +105,33 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     ------
     FederationError
         If the labels of two clients do; it names both.
-    TableError
-        If a label is too large to be added up.
     """
     pairs = _pairs(schema)
     if not pairs:
         return
-    # discloses which two clients have labels that differ, and a random combination by how much
-    totals = clients.reveal(clients.sum(_add_labels(schema), CompareLabels())).totals
-    totals = totals.reshape(len(pairs), -1)
-    wrong = [pairs[number] for number in np.flatnonzero(totals[:, 0]).tolist()]
-    if not wrong and totals[:, 1:].any():
-        first, second, shared = pairs[int(np.flatnonzero(totals[:, 1])[0])]
+    draw_words, compare_labels = _labels(schema)
+    words = clients.sum(draw_words, AskWords()).words
+    # discloses which two clients have labels that differ, and in how many samples
+    told = clients.ask(compare_labels, dict.fromkeys(_compared(schema), LabelWords(words)))
+    height = 6 if schema.labels.weighted else 3
+    for name, one in told.items():
+        width = sum(len(shared) for *both, shared in pairs if name in both)
+        if (one.numbers.dtype, one.numbers.shape) != (np.uint32, (height, width)):
+            raise _odd_numbers(name, f"labels of {width} samples", one.numbers)
+    wrong: list[_Pair] = []
+    weighed: list[_Pair] = []
+    taken = dict.fromkeys(told, 0)
+    for first, second, shared in pairs:
+        total = np.zeros((height, len(shared)), np.uint64)
+        for name in (first, second):
+            start = taken[name]
+            taken[name] += len(shared)
+            total += told[name].numbers[:, start : taken[name]]
+        differs = np.flatnonzero((total % _PRIME > 0).any(axis=1))
+        if len(differs):
+            (wrong if differs[0] < 3 else weighed).append((first, second, shared))
+    if not wrong and weighed:
+        first, second, shared = weighed[0]
         raise FederationError(
             f"{first!r} and {second!r} have different weights of one or more of the {len(shared)} "
             "samples that both label; give both the same column of weights, or only one of them "
@@ -124,10 +146,17 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
         )
 
 
-def _pairs(schema: Schema) -> Sequence[tuple[ClientId, ClientId, NDArray[np.intp]]]:
+def _odd_numbers(client: ClientId, what: str, numbers: NDArray[Any]) -> SiteError:
+    return SiteError(
+        f"{client!r} compares {what} by numbers of the kind {numbers.dtype} and the shape "
+        f"{numbers.shape}; install the same version of intarsia there, or see who runs the site."
+    )
+
+
+def _pairs(schema: Schema) -> Sequence[_Pair]:
     """Return clients that label the same samples, the first, the next and which (positions)."""
     latest = np.full(len(schema.samples), -1, np.intp)  # who labelled a sample before
-    found: list[tuple[ClientId, ClientId, NDArray[np.intp]]] = []
+    found: list[_Pair] = []
     for number, name in enumerate(schema.clients):
         labelled = schema.samples.own(name)[schema.labelled_at(name)]
         before = latest[labelled]
@@ -137,36 +166,55 @@ def _pairs(schema: Schema) -> Sequence[tuple[ClientId, ClientId, NDArray[np.intp
     return found
 
 
-def _add_labels(schema: Schema) -> fl.ClientFunction:
+def _compared(schema: Schema) -> tuple[ClientId, ...]:
+    """Return the clients of pairs, in the order of the schema."""
+    found = {name for *names, _ in _pairs(schema) for name in names}
+    return tuple(name for name in schema.clients if name in found)
+
+
+def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
+    """Return the client functions of step 0."""
     known = cache(partial(_pairs, schema))  # found at the first call, once for all clients
 
-    def add_labels(
-        state: Preparation, block: Block, message: CompareLabels, rng: fl.RandomKey
-    ) -> tuple[Preparation, LabelDifferences]:
-        pairs, own = known(), schema.samples.own(state.client)
-        weighted = schema.labels.weighted
-        totals = np.zeros((len(pairs), 2) if weighted else len(pairs))
-        for number, (first, second, shared) in enumerate(pairs):
+    def draw_words(
+        state: Preparation, block: Block, message: AskWords, key: fl.SecretKey
+    ) -> tuple[Preparation, LabelWords]:
+        smallest = min((len(shared) for *_, shared in known()), default=1)
+        return state, LabelWords(_drawn_words(key, smallest, block.shape[0]))
+
+    def compare_labels(
+        state: Preparation, block: Block, message: LabelWords, rng: fl.RandomKey
+    ) -> tuple[Preparation, HiddenLabels]:
+        own = schema.samples.own(state.client)
+        kinds = [block.y, row_weights(block)] if schema.labels.weighted else [block.y]
+        numbers = [np.zeros((3 * len(kinds), 0), np.uint64)]
+        for first, second, shared in known():
             if state.client not in (first, second):
                 continue
-            assert block.y is not None
-            y = block.y[np.searchsorted(own, shared)]
-            if np.abs(y).max() > _LARGEST:
-                raise TableError(
-                    f"A label is beyond {_LARGEST:g}, too large to be added up; divide labels by "
-                    "a power of ten at every client."
-                )
-            factors = fl.RandomKey(("labels", number)).generator().integers(1, _MOST, len(y))
-            sign = 1 if state.client == first else -1
-            total = sign * math.fsum((factors * y).tolist())
-            if weighted:
-                own_weights = row_weights(block)[np.searchsorted(own, shared)]
-                totals[number] = total, sign * math.fsum((factors * own_weights).tolist())
-            else:
-                totals[number] = total
-        return state, LabelDifferences(totals)
+            rows = np.searchsorted(own, shared)
+            key = _secret_of(message.words[:, rows]).fold_in(first, second)
+            values = np.concatenate([_whole_numbers(one[rows]) for one in kinds if one is not None])
+            numbers.append(_hidden(values, key, [first, second].index(state.client), 2))
+        return state, HiddenLabels(np.concatenate(numbers, axis=1).astype(np.uint32))
 
-    return _function(add_labels)
+    return replace(_function(draw_words), secret=True), _function(compare_labels)
+
+
+def _drawn_words(key: fl.SecretKey, smallest: int, count: int) -> Array:
+    """Return random words, (words, count), of which so few columns are a key together."""
+    words = key.words(-(-_WORDS // smallest) * count).view(np.int64) >> (64 - _BITS)
+    return words.reshape(-1, count).astype(np.float64)
+
+
+def _secret_of(words: Array) -> fl.SecretKey:
+    """Return what the words of all are a key to."""
+    return fl.SecretKey(_digest(np.rint(words) % 2**_BITS))
+
+
+def _whole_numbers(values: Array) -> Words:
+    """Return three numbers for each value, (3, values), that no other value has; 0 is 0."""
+    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)
+    return np.stack([bits >> np.uint64(22 * at) & np.uint64(2**22 - 1) for at in range(3)])
 
 
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
@@ -458,11 +506,7 @@ def _count_conflicts(
         shared = schema.samples.own(name)[np.concatenate([np.zeros(0, np.intp), *runs])]
         numbers = one.numbers
         if (numbers.dtype, numbers.shape) != (np.uint32, (2, len(shared))):
-            raise SiteError(
-                f"{name!r} compares copies of {len(shared)} samples by numbers of the kind "
-                f"{numbers.dtype} and the shape {numbers.shape}; install the same version of "
-                "intarsia there, or see who runs the site."
-            )
+            raise _odd_numbers(name, f"copies of {len(shared)} samples", numbers)
         total[:, shared] += numbers
     return int((total % _PRIME > 0).all(axis=0).sum())
 
@@ -504,10 +548,8 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
     def find_lacking(
         state: Preparation, block: Block, message: AskLacking, key: fl.SecretKey
     ) -> tuple[Preparation, Lacking]:
-        shape = -(-_WORDS // smallest), block.shape[1]
-        words = key.words(math.prod(shape)).view(np.int64) >> (64 - _BITS)
         lacking = _lacking_columns(block).astype(np.float64)
-        return state, Lacking(lacking[None, :], words.reshape(shape).astype(np.float64))
+        return state, Lacking(lacking[None, :], _drawn_words(key, smallest, block.shape[1]))
 
     def count_copies(
         state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
@@ -536,7 +578,7 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         columns, some, lacking = totals_of(state, message)
         held = _holders(block, columns)
         own = _projections(block, message.cell, columns, some, lacking)
-        secret = fl.SecretKey(_digest(np.rint(message.words[:, columns]) % 2**_BITS))
+        secret = _secret_of(message.words[:, columns])
         numbers = [np.zeros((2, 0), np.uint64)]
         for group, sharing, rows in _sharers(schema, message.cell, state.client):
             # other marks make other values of the same rows, which other numbers hide
@@ -819,7 +861,10 @@ def prepared(
 
 def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:
     """Return what crosses in `prepare`."""
-    found = [*fl.sums(_add_labels(schemas["train"]), reveals=("totals",))]
+    draw_words, compare_labels = _labels(schemas["train"])
+    compared = cache(partial(_compared, schemas["train"]))
+    found = [*fl.sums(draw_words)]
+    found += fl.each(fl.asks(compare_labels), parties=lambda *_: compared())
     if standardise:
         found += fl.sums(measure_features, centre)
         found += fl.sums(settle_scale, reveals=("features",))
@@ -854,6 +899,7 @@ _TOTALS: Mapping[str, fl.Origin] = {
     "CopiedTotals.columns": "Lacking.columns",
     "CopiedTotals.lacking": "Copied.lacking",
     "CopiedTotals.words": "Lacking.words",
+    "LabelWords.words": "LabelWords.words",
     "Moments.count": "Moments.count",
     "Moments.total": "Moments.total",
     "SharedFeatures.lacking": "Lacking.columns",
