@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import four_sites
 import sites
+from federations import BINARY, block
+from intarsia.core.schema import Schema
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
+from intarsia.engines import client_host
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import RefusedError, StaleError
 from intarsia.protocols import certified_release, differential_privacy, preprocessing
 
@@ -70,6 +75,30 @@ def overstepped(monkeypatch):
 
 
 WAYS[overstepped] = "in hyfdca.aggregate_primal"
+
+
+def test_owners_of_a_sample_know_how_long_its_row_is(monkeypatch):
+    """An open weakness: of the other's one column an owner has each value, but for its sign."""
+    rng = np.random.default_rng(0)
+    x, y, opened = rng.normal(size=(30, 3)), np.sign(rng.normal(size=30)), {}
+    replies = client_host.Host.replies
+
+    def watched(self, fn, messages, *given):
+        if fn.name == "settle_rows":
+            opened.update({name: one.squares[0] for name, one in messages.items()})
+        return replies(self, fn, messages, *given)
+
+    monkeypatch.setattr(client_host.Host, "replies", watched)
+    blocks = {
+        "bank": block(x, y, range(30), [0]),
+        "shop": block(x, y, range(30), [1, 2], labels=False),
+    }
+    engine = Simulation({"train": (Schema.of(blocks, BINARY), blocks)}, 0)
+    states = {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    engine.set_states(states)
+    differential_privacy.clip_rows(engine, 1.0)
+    found = np.sqrt(opened["shop"] - (x[:, 1:] ** 2).sum(axis=1))
+    np.testing.assert_allclose(found, abs(x[:, 0]), atol=1e-9)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda one: one.__name__)

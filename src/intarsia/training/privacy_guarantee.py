@@ -115,8 +115,9 @@ def _perturbed_output(
             "the states of the server and the clients in checkpoints/, which hold the model before "
             "the noise, and the secrets of the noise in keys/: delete them when the model is "
             "handed on",
-            "what the clients see in training: owners of a feature know its weight without the "
-            "noise, owners of a sample its dual variable and its scores; all the gap of the model",
+            "what the clients see: owners of a feature know its weight without the noise, owners "
+            "of a sample its dual variable, its scores and how long its row is; all the gap of the "
+            "model",
             *_open_in_any_run(description),
         ),
     )
