@@ -163,6 +163,7 @@ class Block:
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     # values and ids that were checked, which are not checked again
     checked: tuple[Any, Any] = field(default=(None, None), repr=False)
+    divided: Copies | None = None  # by what its values were divided, so that each counts once
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -337,9 +338,10 @@ class Block:
         if columns is not None:
             features = tuple(features[c] for c in columns)
         groups, shapes = held_groups(features, self.groups, self.shapes)
-        copies = self.copies
-        if copies is not None and (rows is not None or columns is not None):
-            copies = copies.take(rows, columns)
+        copies, divided = (
+            one if one is None or (rows is None and columns is None) else one.take(rows, columns)
+            for one in (self.copies, self.divided)
+        )
         places = self.places if self.places is None or rows is None else self.places[rows]
         weights = self.weights if self.weights is None or rows is None else self.weights[rows]
         kinds = kinds if kinds is None or columns is None else kinds[columns]
@@ -347,7 +349,7 @@ class Block:
         levels = self.levels if columns is None else held_levels(features, self.levels)
         return Block(
             *(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero),
-            *(levels, (x, self.samples)),  # what was checked has no value that is wrong
+            *(levels, (x, self.samples), divided),  # what was checked has no value that is wrong
         )
 
     def written(self) -> Block:
@@ -370,7 +372,7 @@ class Block:
         if self.copies is None:
             return self
         x = self.copies.divide(self.x, in_place=in_place)
-        return replace(self, x=x, copies=None, checked=(x, self.samples))
+        return replace(self, x=x, copies=None, divided=self.copies, checked=(x, self.samples))
 
 
 def stored(x: Values) -> Array:

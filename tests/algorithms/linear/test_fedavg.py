@@ -7,12 +7,15 @@ import pytest
 from scipy.sparse import csr_array
 
 import federations
+from intarsia.algorithms.linear import fedavg
 from intarsia.algorithms.linear.fedavg import FEDAVG, FedAvg
 from intarsia.core.block import Block, Labels
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ConvergenceError, ExperimentError, FederationError
 from intarsia.maths.linear import losses, sdca
+from intarsia.protocols import preprocessing
 
 SEED = 7
 LABELS = Labels("binary", ("no", "yes"))
@@ -135,6 +138,26 @@ def test_clients_without_labels_neither_train_nor_count():
     expected = by_hand(options, x, y, {"a": blocks["a"]}, 1, lambda _: ["a"])
     order = [int(name[1:]) for name in schema.features.ids]
     np.testing.assert_allclose(conclusion.weights[0], expected[order], atol=1e-12)
+
+
+def test_clients_train_on_the_values_that_they_hold_where_another_lacks_one():
+    """Such a value is not divided by its number of owners, and is not multiplied by it again."""
+    x, y = table(12, 3)
+    other = x.copy()
+    other[3, 0] = np.nan
+    every = range(12)
+    blocks = {"a": block(x, y, every, [0, 1]), "b": block(other, y, every, [0, 2])}
+    schema = Schema.of(blocks, LABELS)
+    engine = Simulation({"train": (schema, blocks)}, 0)
+    states = {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+    engine.set_states(states)
+    preprocessing.prepare(engine, {"train": schema}, standardise=False)
+    state, own = engine.get_states()["a"], engine.block("a")
+    once = preprocessing.prepared(state, "train", own).counted_once()
+    shared, row = own.features.index("f0"), own.samples == 3
+    np.testing.assert_allclose(once.x[:, shared] / own.x[:, shared], np.where(row, 1.0, 0.5))
+    client = fedavg.init_client(FedAvg(), schema, "a", once)
+    np.testing.assert_allclose(fedavg._restore_values(client, once), own.x, atol=1e-14)
 
 
 def test_one_client_reaches_the_centralised_optimum():

@@ -141,7 +141,7 @@ def init_client(
         learners=schema.learners,
         feature_share=1 / features.holders[features.own(client)],
         label_share=held / np.maximum(holders, 1),
-        copies=schema.copies(client),
+        copies=block.divided,
         w=np.zeros((schema.labels.outputs, block.shape[1])),
         clip=math.inf if release is None else release.clip,
         noise=release,
