@@ -412,12 +412,8 @@ def _graded(
         lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
         edges = np.zeros(0)
         if several:
-            # discloses how many samples of all clients together have a prediction in each bin
-            total = clients.reveal(
-                clients.sum(
-                    functions.count_scores, dict.fromkeys(messages, Binned(message.z, *lie))
-                )
-            )
+            bins = dict.fromkeys(messages, Binned(message.z, *lie))
+            total = exchanged.count_by_score(clients, functions.count_scores, bins)
             # wide enough that clients seldom have few rows in one: these go with a neighbouring one
             edges = exchanged.ranges_of_predictions(total, 2 * LEAST_ROWS * len(messages))
         ranges = Ranges(message.z, *lie, float(every.count[1]), edges)
@@ -431,10 +427,8 @@ def _graded(
         # are, and how many the model is right of, in ten ranges of the probability
         sums = clients.reveal(clients.sum(functions.sum_scores, messages))
         if several:
-            bins = [Binned(message.z, *exchanged.bins_of(sums))] * len(messages)
-            asked = dict(zip(messages, bins, strict=True))
-            # discloses how many samples of all clients together have a score in each bin, by class
-            total = clients.reveal(clients.sum(functions.count_scores, asked))
+            bins = dict.fromkeys(messages, Binned(message.z, *exchanged.bins_of(sums)))
+            total = exchanged.count_by_score(clients, functions.count_scores, bins)
             by_score = ScoreCounts(
                 *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
             )
@@ -683,7 +677,7 @@ def _grading(
         state: Any, block: Block, message: Binned, rng: fl.RandomKey
     ) -> tuple[Any, ScoreCounts]:
         found = graded(state, block, message.z)
-        return state, exchanged.counted(found, message.centre, message.scale)
+        return state, exchanged.counted(found, message)
 
     def sum_errors(
         state: Any, block: Block, message: Ranges, rng: fl.RandomKey
@@ -694,7 +688,8 @@ def _grading(
     calls = (sum_grades, grade, count_classes, measure, sum_scores, count_scores, sum_errors)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins and ranges of one client's own would tell its scores and labels
-    return _Functions(*(fl.told_the_same(fn) for fn in named))
+    apart = {fn.name: ("key",) if fn.message is Binned else () for fn in named}
+    return _Functions(*(fl.told_the_same(fn, *apart[fn.name]) for fn in named))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,9 @@ many samples of each class have a score in each of many bins. Bins have equal sh
 distribution with two degrees of freedom and the scores' mean and deviation, so that they are
 narrow where samples are. Of a bin that has one sample of each class `ScoreCounts` says too which
 comes first. Figures of bins are as exact as `maths.figures.bounds_of_bins` says: exact where no bin
-has more of one class beside some of the other.
+has more of one class beside some of the other. A client opens totals for the server, and is not to
+read these: less its own part, they are the scores of others' samples with their labels. So another
+client adds numbers to its part that the server drew, and takes off again.
 
 Where one client alone has labels, a total is its own: it sends no counts by score, joins bins of
 calibration with few rows, and counts no classes where it has few rows of one.
@@ -19,6 +21,8 @@ calibration with few rows, and counts no classes where it has few rows of one.
 
 from __future__ import annotations
 
+import math
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia import core as fl
-from intarsia.core.block import Array, Labels
+from intarsia.core.block import Array, ClientId, Labels
 from intarsia.errors import TableError
 from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
@@ -38,6 +42,8 @@ from intarsia.maths.linear.losses import mean_of
 _LEAST_OTHERS: Final = 50
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
 _PLACES: Final = 4_096  # within a bin
+_HIDING: Final = 20  # bits of the numbers that hide counts and places
+_UNIT: Final = 256.0  # by which these are divided, so that they are within any privacy.range
 MEASURES: Final = (
     *("auc", "gini", "average_precision", "ks", "brier", "calibration_error"),
     *("calibration_slope", "calibration_intercept", "mae", "rmse", "accuracy", "macro_f1", "r2"),
@@ -160,7 +166,10 @@ class ScoreSums:
 
 @fl.describe("numbers of evaluated rows by class and score range")
 class ScoreCounts:
-    """How many samples on each side of a class have a score in each bin, shared ones once."""
+    """How many samples on each side of a class have a score in each bin, shared ones once.
+
+    Where they are hidden, those of one client with numbers that do so, and all over `_UNIT`.
+    """
 
     counts: Array  # (outputs, 2, bins) of other classes, and of the class
     places: (
@@ -194,6 +203,8 @@ class Binned:
     z: fl.PerLabelledScore | None  # None: the client's own
     centre: Array  # (outputs,)
     scale: Array  # (outputs,)
+    hidden: bool = False  # whether counts are
+    key: bytes = b""  # of the numbers that hide them, for the one client that adds these
 
 
 def measured(graded: Graded) -> ClientFigures:
@@ -366,8 +377,9 @@ def bins_of(total: ScoreSums) -> tuple[Array, Array]:
     return centre, np.where(spread > 1e-9, spread, 1.0)
 
 
-def counted(graded: Graded, centre: Array, scale: Array) -> ScoreCounts:
+def counted(graded: Graded, message: Binned) -> ScoreCounts:
     """Return a client's part of the counts by score."""
+    centre, scale = message.centre, message.scale
     order, sides = graded.ranked, graded.sides > 0
     outputs = len(order)
     bins = number_of_bins(outputs)
@@ -383,7 +395,36 @@ def counted(graded: Graded, centre: Array, scale: Array) -> ScoreCounts:
             found[k, which] = np.bincount(place, weights, bins)
             single = np.bincount(place, side == bool(which), bins) == 1
             places[k, which] = np.bincount(place, weights * within, bins) * single
-    return ScoreCounts(found, places)
+    if not message.hidden:
+        return ScoreCounts(found, places)
+    more = _hiding(message.key, found.shape)
+    return ScoreCounts((found + more[0]) / _UNIT, (places + more[1]) / _UNIT)
+
+
+def _hiding(key: bytes, shape: tuple[int, ...]) -> Array:
+    """Return whole numbers from 0 that hide counts and places, (2, ...)."""
+    if not key:
+        return np.zeros((2, *shape))
+    words = fl.SecretKey(key).words(2 * math.prod(shape)) >> np.uint64(64 - _HIDING)
+    return words.astype(np.float64).reshape(2, *shape)
+
+
+def count_by_score(
+    clients: fl.Clients, fn: fl.ClientFunction, asked: Mapping[ClientId, Binned]
+) -> ScoreCounts:
+    """Return the counts of all clients that are asked; none of them reads the total."""
+    hidden = clients.sealed and len(asked) > 1
+    key = secrets.token_bytes(fl.SecretKey.SIZE) if hidden else b""
+    told = {name: replace(one, hidden=hidden) for name, one in asked.items()}
+    last = max(told)  # the first by name opens the total
+    total = clients.sum(fn, {**told, last: replace(told[last], key=key)})
+    # discloses how many samples of all clients together have a score in each bin, by class
+    found = clients.reveal(total)
+    if not hidden:
+        return ScoreCounts(np.asarray(found.counts), np.asarray(found.places))
+    counts, places = (np.asarray(one) * _UNIT for one in (found.counts, found.places))
+    more = _hiding(key, counts.shape)
+    return ScoreCounts(counts - more[0], places - more[1])
 
 
 def _unit(far: Array) -> Array:
