@@ -10,20 +10,25 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
 from departures import Departing, with_total
 from federations import BINARY, block, secrets_of, table
 from intarsia.algorithms.hyfdca.algorithm import HYFDCA
+from intarsia.core.block import INTERCEPT
 from intarsia.core.client_functions import Layout
 from intarsia.core.schema import Schema, ScoreCell
-from intarsia.engines import codec
+from intarsia.engines import client_host, codec
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.sums.plain import Geometry
 from intarsia.engines.sums.sealed import layouts
+from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
+from intarsia.protocols import preprocessing
+from intarsia.training import run as running
 
 EXACT, FAIR = 1e-4, 0.5  # share of a column's variance that an attack leaves
 
@@ -275,3 +280,44 @@ def test_a_site_refuses_scores_that_another_reads(monkeypatch, guarded):
         made.made.restart("shop")
     found = made.ask(call, body=codec.encode(with_total(message, "z", cells=cells)))
     assert found.error == ("RefusedError" if guarded else ""), found.sentence
+
+
+def test_who_reads_scores_and_has_an_empty_column_of_a_name_reads_that_column(
+    tmp_path, monkeypatch
+):
+    """An open weakness: it opens the column's weight, mean and deviation."""
+    rng = np.random.default_rng(0)
+    salary, age = rng.normal(5e4, 1.5e4, 200), rng.integers(18, 90, 200)
+    kind = np.where(salary / 1.5e4 + age / 30 + rng.normal(size=200) > 5.5, "a", "b")
+    rows = pd.DataFrame({"id": np.arange(200), "age": age, "salary": np.nan, "kind": kind})
+    rows.to_csv(tmp_path / "bank.csv", index=False)
+    rows.assign(salary=salary)[["id", "salary"]].to_csv(tmp_path / "shop.csv", index=False)
+    seen, replies = {}, client_host.Host.replies
+
+    def watched(self, fn, messages, *given):
+        if "bank" in messages:
+            seen[fn.name] = messages["bank"], self.states["bank"], self.blocks["bank"]
+        return replies(self, fn, messages, *given)
+
+    monkeypatch.setattr(client_host.Host, "replies", watched)
+    tree = {
+        "experiment": {"name": "scores", "rounds": 8, "yardsticks": False},
+        "algorithm": {"name": "hyfdca", "loss": "logistic"},
+        "privacy": {"mode": "masked"},
+        "client": [
+            {"name": "bank", "path": str(tmp_path / "bank.csv"), "id": "id", "label": "kind"},
+            {"name": "shop", "path": str(tmp_path / "shop.csv"), "id": "id"},
+        ],
+    }
+    running.run(experiment.from_dict(tree, tmp_path), out=None)
+    told, state, blocks = seen["grade"]
+    spread, prepared, before = seen["settle_scale"]
+    test = blocks["test"]
+    column, constant = (test.features.index(name) for name in ("salary", INTERCEPT))
+    own = (state.w @ test.counted_once().x.T)[0] + state.w[0, constant] / 2  # the shop's half
+    place = before["train"].features.index("salary")
+    squares = preprocessing._of_units(spread.squares)[place]
+    deviation = np.sqrt(squares / spread.count[0, place])
+    found = (told.z[0] - own) / state.w[0, column] * deviation + prepared.mean[place]
+    assert np.isnan(rows.salary).all()
+    np.testing.assert_allclose(found, salary[test.samples.astype(int)], rtol=1e-9)
