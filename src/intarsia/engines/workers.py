@@ -415,9 +415,7 @@ class Staff:
         """Return whether there may be forks."""
         return self._cluster is None and self._most > 1 and can_fork(asked=self._asked)
 
-    def workers(
-        self, host: Host, make: Callable[[ClientId], Any] | None = None
-    ) -> Workers | None:
+    def workers(self, host: Host, make: Callable[[ClientId], Any] | None = None) -> Workers | None:
         """Return processes for some of the clients; None: this one is to go on with all.
 
         Where there are forks, each begins with its clients' states, or with those that it is to
