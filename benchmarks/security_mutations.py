@@ -184,6 +184,15 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "algorithms/flic/linear.py",
+        (
+            "moments of clients that count for nothing",
+            'pooled=lambda options: True), present="clients"',
+            "pooled=lambda options: True)",
+            WEIGHED,
+        ),
+    ),
+    *_of(
         "protocols/figures.py",
         (
             "counts by score read by the client that opens them",
@@ -807,7 +816,12 @@ MUTATIONS = [
     ),
     *_of(
         "protocols/evaluation.py",
-        ("bins told alike", "*(fl.told_the_same(fn) for fn in named)", "*named", STEPS),
+        (
+            "bins told alike",
+            "*(fl.told_the_same(fn, *apart[fn.name]) for fn in named)",
+            "*named",
+            STEPS,
+        ),
     ),
     *_of(
         "engines/sums/plain.py",

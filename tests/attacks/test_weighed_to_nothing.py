@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from departures import Departing, unguarded
+from intarsia.core.block import Block, Labels
 from intarsia.core.disclosure import Release
 from intarsia.engines import codec
 from intarsia.training.registry import ALGORITHMS, algorithm_named
@@ -80,6 +81,32 @@ def test_no_message_says_what_a_client_counts_for():
         *("extractors", "columns", "rest", "classes", "by_block"),
         *("present", "number", "hidden"),
     }
+
+
+def test_a_client_of_flic_linear_counts_for_as_much_as_each_of_those_that_are_asked(works):
+    """Told of parts of 0, all others would leave one client's moment to who decomposes it."""
+    pytest.importorskip("torch")
+    rng, names = np.random.default_rng(0), ("a", "b", "c")
+    blocks = {
+        name: Block(
+            np.arange(20) + 20 * at,
+            tuple(f"{name}{column}" for column in range(3)),
+            rng.normal(size=(20, 3)),
+            rng.normal(size=20),
+        )
+        for at, name in enumerate(names)
+    }
+    algorithm = algorithm_named("flic-linear")
+    options = algorithm.hyperparameters(latent=2, rank=1)
+    made = Departing(algorithm, options, "b", blocks=blocks, labels=Labels("regression", ()))
+    made.rounds(1)
+    call = made.of("flic-linear.part_of_moment")[-1]
+    assert altered(made, call, clients=10**15) == ("" if works else "RefusedError")
+    moment = next(
+        one for one in algorithm.disclosure.sends if one.function.name == "part_of_moment"
+    )
+    assert moment.pooled(options)  # least_clients holds
+    assert moment.function.alike
 
 
 @pytest.mark.parametrize("name", ["hyfem", "femam", "flic", "fedavg-ft", "fedprox", "pfedme"])

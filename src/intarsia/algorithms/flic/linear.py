@@ -88,7 +88,7 @@ class Client:
 class Ask:
     """Ask for the client's part of the moment."""
 
-    part: float  # 1/b
+    clients: int  # b, that are there
 
 
 @fl.describe("label-weighted second moments of embedded rows")
@@ -146,11 +146,12 @@ def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Bl
     )
 
 
+@fl.told_the_same
 @fl.client_function
 def part_of_moment(client: Client, block: Block, message: Ask) -> tuple[Client, Moment]:
     """Send the embedded samples' second moment, weighted by the squares of their labels."""
     z, y = _embedded(client, block)
-    return client, Moment(message.part * (z.T * y**2) @ z / len(y))
+    return client, Moment(1 / message.clients * (z.T * y**2) @ z / len(y))
 
 
 @fl.client_function
@@ -232,7 +233,7 @@ def init_server(options: FlicLinear, schema: Schema) -> Server:
 
 def setup(server: Server, clients: fl.Clients) -> Server:
     """Start from what the labels say of the representation."""
-    total = clients.sum(part_of_moment, Ask(1 / len(clients.ids)))
+    total = clients.sum(part_of_moment, Ask(len(clients.ids)))
     messages = dict.fromkeys(clients.ids, Decompose(None))
     messages[next(iter(clients.ids))] = Decompose(total.moment)
     return fl.evolve(server, average=clients.sum(decompose, messages).average)
@@ -284,7 +285,7 @@ FLIC_LINEAR = fl.Algorithm(
         sends=fl.opening(
             {"Average.average": ("Average.average",), "Decompose.moment": "Moment.moment"},
             (
-                *fl.sums(part_of_moment),
+                *fl.each(fl.sums(part_of_moment, pooled=lambda options: True), present="clients"),
                 *fl.sums(decompose, descend, pooled=lambda options: True),
                 *fl.each(fl.sums(part_of_errors, reveals=("at",)), each_round=1),
             ),
