@@ -184,6 +184,15 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "algorithms/networks/label_scaling.py",
+        (
+            "the mean of one client's labels",
+            'fl.each(fl.sums(count_labels, square_labels), together="all")',
+            "fl.sums(count_labels, square_labels)",
+            SINGLE,
+        ),
+    ),
+    *_of(
         "algorithms/flic/linear.py",
         (
             "moments of clients that count for nothing",

@@ -15,13 +15,13 @@ import pytest
 from departing_server import begin
 from departures import Departing, unguarded
 from federations import names
-from intarsia.core.block import Block
+from intarsia.core.block import Block, Labels
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer
 from intarsia.protocols.evaluation import Sums, Totals
-from intarsia.training.registry import ALGORITHMS
+from intarsia.training.registry import ALGORITHMS, algorithm_named
 
 FEDAVG = ALGORITHMS["fedavg"]
 OPTIONS = FEDAVG.hyperparameters(
@@ -66,6 +66,34 @@ def test_one_client_s_update_is_not_read(case, monkeypatch):
     x, found = own[VICTIM].x[0], np.asarray(change)[0]
     assert abs(np.corrcoef(x, found)[0, 1]) > 0.999999
     np.testing.assert_allclose(found / found[0], x / x[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_the_mean_of_one_client_s_labels_is_not_read(works, monkeypatch):
+    """Who takes part in each round does not matter: all are there before the first."""
+    pytest.importorskip("torch")
+    if works:
+        unguarded(monkeypatch)
+    rng, hetfedrep = np.random.default_rng(0), algorithm_named("hetfedrep")
+    own = {
+        name: Block(np.arange(9) + 9 * at, (f"{name}0", f"{name}1"), x, rng.normal(size=9))
+        for at, name in enumerate("abc")
+        for x in [rng.normal(size=(9, 2))]
+    }
+    options = hetfedrep.hyperparameters(hidden=4, latent=2, engine="loop")
+    numbers = Labels("regression", ())
+    made = Departing(hetfedrep, options, VICTIM, blocks=own, labels=numbers, complete=False)
+    made.rounds(1)
+    answer = made.ask(made.of("hetfedrep.count_labels")[-1], asked=(VICTIM,))
+    if not works:
+        assert answer.error == "RefusedError"
+        return
+    made.made.caller.sequence += 1
+    made.made.caller.versions[VICTIM] = made.made.caller.sequence
+    record = codec.decode(answer.body, wire.SealedReply, *RECORDS).fields["at"].value
+    opened = made.open(record, tuple(piece.numbers[2] for piece in record.cells[0]))
+    (found,) = codec.decode(opened.body, wire.Opened).values
+    np.testing.assert_allclose(found, [9, own[VICTIM].y.sum()], atol=1e-9)
 
 
 @pytest.mark.parametrize("works", [False, True])

@@ -99,5 +99,6 @@ SENDS = fl.opening(
         "LabelSpread.sums": "LabelSums.at",
         "LabelSums.at": "LabelSums.at",
     },
-    (*fl.sums(count_labels, square_labels), *fl.asks(settle_labels)),
+    # before the first round all are there: a total of one is the mean of its labels
+    (*fl.each(fl.sums(count_labels, square_labels), together="all"), *fl.asks(settle_labels)),
 )
