@@ -53,7 +53,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare finished runs over seeds, against both baselines and published figures.
+    """Compare finished runs over seeds and test rows, against both baselines and published figures.
 
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.

@@ -236,12 +236,16 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
         parts.append(_beside_published(groups))
     parts.append(_costs(groups))
     for group in groups:
-        seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
+        draws = [*zip(group.seeds, group.salts, strict=True)]
+        seeds = sorted({draw[0] for draw in draws if draws.count(draw) > 1})
         if seeds:
             several = f"more than one run has the seed {', '.join(map(str, seeds))}"
             remedy = "each counts in the mean: give every run once"
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
-        if len({*group.seeds}) > 1:
+        if len({*group.salts}) > 1:
+            rows = f"the test rows of these runs were drawn in {len({*group.salts})} ways (split.salt)"
+            parts.append(f"note: {group.experiment}, {_method(group)}: {rows}.")
+        elif len({*group.seeds}) > 1:
             parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
         if said := _of_some_runs(group):
             parts.append(f"note: {group.experiment}, {_method(group)}: {said}.")
