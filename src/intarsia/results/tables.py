@@ -243,8 +243,8 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
             remedy = "each counts in the mean: give every run once"
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
         if len({*group.salts}) > 1:
-            rows = f"the test rows of these runs were drawn in {len({*group.salts})} ways (split.salt)"
-            parts.append(f"note: {group.experiment}, {_method(group)}: {rows}.")
+            ways = f"the runs drew their test rows in {len({*group.salts})} ways (split.salt)"
+            parts.append(f"note: {group.experiment}, {_method(group)}: {ways}.")
         elif len({*group.seeds}) > 1:
             parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
         if said := _of_some_runs(group):
