@@ -106,7 +106,9 @@ def export(
     load(folder)  # refuses what is no finished run, in its words
     path = Path(out) if out is not None else folder / f"model.{format}"
     if path.is_dir() or not path.parent.is_dir():
-        raise ExperimentError(f"--out {str(path)!r} is no file in a folder that is there.")
+        raise ExperimentError(
+            f"--out {str(path)!r} is no file in a folder that is there; name one."
+        )
     if path.suffix.lower() != f".{format}":
         raise ExperimentError(
             f"--out {str(path)!r} does not end in .{format}, the format's ending; name it so."

@@ -11,7 +11,7 @@ from rich.text import Text
 from intarsia.core.block import ClientId
 from intarsia.core.text_tables import Part, new_table
 from intarsia.results import comparison as figures
-from intarsia.results.audit import Audit, AuditLine, sentences
+from intarsia.results.audit import Audit, AuditLine, sentences, several
 from intarsia.results.comparison import FigureRow, Group, Row, Spread
 from intarsia.results.result import Guarantee, Result, Score, one_class_each
 
@@ -59,7 +59,7 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
     lines = _of_the_rare(result)
     lines += [] if confusion is None else confusion_lines(confusion)
     lines += [
-        f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
+        f"{result.experiment}: {result.algorithm} stopped after {several(result.rounds, 'round')}: "
         f"{WHY[result.finished]}"
     ]
     if result.certificate is not None:
