@@ -115,7 +115,7 @@ def export(
         )
     for one in _NEEDED[format]:
         _library(one, format)
-    model = _one(read_model(folder / "model", allow_modules), client, folder)
+    model = _model_of(read_model(folder / "model", allow_modules), client, folder)
     if format == "safetensors":
         return _write_arrays(model, path)
     network = not hasattr(model, "coef_")
@@ -125,7 +125,7 @@ def export(
             "or safetensors for its arrays."
         )
     data = _onnx(model) if format == "onnx" else _skops(model)
-    rows = _made_up(model)
+    rows = _trial_rows(model)
     said = _said_by_onnx(data, rows) if format == "onnx" else _said_by_skops(data, rows)
     if said is None:
         write_over(path, data)
@@ -150,7 +150,7 @@ def _library(name: str, format: str) -> Any:
         ) from None
 
 
-def _one(model: Any, client: ClientId | None, folder: Path) -> Any:
+def _model_of(model: Any, client: ClientId | None, folder: Path) -> Any:
     """Return the model of all clients, or that of one."""
     if not isinstance(model, Mapping):
         if client is not None:
@@ -197,7 +197,7 @@ class _Rows:
     block: Block
 
 
-def _made_up(model: Any) -> _Rows:
+def _trial_rows(model: Any) -> _Rows:
     """Return rows around the means, a tenth of whose values are missing or unknown."""
     features = tuple(str(name) for name in model.feature_names_in_)
     raw, rng = RawColumns.of(features, model.levels_), np.random.default_rng(0)
