@@ -118,7 +118,7 @@ def _perturbed_output(
             "what the clients see: owners of a feature know its weight without the noise, owners "
             "of a sample its dual variable, its scores and how long its row is; all the gap of the "
             "model",
-            *_open_in_any_run(description),
+            *_not_covered(description),
         ),
     )
 
@@ -150,7 +150,7 @@ def _averaged_updates(
             "transcript.bin",
             "the secrets of the clients' noise in keys/: delete them when the model is handed on",
             "several clients that pool what they know of their own noise",
-            *_open_in_any_run(description),
+            *_not_covered(description),
         ),
     )
 
@@ -160,7 +160,8 @@ def _terms(settings: Privacy, noise: float, sensitivity: float, releases: int) -
     return {**own, "noise": noise, "sensitivity": sensitivity, "releases": releases}
 
 
-def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
+def _not_covered(description: Experiment) -> tuple[str, ...]:
+    """Return what ε and δ say nothing of, in every private run."""
     found = (
         "the loss and accuracy of the model, counted exactly on the clients' labelled samples"
         + (", and those of the baselines, which have no noise" if description.yardsticks else ""),
