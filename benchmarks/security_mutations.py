@@ -205,8 +205,8 @@ MUTATIONS = [
         "protocols/figures.py",
         (
             "counts by score read by the client that opens them",
-            "hidden = clients.sealed and len(asked) > 1",
-            "hidden = False",
+            "hidden, key = len(asked) > 1, b",
+            "hidden, key = False, b",
             "tests/attacks/test_rows_by_scores.py",
         ),
     ),
@@ -827,8 +827,8 @@ MUTATIONS = [
         "protocols/evaluation.py",
         (
             "bins told alike",
-            "*(fl.told_the_same(fn, *apart[fn.name]) for fn in named)",
-            "*named",
+            "[fl.told_the_same(fn, *apart[fn.name]) for fn in named]",
+            "named",
             STEPS,
         ),
     ),

@@ -55,10 +55,12 @@ from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
 from intarsia.protocols.figures import (
+    AskKey,
     Binned,
     ClientFigures,
     ErrorSums,
     Graded,
+    HidingKey,
     Ranges,
     ScoreCounts,
     ScoreSums,
@@ -250,6 +252,7 @@ def _grades_sent(
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
     models = _models_graded(schema, wanted) if in_training else 0
     found = [*fl.each(fl.asks(functions.grade, functions.measure), most=_AT_THE_END)]
+    found += fl.asks(functions.draw_key)
     for one in [functions.sum_grades, *totals][not in_training :]:
         names = tuple(field.name for field in fields(one.reply))
         most = {
@@ -413,7 +416,9 @@ def _graded(
         edges = np.zeros(0)
         if several:
             bins = dict.fromkeys(messages, Binned(message.z, *lie))
-            total = exchanged.count_by_score(clients, functions.count_scores, bins)
+            total = exchanged.count_by_score(
+                clients, functions.draw_key, functions.count_scores, bins
+            )
             # wide enough that clients seldom have few rows in one: these go with a neighbouring one
             edges = exchanged.ranges_of_predictions(total, 2 * LEAST_ROWS * len(messages))
         ranges = Ranges(message.z, *lie, float(every.count[1]), edges)
@@ -428,7 +433,9 @@ def _graded(
         sums = clients.reveal(clients.sum(functions.sum_scores, messages))
         if several:
             bins = dict.fromkeys(messages, Binned(message.z, *exchanged.bins_of(sums)))
-            total = exchanged.count_by_score(clients, functions.count_scores, bins)
+            total = exchanged.count_by_score(
+                clients, functions.draw_key, functions.count_scores, bins
+            )
             by_score = ScoreCounts(
                 *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
             )
@@ -685,11 +692,18 @@ def _grading(
         found = graded(state, block, message.z)
         return state, exchanged.errors_summed(found, message, *_rows_graded(schema, wanted))
 
+    def draw_key(
+        state: Any, block: Block, message: AskKey, key: fl.SecretKey
+    ) -> tuple[Any, HidingKey]:
+        return state, HidingKey(key.words(4).copy())
+
     calls = (sum_grades, grade, count_classes, measure, sum_scores, count_scores, sum_errors)
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins and ranges of one client's own would tell its scores and labels
     apart = {fn.name: ("key",) if fn.message is Binned else () for fn in named}
-    return _Functions(*(fl.told_the_same(fn, *apart[fn.name]) for fn in named))
+    drawn = replace(_function(draw_key, name=f"draw_key{suffix}", part=part), secret=True)
+    alike = [fl.told_the_same(fn, *apart[fn.name]) for fn in named]
+    return _Functions(*[*alike, drawn])
 
 
 @dataclass(frozen=True)
@@ -703,6 +717,7 @@ class _Functions:
     sum_scores: fl.ClientFunction
     count_scores: fl.ClientFunction
     sum_errors: fl.ClientFunction
+    draw_key: fl.ClientFunction
 
 
 def _sums(graded: Graded, *, counts: bool, shape: float = 0.0) -> Sums:

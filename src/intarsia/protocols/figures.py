@@ -13,7 +13,7 @@ narrow where samples are. Of a bin that has one sample of each class `ScoreCount
 comes first. Figures of bins are as exact as `maths.figures.bounds_of_bins` says: exact where no bin
 has more of one class beside some of the other. A client opens totals for the server, and is not to
 read these: less its own part, they are the scores of others' samples with their labels. So another
-client adds numbers to its part that the server drew, and takes off again.
+client draws numbers, tells the server which, and adds them to its part.
 
 Where one client alone has labels, a total is its own: it sends no counts by score, joins bins of
 calibration with few rows, and counts no classes where it has few rows of one.
@@ -22,7 +22,6 @@ calibration with few rows, and counts no classes where it has few rows of one.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 
 from intarsia import core as fl
 from intarsia.core.block import Array, ClientId, Labels
-from intarsia.errors import TableError
+from intarsia.errors import SiteError, TableError
 from intarsia.maths import figures
 from intarsia.maths.figures import Figures, Ranked
 from intarsia.maths.linear.losses import mean_of
@@ -194,6 +193,18 @@ class Ranges:
     scale: Array  # (1,)
     count: float  # of all samples
     edges: Array  # (ranges - 1,) in bins of ScoreCounts
+
+
+@dataclass(frozen=True)
+class AskKey:
+    """Ask for what numbers that hide counts come of."""
+
+
+@fl.describe("random numbers")
+class HidingKey:
+    """What the numbers come of, by which a client hides counts from the one that opens them."""
+
+    words: NDArray[np.uint64]  # (4,)
 
 
 @dataclass(frozen=True)
@@ -410,14 +421,30 @@ def _hiding(key: bytes, shape: tuple[int, ...]) -> Array:
 
 
 def count_by_score(
-    clients: fl.Clients, fn: fl.ClientFunction, asked: Mapping[ClientId, Binned]
+    clients: fl.Clients,
+    draw_key: fl.ClientFunction,
+    count_scores: fl.ClientFunction,
+    asked: Mapping[ClientId, Binned],
 ) -> ScoreCounts:
-    """Return the counts of all clients that are asked; none of them reads the total."""
-    hidden = clients.sealed and len(asked) > 1
-    key = secrets.token_bytes(fl.SecretKey.SIZE) if hidden else b""
+    """Return the counts of all clients that are asked; none of them reads the total.
+
+    Raises
+    ------
+    SiteError
+        If what a client is to hide them by is no key.
+    """
+    hidden, key = len(asked) > 1, b""
+    last = max(asked)  # the first by name opens the total
+    if hidden:
+        words = clients.ask(draw_key, {last: AskKey()})[last].words
+        key = words.tobytes()
+        if len(key) != fl.SecretKey.SIZE:
+            raise SiteError(
+                f"{last!r} is to hide counts by a key of {len(key)} bytes; install the same "
+                "version of intarsia there, or see who runs the site."
+            )
     told = {name: replace(one, hidden=hidden) for name, one in asked.items()}
-    last = max(told)  # the first by name opens the total
-    total = clients.sum(fn, {**told, last: replace(told[last], key=key)})
+    total = clients.sum(count_scores, {**told, last: replace(told[last], key=key)})
     # discloses how many samples of all clients together have a score in each bin, by class
     found = clients.reveal(total)
     if not hidden:
