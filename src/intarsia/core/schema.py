@@ -409,6 +409,11 @@ class Schema:
         own = self.samples.own(client)
         return own[places_of(self.holdings[client].samples, self.samples.ids[own])]
 
+    def find_cells(self) -> None:
+        """Find what aligning a block asks for, so that several can be aligned side by side."""
+        for index in (self.samples, self.features):
+            _ = index.cell_of, index.cells_of
+
     def align(self, client: ClientId, block: Block, *, intercept: bool = False) -> Block:
         """Return a client's block with rows and columns in the order of the schema's indices.
 

@@ -20,10 +20,11 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.memory import give_back
+from intarsia.core.side_by_side import cores
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States
-from intarsia.engines.forks import Channel, Fork, can_fork, cores, failure_of
+from intarsia.engines.forks import Channel, Fork, can_fork, failure_of
 from intarsia.errors import WorkerError
 
 _CHUNK = 64  # states that are brought over at a time
