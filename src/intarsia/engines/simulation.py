@@ -197,7 +197,10 @@ class Simulation:
 
     @property
     def states(self) -> Mapping[ClientId, Any]:
-        """Return every client's state of now, for the checkpoint that the client writes."""
+        """Return every client's state of now, for the checkpoint that the client writes.
+
+        Those at workers are written already.
+        """
         held = self._host.states
         if self._workers is None:
             return held
@@ -205,7 +208,11 @@ class Simulation:
 
     def get_states(self) -> dict[ClientId, Any]:
         """Return every client's state as it is now, to look at it or to put it back later."""
-        return dict(self.states)
+        held = dict(self._host.states)
+        if self._workers is None:
+            return held
+        held |= self._workers.fetched(self._blocks)
+        return {client: held[client] for client in self._blocks}
 
     def last_states(self) -> States:
         """Return every client's state when training is over, where it lies; other processes end."""
