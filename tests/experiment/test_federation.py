@@ -385,6 +385,24 @@ def test_a_checksum_is_that_of_all_bytes_in_order(tmp_path, in_threads):
     assert federation.checksum(exchanged, 7, 5) != zlib.crc32(said, 7)
 
 
+def test_rows_that_are_not_written_yet_have_the_checksum_of_their_values(tmp_path, monkeypatch):
+    monkeypatch.setattr("intarsia.core.memory._PIECE", 1000)  # values that are worked on at once
+    lines = [f"{one},{one / 7},t{one * one % 83},{one % 2}" for one in range(400)]
+    text = "id,x,town,y\n" + "\n".join(lines)
+    described = written(tmp_path, a=(text, {"id": "id", "label": "y"}))
+    block = federation.build(described).train["a"]
+    assert not isinstance(block.x, csr_array)
+    x = block.x.written()
+    assert x.shape[1] > 40
+    assert x.nnz < 3 * 400
+    said = f"a {block.features}".encode() + b"".join(
+        one.tobytes()
+        for one in (block.samples, x.data, x.indices, x.indptr, block.y, block.indicators)
+    )
+    for one in (block, replace(block, x=x)):
+        assert federation.checksum({"a": one}, 3) == zlib.crc32(said, 3)
+
+
 @pytest.mark.parametrize("size", [0, 1, 8, 1000, 70_001])
 def test_checksums_of_two_texts_join_to_that_of_both(size):
     first, second = b"what comes first", np.random.default_rng(size).bytes(size)

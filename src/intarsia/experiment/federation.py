@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
-from intarsia.core.block import Block, ClientId, Labels, Values, distinct_of, sort_keys
+from intarsia.core.block import Block, ClientId, Labels, distinct_of, sort_keys
 from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
@@ -122,14 +123,27 @@ def _own_checksum(name: str, held: Block, total: int = 0) -> tuple[int, int]:
     keys = sort_keys(held.samples)
     ascending = bool((keys[1:] >= keys[:-1]).all())
     block = held if ascending else held.take(np.argsort(keys, kind="stable"))
-    names = f"{name} {block.features}".encode()
-    total, size = zlib.crc32(names, total), len(names)
-    rest = block.y, block.weights, block.indicators
-    for array in chain([block.samples], _arrays_of(block.x), rest):
-        if array is not None:
-            total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
-            size += array.nbytes
-    return total, size
+    found = zlib.crc32(names := f"{name} {block.features}".encode(), total), len(names)
+    found, x = _with_array(*found, block.samples), block.x
+    if isinstance(x, np.ndarray) or issparse(x):
+        for array in [x] if isinstance(x, np.ndarray) else [x.data[: x.nnz], x.indices[: x.nnz]]:
+            found = _with_array(*found, array)
+    else:  # rows are written once, for all data and then all indices
+        indices = 0, 0
+        for _, own in pieces(x):
+            found, indices = _with_array(*found, own.data), _with_array(*indices, own.indices)
+        found = joined_checksum(found[0], *indices), found[1] + indices[1]
+    if block.sparse:
+        found = _with_array(*found, x.indptr)
+    for array in (block.y, block.weights, block.indicators):
+        found = found if array is None else _with_array(*found, array)
+    return found
+
+
+def _with_array(total: int, size: int, array: NDArray[Any]) -> tuple[int, int]:
+    """Return a CRC-32 that goes on with an array, and of how many bytes it is."""
+    data = np.ascontiguousarray(array).view(np.uint8).data
+    return zlib.crc32(data, total), size + array.nbytes
 
 
 def joined_checksum(first: int, second: int, size: int) -> int:
@@ -137,11 +151,16 @@ def joined_checksum(first: int, second: int, size: int) -> int:
 
     `size` is of the second in bytes, each of which multiplies the first's polynomial by x^8.
     """
-    factor, power = 1 << 31, 1 << 23  # 1 and x^8: the highest bit is that of 1
-    while size:
-        factor = _product(factor, power) if size & 1 else factor
-        power, size = _product(power, power), size >> 1
-    return _product(first, factor) ^ second
+    for bit in range(size.bit_length()):
+        if size >> bit & 1:
+            first = _product(_power(bit), first)
+    return first ^ second
+
+
+@cache
+def _power(bit: int) -> int:
+    """Return x^(8 · 2^bit) modulo the polynomial of CRC-32; the highest bit is that of 1."""
+    return _product(_power(bit - 1), _power(bit - 1)) if bit else 1 << 23
 
 
 def _product(one: int, other: int) -> int:
@@ -151,16 +170,6 @@ def _product(one: int, other: int) -> int:
         found ^= other if one >> 31 else 0
         one, other = one << 1 & 0xFFFFFFFF, other >> 1 ^ (0xEDB88320 if other & 1 else 0)
     return found
-
-
-def _arrays_of(x: Values) -> Iterator[NDArray[Any]]:
-    """Yield a dense array, or the data, indices and indptr of a sparse one, the first by pieces."""
-    if isinstance(x, np.ndarray):
-        yield x
-        return
-    for kind in ("data", "indices"):
-        yield from (getattr(own, kind) for _, own in pieces(x))
-    yield x.indptr
 
 
 def build(
