@@ -116,8 +116,7 @@ def test_no_state_is_asked_for_once_a_checkpoint_could_not_be_written(tmp_path, 
 
     def full(path, pieces, **how):
         if path.name == "clients.state":
-            next(pieces)
-            next(pieces)  # its record is there, and the next one's is being made
+            next(pieces)  # the record is there, and the next one is being made
             assert begun.wait(20)
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -126,8 +125,7 @@ def test_no_state_is_asked_for_once_a_checkpoint_could_not_be_written(tmp_path, 
     with pytest.raises(OSError, match="No space") as raised:
         Checkpoints(tmp_path).save(1, 0, states, {}, ahead=True)
     assert raised.traceback  # which holds the frames
-    before = len(states.threads)
-    assert before == 2
+    assert len(states.threads) == 2
     assert not [one for one in threading.enumerate() if one.ident in states.threads[1:]]
 
 
