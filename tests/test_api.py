@@ -79,6 +79,17 @@ def test_dataframes_train_as_the_same_files_do(frames, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("privacy", ["plain", "masked"])
+def test_a_constant_feature_has_no_weight(frames, privacy):
+    clock = frames["bank"].assign(read=1.7e9)  # in seconds; a year later it is 3e7 more
+    model = trained(frames | {"bank": clock}, privacy=privacy, yardsticks=False).model
+    place = [*model.feature_names_in_].index("read")
+    assert model.means_[place] == pytest.approx(1.7e9)
+    assert model.coef_[0, place] == 0.0
+    later = clock.assign(read=1.73e9)
+    np.testing.assert_array_equal(model.decision_function(later), model.decision_function(clock))
+
+
 def test_the_result_has_a_model_for_a_party_s_own_columns(frames):
     result = trained(frames)
     assert result.certificate.gap_relative <= 1e-6

@@ -57,7 +57,11 @@ def linear_model(
         return None
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
     centres, scales, means = _by_name(schema, scaling)
-    weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
+    # a feature that is constant has no weight: rounding may have left one, for new tables to count
+    weights = {
+        name: conclusion.weights[:, place[name]] * (scales[name] > 0)
+        for name in _in_tables(schema, scaling)
+    }
     own_scales = [scales[name] for name in weights]
     scales = {name: scale or 1.0 for name, scale in scales.items()}
     intercept = np.zeros(len(conclusion.weights))
