@@ -7,7 +7,7 @@ import csv
 import gzip
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,13 +31,16 @@ from intarsia.experiment import feature_dictionary
 from intarsia.experiment.feature_dictionary import Dictionary
 
 _READING = ("decimal", "encoding", "thousands")
-WRITTEN_BY = ("decimal", "thousands", "missing", "label_map")  # of values, beside the encoding
+# of values, beside the encoding
+WRITTEN_BY = ("decimal", "thousands", "missing", "label_map", "dates")
 # what is read here of how a table was read
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
     "missing": list[str],
     "exclude": list[str],
+    "features": list[str],
     "label_map": dict[str, Any],
+    "units": dict[str, str],
 }
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
@@ -160,6 +163,11 @@ class TableSettings:
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exclude: tuple[str, ...] = ()  # columns that all of them left out
+    features: tuple[str, ...] = ()  # the columns that the one client learnt from; (): all others
+
+    def leaves_out(self, column: str) -> bool:
+        """Return whether a column was no feature, though others may have had one of its name."""
+        return column in self.exclude or bool(self.features and column not in self.features)
 
 
 def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Mapping[str, str]]:
@@ -229,6 +237,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             for name in tables[0].get("exclude") or ()
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
+        features=tuple(tables[0].get("features") or ()) if len(tables) == 1 else (),
     )
 
 
@@ -250,6 +259,37 @@ def advice_on_left_out(folder: Path, names: Sequence[str], problem: TableError) 
                 f"left {left[0]!r} out in training: --client {client}."
             )
     return problem
+
+
+def columns_differ(
+    folder: Path, client: ClientId, columns: Sequence[str], learned: Collection[str]
+) -> bool:
+    """Return whether some of a client's columns are not the model's of the same name.
+
+    Such are those that it left out, and those that the run's dictionary gives a name or a unit.
+    """
+    settings = table_settings(folder, client)
+    dictionary, units = dictionary_of(folder, client)
+    named = {*units, *dictionary.columns.get("", {})}
+    return any(name in named or (name in learned and settings.leaves_out(name)) for name in columns)
+
+
+def notes_on_units(folder: Path, features: Sequence[str]) -> Iterator[str]:
+    """Yield notes on features that some clients of a run have in a unit that is not the model's."""
+    for feature in features:
+        for one in _experiment(folder).get("client", ()):
+            client = str(one.get("name"))
+            known, units = dictionary_of(folder, client)
+            unit = known.feature(feature).unit
+            columns = {*known.columns.get("", {}), *units, feature}
+            own = {known.column("", name, units) for name in columns}
+            other = next((one.unit for one in own if one.feature == feature), None)
+            if unit is not None and other not in (None, unit):
+                yield (
+                    f"{feature} is taken to be in {unit!r}, as in the model; at {client!r} it is "
+                    f"in {other!r}: if so here, say that the table is one of {client!r} (--client "
+                    f"{client})."
+                )
 
 
 def check_client(folder: Path, client: ClientId) -> None:
