@@ -363,7 +363,7 @@ def test_a_column_that_a_client_left_out_in_training_is_left_aside(model, capfd)
 @pytest.mark.parametrize("how", [{"exclude": ["age"]}, {"features": ["sex"]}])
 @pytest.mark.parametrize("place", ["trained", "same name", "named"])
 def test_a_column_that_others_have_of_the_same_name_is_left_aside_too(model, capfd, how, place):
-    """The shop's `age` is that of its account, and its rows are scored by the mean of the bank's."""
+    """The shop's `age` is that of its account; its rows have the mean of the bank's."""
     folder = model.parent / "old"
     folder.mkdir()
     table = folder / ("other.csv" if place == "named" else "shop.csv")
