@@ -30,7 +30,14 @@ from intarsia.core.block import Block, ClientId, Labels, Values, distinct_of, so
 from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
+from intarsia.data.encoding import (
+    agreed,
+    encode,
+    notes_on_levels,
+    notes_on_other,
+    notes_on_words,
+    stored_labels,
+)
 from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
@@ -191,7 +198,7 @@ def parties(
     """
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
-        notes = notes_on_other(found, encoding)
+        notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
         notes += notes_on_marked({name: one.labels for name, one in found.items()})
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
@@ -287,6 +294,14 @@ def aligned(
     }
 
 
+def _public_levels(tables: Mapping[ClientId, Table]) -> dict[ClientId, dict[str, tuple[str, ...]]]:
+    """Return the levels of each table's categories that others may know."""
+    return {
+        client: {column: one.public_levels for column, one in table.categorical.items()}
+        for client, table in tables.items()
+    }
+
+
 def _own(
     experiment: Experiment,
     tables: Tables | None,
@@ -304,6 +319,7 @@ def _own(
     marked = notes_on_marked({name: one.labels for name, one in found.items()})
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
+    marked += notes_on_words(_public_levels(found))
     train: dict[ClientId, Block] = {}
     test: dict[ClientId, Block] = {}
     hashes = Hashes()
