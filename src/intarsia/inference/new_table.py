@@ -38,10 +38,10 @@ _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
     "missing": list[str],
     "exclude": list[str],
-    "features": list[str],
     "label_map": dict[str, Any],
-    "units": dict[str, str],
 }
+# of a client's alone: a data set may have keys of its own of these names
+_CLIENT: Mapping[str, Any] = {"features": list[str], "units": dict[str, str]}
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 
@@ -200,8 +200,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     With a client, how that client's was; without, or where the run knows none of this name, all.
     """
     tree = _experiment(folder)
-    tables = tree.get("client") or [tree.get("dataset", {})]
-    tables = [table for table in tables if client and table.get("name") == client] or tables
+    clients = tree.get("client") or ()
+    named = [table for table in clients if client and table.get("name") == client]
+    tables = named or clients or [tree.get("dataset", {})]
 
     def every(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
@@ -223,8 +224,8 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         if tables[0].get(key) and all(table.get(key) == tables[0][key] for table in tables)
     }
     if orders := every("dates"):  # others have none; with the year first they are read anyway
-        named = [one for one in orders if one != "days"]
-        reading["dates"] = named[0] if len(named) == 1 else "days"
+        marked = [one for one in orders if one != "days"]
+        reading["dates"] = marked[0] if len(marked) == 1 else "days"
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]
@@ -237,7 +238,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             for name in tables[0].get("exclude") or ()
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
-        features=tuple(tables[0].get("features") or ()) if len(tables) == 1 else (),
+        features=tuple(tables[0].get("features") or ()) if named else (),
     )
 
 
@@ -373,7 +374,7 @@ def _experiment(folder: Path) -> dict[str, Any]:
         check_kind(tree.get("client") or [], list[dict[str, Any]], "client")
         check_kind(tree.get("labels", {}).get("positive") or (), str | list[Any], "positive")
         for table in tree.get("client") or [tree.get("dataset", {})]:
-            for key, hint in _TABLE.items():
+            for key, hint in {**_TABLE, **(_CLIENT if tree.get("client") else {})}.items():
                 check_kind(table.get(key), hint | None, key)
     except ValueError as problem:
         raise CheckpointError(
