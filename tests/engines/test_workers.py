@@ -221,6 +221,41 @@ def test_states_that_lie_in_a_file_go_along(tmp_path):
     assert set(engine.get_states().values()) == {Count(2)}
 
 
+def made_here(options, schema, client, block, rng) -> Count:
+    if client == options:
+        raise TableError(f"{client} cannot begin.")
+    return Count(os.getpid())
+
+
+@pytest.mark.parametrize("budget", [None, 0])
+def test_each_process_makes_the_states_that_its_clients_begin_with(budget, tmp_path):
+    algorithm = replace(
+        FEDAVG,
+        states=(Count,),
+        init_client=made_here,
+        disclosure=fl.Disclosure(sends=fl.asks(unknown)),
+    )
+    engine = engine_over(4, 2, states=States(budget, tmp_path))
+    engine.set_states(dict.fromkeys(engine.ids, Count(0)))  # of an algorithm before
+    engine.begin(algorithm, "")
+    one, other = dict.fromkeys(state.calls for state in engine.get_states().values())
+    assert os.getpid() in (one, other)
+    # a client computes where its state was made
+    engine.begin_round(1)
+    replies = engine.ask(unknown, {name: Tell(np.zeros(1)) for name in engine.ids})
+    assert {name: int(reply.values[0]) for name, reply in replies.items()} == {
+        name: state.calls for name, state in engine.get_states().items()
+    }
+
+
+@pytest.mark.parametrize("client", [0, 1, 2, 3])
+def test_a_client_that_cannot_begin_is_named_as_in_one_process(client):
+    engine = engine_over(4, 2)
+    algorithm = replace(FEDAVG, states=(Count,), init_client=made_here)
+    with pytest.raises(TableError, match=f"r{client}c0 cannot begin"):
+        engine.begin(algorithm, f"r{client}c0")
+
+
 @pytest.mark.parametrize("client", [0, 1, 2, 3])
 def test_an_error_is_raised_as_in_one_process(client):
     engine, alone = counting(4, 3), counting(4)

@@ -326,3 +326,45 @@ def test_a_run_over_sites_has_no_reference_models(tmp_path):
     (tmp_path / "experiment.json").write_text(json.dumps(tree))
     with pytest.raises(ExperimentError, match="over sites, whose tables nobody pools"):
         running.resume(tmp_path, wanted=True)
+
+
+COMPILES = """
+import dataclasses, json, pathlib, sys
+from numba.core import event
+from intarsia.experiment.config import from_dict
+from intarsia.training.run import run
+found = event.RecordingListener()
+event.register("numba:compile", found)
+result = run(from_dict(json.loads(sys.argv[1]), pathlib.Path.cwd()))
+names = {one.data["dispatcher"].__name__ for _, one in found.buffer if one.is_start}
+found = json.dumps(dataclasses.asdict(result.metrics.centralised))
+print("_ascend" in names, len(names) > 3, found)
+"""
+
+
+@pytest.mark.slow
+def test_another_process_compiles_what_reference_models_run(tmp_path):
+    """At a first run; a second one finds it on disk, and comes to the same."""
+    tree = four_sites.tree("hyfdca", four_sites.write_tables("hyfdca", tmp_path), tmp_path)
+    settings = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+
+    def ran(name, workers):
+        own = {"out": str(tmp_path / name), "yardsticks": True, "workers": workers}
+        given = json.dumps({**tree, "experiment": {**tree["experiment"], **own}})
+        command = [sys.executable, "-c", COMPILES, given]
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=True)
+        return done.stdout.split(maxsplit=2)
+
+    first, second = ran("first", 2), ran("second", 2)
+    assert first[:2] == ["False", "True"]
+    assert second == ["False", "False", first[2]]
+    shutil.rmtree(tmp_path / "kernels")
+    assert ran("third", 1) == ["True", "True", first[2]]
+
+
+def test_a_run_goes_on_where_the_process_that_compiles_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(yardsticks.sdca, "lacks_kernels", lambda: True)
+    monkeypatch.setattr(yardsticks, "_compile", lambda *_, **__: os.kill(os.getpid(), 9))
+    found = running.run(described(tmp_path, workers=2))
+    assert found.metrics.centralised is not None
+    assert not found.yardsticks_left

@@ -80,17 +80,23 @@ class States(Mapping[ClientId, Any]):
                 self._inside += size
             self._held[client] = state
 
-    def apart(self, clients: Sequence[ClientId], processes: int) -> States:
-        """Return the states of some clients, which share no file with these.
+    def apart(
+        self,
+        clients: Sequence[ClientId],
+        processes: int,
+        make: Callable[[ClientId], Any] | None = None,
+    ) -> States:
+        """Return the states of some clients, which share no file with these; or `make` them.
 
         They may take as much memory as one of so many processes has of these.
         """
         found = States(None if self.budget is None else self.budget // processes, self._folder)
-        found.begin(
-            (one, _exchanged(self._held[one], _copied) if one in self._mapped else self._held[one])
-            for one in clients
-        )
+        found.begin((one, self._own(one) if make is None else make(one)) for one in clients)
         return found
+
+    def _own(self, client: ClientId) -> Any:
+        state = self._held[client]
+        return _exchanged(state, _copied) if client in self._mapped else state
 
     def forget(self, clients: Iterable[ClientId]) -> None:
         """Leave some clients' states to whoever has them now."""

@@ -235,12 +235,18 @@ class Simulation:
     def begin(self, algorithm: fl.Algorithm, options: Any) -> None:
         """Give each client the state that it starts an algorithm with."""
         schema = self._schemas["train"]
-        self.make_states(
-            lambda name: algorithm.init_client(
+
+        def make(name: ClientId) -> Any:
+            return algorithm.init_client(
                 options, schema, name, self.block(name), self.client_key(name)
             )
-        )
+
+        self._go_on_alone(kept=())
         self.expect(algorithm)
+        self._workers = self._staff.workers(self._host, make)
+        if self._workers is None:
+            self.make_states(make)
+            self.expect(algorithm)
 
     def _run(self, kind: Literal["ask", "sum"], fn: ClientFunction, messages: Messages) -> Exchange:
         exchange = Exchange(self.books, kind, fn, addressed(self, fn, messages))

@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -120,7 +120,8 @@ class Workers:
     host
         All clients, as they are now.
     members
-        Each worker with its clients; it is about to say that it has them.
+        Each worker with its clients; it is about to say that it has them, and how many bytes the
+        states take that it has of them.
     functions
         What may be asked.
     states
@@ -142,10 +143,10 @@ class Workers:
         self._members = [member for member, _ in members]
         self._own: tuple[None, ...] = (None,) if here else ()
         self._where = {client: member for member, share in members for client in share}
-        # bytes of the states of clients at workers
-        self._sizes = {client: host.states.size(client) for client in self._where}
-        for member in self._members:
-            member.receive()
+        self._sizes: dict[ClientId, int] = {}  # bytes of the states of clients at workers
+        for member, share in members:
+            for sizes in member.receive():
+                self._sizes.update(zip(share, codec.decode_unchecked(sizes), strict=True))
         if not here:  # no fork, which has its clients' states
             for member, share in members:
                 self._put(member, {client: host.states[client] for client in share}, new=True)
@@ -414,10 +415,14 @@ class Staff:
         """Return whether there may be forks."""
         return self._cluster is None and self._most > 1 and can_fork(asked=self._asked)
 
-    def workers(self, host: Host) -> Workers | None:
-        """Return processes for some of the clients; None: this one is to go on with all."""
+    def workers(self, host: Host, make: Callable[[ClientId], Any] | None = None) -> Workers | None:
+        """Return processes for some of the clients; None: this one is to go on with all.
+
+        Where there are forks, each begins with its clients' states, or with those that it is to
+        `make`: the host's are replaced.
+        """
         if self._cluster is not None:
-            return self._at(self._cluster, host) if self._functions else None
+            return self._at(self._cluster, host) if self._functions and make is None else None
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
         give_back()  # or what was freed would be copied, page by page, where it is used again
@@ -428,12 +433,11 @@ class Staff:
             return None
         forked: list[tuple[_Fork, Sequence[ClientId]]] = []
         for share in shares:
-            given = len(shares) + 1, self._functions, self._classes
+            given = len(shares) + 1, make, self._functions, self._classes
             others = [one.channel for one, _ in forked]
             forked.append((_Fork(host, share, *given, others), share))
-        found = Workers(host, forked, self._functions, self._classes, here=True)
-        host.states = host.states.apart(own, len(shares) + 1)
-        return found
+        host.states = host.states.apart(own, len(shares) + 1, make)
+        return Workers(host, forked, self._functions, self._classes, here=True)
 
     def _at(self, cluster: Cluster, host: Host) -> Workers:
         shares = shares_of(sizes_of(host.blocks), cluster.processes)
@@ -483,11 +487,12 @@ class _Fork(Fork):
         host: Host,
         clients: Sequence[ClientId],
         processes: int,
+        make: Callable[[ClientId], Any] | None,
         functions: Mapping[str, ClientFunction],
         classes: tuple[type, ...],
         others: Sequence[Channel],
     ) -> None:
-        given = host, clients, processes, functions, classes
+        given = host, clients, processes, make, functions, classes
         super().__init__(f"computed for {some_of(clients)}", partial(_serve, *given), others)
 
     def take(self, clients: Sequence[ClientId]) -> None:
@@ -503,14 +508,19 @@ def _serve(
     host: Host,
     clients: Sequence[ClientId],
     processes: int,
+    make: Callable[[ClientId], Any] | None,
     functions: Mapping[str, ClientFunction],
     classes: tuple[type, ...],
     channel: Channel,
 ) -> None:
     """Answer calls until the other side closes: what a worker's process does."""
-    host = Host(host.seed, host.blocks, host.states.apart(clients, processes), host.secrets)
-    desk = Desk(host, functions, classes)
-    channel.send((None,))
+    try:
+        states = host.states.apart(clients, processes, make)
+    except Exception as error:
+        channel.send([failure_of(error)])
+        return
+    desk = Desk(Host(host.seed, host.blocks, states, host.secrets), functions, classes)
+    channel.send((None, tuple(map(states.size, clients))))
     while True:
         channel.send(desk.answer(channel.receive()))
 

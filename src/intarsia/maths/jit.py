@@ -149,6 +149,12 @@ def inlined_early(function: F) -> F:
     return compiled(function, early=True)
 
 
+def is_missing(kernel: Callable[..., Any]) -> bool:
+    """Return whether no code of a kernel is kept on disk, and what is compiled would be."""
+    kept = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    return kept is not None and not kept._load_index()
+
+
 def compiling_told(told: Callable[[], object]) -> AbstractContextManager[object]:
     """Return what calls `told` once, when this process compiles a kernel while it lasts."""
     return event.install_listener("numba:compile", _OnCompiling(told))

@@ -289,8 +289,9 @@ def run_at(
     plan, store, ready = prepare(place, description, clock)
     give_back()
     listeners.start(description, folder)
-    with listeners.until_end() as end:
-        options = plan.options
+    options = plan.options
+    beside = yardsticks.compiled_beside(description, plan.algorithm, options, ready.engine)
+    with listeners.until_end() as end, beside as compiled:
         outcome, traffic = _train(plan, ready, store, clock, listeners)
         place.keep(plan, ready.engine)
         books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
@@ -331,6 +332,8 @@ def run_at(
             return end(made)
         assert isinstance(pooled, Simulation)
         give_back()
+        with clock.part("yardsticks"):
+            compiled()
         trained = pooled, plan.algorithm, options, part, clock
         return end(yardsticks.complete(made, *trained, listeners.yardsticks))
 

@@ -6,7 +6,8 @@ where somebody stops them: `Result.yardsticks_left` names those that are missing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -16,9 +17,10 @@ from intarsia.core.block import ClientId
 from intarsia.engines import codec
 from intarsia.engines.forks import Errand
 from intarsia.engines.simulation import Simulation
+from intarsia.errors import WorkerError
 from intarsia.experiment.config import Experiment
 from intarsia.inspection import recommend
-from intarsia.maths.linear import losses
+from intarsia.maths.linear import losses, sdca
 from intarsia.protocols import evaluation
 from intarsia.results import result as results
 from intarsia.results.result import Result, Score, Yardstick
@@ -123,6 +125,51 @@ def complete(
         if errand is not None:
             errand.close()
     return ended
+
+
+@contextmanager
+def compiled_beside(
+    description: Experiment, algorithm: Algorithm | Baseline, options: Any, engine: Any
+) -> Iterator[Callable[[], None]]:
+    """Let another process compile what linear reference models run, while this one trains.
+
+    At a first run both take seconds to compile, each other kernels. What it yields waits for the
+    end; a process that is gone leaves the rest to this one.
+    """
+    errand = None
+    linear = algorithm.federated and algorithm.model.kind == "linear"
+    if (
+        description.yardsticks
+        and linear
+        and not getattr(options, "l1_ratio", 0.0)
+        and isinstance(engine, Simulation)
+        and engine.spreads
+        and sdca.lacks_kernels()
+    ):
+        blocks = [engine.block(name) for name in engine.ids]
+        sparse = any(block.sparse for block in blocks)
+        weighted = any(block.weights is not None for block in blocks)
+        task = partial(_compile, sparse=sparse, weighted=weighted)
+        errand = Errand("compiled reference models", task)
+
+    def wait() -> None:
+        if errand is not None:
+            with suppress(WorkerError):
+                errand.result(_hear)
+
+    try:
+        yield wait
+    finally:
+        if errand is not None:
+            errand.close()
+
+
+def _compile(_: Callable[..., None], *, sparse: bool, weighted: bool) -> None:
+    sdca.compile_kernels(sparse=sparse, weighted=weighted)
+
+
+def _hear(*_: object) -> None:
+    """Take no note of what an errand tells."""
 
 
 _LONG = 2.0  # seconds of training after which both reference models are trained at the same time

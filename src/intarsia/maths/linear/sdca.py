@@ -26,9 +26,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from intarsia.errors import ExperimentError, TableError
-from intarsia.maths.jit import ask_for_row, reassociated
+from intarsia.maths.jit import ask_for_row, is_missing, reassociated
 from intarsia.maths.linear.local_sdca import ascend_on_rows
-from intarsia.maths.linear.losses import dual_step, minus_conjugate, value, weighted_step
+from intarsia.maths.linear.losses import (
+    SQUARED,
+    dual_step,
+    minus_conjugate,
+    value,
+    weighted_step,
+)
 from intarsia.maths.linear.products import (
     Arrays,
     add_row,
@@ -264,6 +270,25 @@ def fit(
             # a check costs about half an epoch: at most a tenth of the work
             check = done + min(max(1, done // 4), 10)
     return Fit(w, alpha, primal, dual, done, tolerance)
+
+
+def lacks_kernels() -> bool:
+    """Return whether `fit` would have to compile what could be kept on disk."""
+    return is_missing(_ascend)
+
+
+def compile_kernels(*, sparse: bool, weighted: bool) -> None:
+    """Let `fit` compile what it runs for tables of a kind, by fitting a small one."""
+    rows = csr_array(np.eye(2)) if sparse else np.eye(2)
+    fit(
+        rows,
+        np.ones((1, 2)),
+        loss=SQUARED,
+        regularisation=1.0,
+        epochs=1,
+        rng=np.random.default_rng(0),
+        weights=np.ones(2) if weighted else None,
+    )
 
 
 def _objectives(

@@ -232,7 +232,6 @@ def mean_curvatures(before: Array, after: Array) -> Array:
     return np.asarray(np.divide(change, last - first, out=np.zeros_like(change), where=far))
 
 
-@compiled
 def curved_samples(
     curvature: Array,
     start: int,
