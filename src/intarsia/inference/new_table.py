@@ -163,11 +163,13 @@ class TableSettings:
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exclude: tuple[str, ...] = ()  # columns that all of them left out
-    features: tuple[str, ...] = ()  # the columns that the one client learnt from; (): all others
+    # the columns that the one client learnt from; None: all others
+    features: tuple[str, ...] | None = None
 
     def leaves_out(self, column: str) -> bool:
         """Return whether a column was no feature, though others may have had one of its name."""
-        return column in self.exclude or bool(self.features and column not in self.features)
+        listed_others = self.features is not None and column not in self.features
+        return listed_others or column in self.exclude
 
 
 def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Mapping[str, str]]:
@@ -238,7 +240,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             for name in tables[0].get("exclude") or ()
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
-        features=tuple(tables[0].get("features") or ()) if named else (),
+        features=tuple(own) if named and (own := named[0].get("features")) is not None else None,
     )
 
 
