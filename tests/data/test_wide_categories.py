@@ -305,3 +305,26 @@ def test_a_level_that_two_clients_have_otherwise_is_told():
         tables=tables, id="id", label="y", categorical=["town"], test=0.0, yardsticks=False
     )
     assert sum(note.startswith("1 train samples have different copies") for note in run.notes) == 1
+
+
+def test_a_new_level_counts_as_the_mean_where_training_had_none_of_few_rows():
+    rng = np.random.default_rng(1)
+    level = rng.integers(0, 25, 600)
+    mean = np.exp(3 + rng.normal(size=25)[level] / 2)
+    rows = pd.DataFrame({"town": [f"t{one}" for one in level], "y": rng.poisson(mean)})
+    rows["x"] = rng.normal(size=600)
+    # the bank has one row of t0, which the shop has in many: nothing is left for "other"
+    bank = rows[:300][(level[:300] > 0) | (np.arange(300) == np.flatnonzero(level == 0)[0])]
+    tables = {"bank": bank, "shop": rows[300:]}
+    how = {"label": "y", "loss": "poisson", "task": "regression", "yardsticks": False}
+    model = intarsia.run(tables=tables, **how).model
+    assert "town=other" not in model.feature_names_in_
+    new = pd.DataFrame({"town": ["t99", None], "x": 0.0})
+    found = model.predict(new)
+    assert found[0] == found[1]
+    # as an own level without a weight it was told 4.6
+    assert rows["y"].mean() / 1.5 < found[0] < rows["y"].mean() * 1.5
+    fewer = tables | {"bank": bank.assign(town=bank["town"].where(bank["town"] != "t0", "t98"))}
+    model = intarsia.run(tables=fewer, test=0.0, **how).model
+    assert "town=other" in model.feature_names_in_  # of the one row
+    assert model.predict(new)[0] != model.predict(new)[1]
