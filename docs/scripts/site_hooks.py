@@ -2,7 +2,7 @@
 
 A document may link to any file of the repository. The site has a copy of each such file outside of
 docs, in its folder `repository`. The pages of the API are made here, too. A tutorial that was made
-into a notebook links to it.
+into a notebook links to it. GitHub wants a bar within code of a table escaped, and mkdocs does not.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ API = "reference/api"
 NOTEBOOKS = ROOT / ".venv-docs" / "notebooks"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 _LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="https?:|<link[^>]*\shref="https?:')
+_CODE = re.compile(r"`[^`\n]+`")
 _FENCE = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 
 
@@ -73,7 +74,7 @@ def on_files(files: Files, config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links to files of the repository into links to where they lie in the site."""
+    """Let links to files of the repository lead to where they lie in the site; unescape bars."""
     path = repository_path(page.file.src_uri)
     home = Path(page.file.src_uri).parent
 
@@ -83,13 +84,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = os.path.normpath(Path(path).parent / link[2])
         return f"{link[1]}{os.path.relpath(address(target), home)}{link[3]}"
 
+    def unescaped(code: re.Match[str]) -> str:
+        return code[0].replace(r"\|", "|")
+
     executed = NOTEBOOKS / f"{Path(path).stem}.ipynb"
     if path.startswith("docs/tutorials/") and executed.is_file():
         markdown += (
             f"\nThis page as a notebook that was executed: [{executed.name}]({executed.name}).\n"
         )
     parts = _FENCE.split(markdown)
-    return "".join(one if n % 2 else _LINK.sub(moved, one) for n, one in enumerate(parts))
+    parts[::2] = (_CODE.sub(unescaped, _LINK.sub(moved, one)) for one in parts[::2])
+    return "".join(parts)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> None:

@@ -42,6 +42,14 @@ WRONG = {
         "patience = 3\n[federation]\n",
         r"patience is 3; expected a table \[patience\]",
     ),
+    "sites in the first table": (
+        GOOD.replace("port", "sites = []\nport", 1),
+        r"sites is no key of \[federation\]; write a table \[\[site\]\] for each site",
+    ),
+    "patience in the first table": (
+        GOOD.replace("port", "patience = 3\nport", 1),
+        r"patience is no key of \[federation\]; write a table \[patience\]",
+    ),
     "sites that differ in case": (GOOD + '[[site]]\nname = "Bank"\n', "more than case"),
     "a quorum of more than all": (GOOD.replace("quorum = 1", "quorum = 9"), "quorum is 9 of 3"),
     "more than 100 sites": (

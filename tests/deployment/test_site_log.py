@@ -368,7 +368,9 @@ def test_folders_of_a_run_and_of_a_site_are_not_mixed(made, capfd):
     assert main(["audit", str(folder / "bank"), str(folder / "out")]) == 2
     assert "are no sites' kits" in one_error(said(capfd)[1])
     assert main(["audit", str(folder / "bank"), "--client", "bank"]) == 2
-    assert "--client is for a run's folder" in one_error(said(capfd)[1])
+    assert "--client is for a run's folder, and --noted for one site's kit; leave" in one_error(
+        said(capfd)[1]
+    )
     assert main(["audit", str(folder / "out"), "--noted", f"1:{START}"]) == 2
     one_error(said(capfd)[1])
 

@@ -123,6 +123,23 @@ def test_runs_with_other_labels_or_columns_are_no_seeds_of_one_experiment(tmp_pa
     assert groups[1].settings["labels.class_weight"] == "balanced"
 
 
+def test_runs_that_differ_in_their_test_rows_alone_are_averaged(file, tmp_path):
+    salts = ["", "second", "third"]
+    folders = [
+        ran(tmp_path / str(n), file, 0, 0.7 + n / 10, f"split.salt={salt}")
+        for n, salt in enumerate(salts)
+    ]
+    groups = comparison.compare(map(load, folders))
+    (group,) = groups
+    assert group.salts == ("", "second", "third")
+    assert group.clients.mean == pytest.approx(0.8)
+    assert group.clients.deviation == pytest.approx(0.1)
+    assert "in 3 ways (split.salt)" in str(groups)
+    assert "more than one run" not in str(groups)
+    again = comparison.compare(map(load, [*folders, folders[0]]))
+    assert "more than one run has the seed 0" in str(again)
+
+
 def test_without_published_figures_nothing_is_shown_of_them(tmp_path, capfd):
     folder = finished(tmp_path / "one", 0, 0.9)
     assert main(["compare", str(folder)]) == 0

@@ -176,7 +176,7 @@ def test_a_network_is_a_graph_with_its_predictions(tmp_path, algorithm, kind, se
     found = export(tmp_path / "run", "onnx", client="two")
     assert found.difference < 1e-4  # float32
     model = read_model(tmp_path / "run" / "model")["two"]
-    rows = exporting._made_up(model)
+    rows = exporting._trial_rows(model)
     said = exporting._said_by_onnx(found.path.read_bytes(), rows)
     if kind == "numbers":
         np.testing.assert_allclose(said["prediction"], model.predict(rows.block), atol=1e-5)
@@ -196,14 +196,14 @@ def test_a_network_is_a_graph_with_its_predictions(tmp_path, algorithm, kind, se
 
 def test_a_graph_that_predicts_something_else_is_not_written(trained, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="intarsia[export] is not installed")
-    made = exporting._made_up
+    made = exporting._trial_rows
 
     def other(model):
         rows = made(model)
         model.coef_ = model.coef_ * (1 + 1e-6)
         return rows
 
-    monkeypatch.setattr(exporting, "_made_up", other)
+    monkeypatch.setattr(exporting, "_trial_rows", other)
     with pytest.raises(ConvergenceError, match=r"differs from the model by .*; nothing was"):
         export(trained["binary", "logistic"], "onnx", out=tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()

@@ -213,6 +213,15 @@ def test_a_folder_of_an_older_version_has_a_page(run, tmp_path, capfd):
     assert "does not say who holds what in counts" in found.text
 
 
+def test_runs_of_one_name_and_seed_have_numbers(folder, tmp_path, capfd):
+    out = tmp_path / "several.html"
+    assert main(["report", str(folder), str(folder), "--out", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    for number in (1, 2):
+        (heading,) = re.findall(rf'<h2 id="run{number}-title">([^<]*)</h2>', text)
+        assert heading.endswith(f"seed 0, run {number}")
+
+
 def test_several_folders_are_compared_beside_published_figures(folder, tmp_path, capfd):
     second = tmp_path / "second"
     shutil.copytree(folder, second)

@@ -53,7 +53,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare finished runs over seeds, against both baselines and published figures.
+    """Compare finished runs over seeds and test rows, against both baselines and published figures.
 
     Each DIR is the output folder of a run; those of one experiment, algorithm and setting are shown
     as mean ± standard deviation.
@@ -383,7 +383,10 @@ def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: boo
     from intarsia.deployment import site_log
 
     if client is not None or (noted and len(sites) > 1):
-        raise ExperimentError("--client is for a run's folder, and --noted for one site's kit.")
+        raise ExperimentError(
+            "--client is for a run's folder, and --noted for one site's kit; leave it out, or give "
+            "that folder alone."
+        )
     logs = site_log.each_once([site_log.load(site, noted) for site in sites])
     apart = site_log.differences(logs)
     parts = [part for log in logs for part in display.log_parts(log, site_log.sentences(log))]
@@ -403,7 +406,10 @@ def _prediction_tables(
 ) -> dict[str, Path]:
     """Return the files by the name of their client; the one file without --federated by ""."""
     if federated and alone is not None:
-        raise ExperimentError("--id and --client are for one table, and --federated for several.")
+        raise ExperimentError(
+            "--id and --client are for one table, and --federated for several; leave out the one "
+            "or the other."
+        )
     if not federated and (len(tables) > 1 or absent is not None):
         several = "--absent is" if len(tables) < 2 else f"{len(tables)} tables are"
         told = (one if "=" in one else f"{Path(one).stem}={one}" for one in tables[:3])

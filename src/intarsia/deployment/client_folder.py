@@ -88,7 +88,9 @@ def read_settings(folder: Path) -> SiteSettings:
         table = located(hyperparameters(Source, given, f"{path}: [table]"), folder)
     for key in ("table", "policy"):
         if key in own:
-            raise ExperimentError(f"{path}: {key} is a table [{key}] of its own, no key of [site].")
+            raise ExperimentError(
+                f"{path}: {key} is no key of [site]; write it as a table [{key}] of its own."
+            )
     own |= {"table": table, "policy": policy_of(tree.get("policy", {}), f"{path}: [policy]")}
     return hyperparameters(SiteSettings, own, f"{path}: [site]")
 

@@ -149,9 +149,11 @@ def load(path: Path) -> FederationFile:
         raise ExperimentError(f"{path}: each [[site]] has a name and nothing else.")
     patience = hyperparameters(RetryPolicy, tree.get("patience", {}), f"{path}: [patience]")
     own: dict[str, Any] = {"sites": tuple(one["name"] for one in sites), "patience": patience}
-    for key in own:
+    for key, table in (("sites", "[[site]] for each site"), ("patience", "[patience]")):
         if key in tree.get("federation", {}):
-            raise ExperimentError(f"{path}: {key} is not a key of [federation].")
+            raise ExperimentError(
+                f"{path}: {key} is no key of [federation]; write a table {table} of its own."
+            )
     given = {**tree.get("federation", {}), **own}
     return hyperparameters(FederationFile, given, f"{path}: [federation]")
 

@@ -359,7 +359,9 @@ def _add_line(
 ) -> None:
     """Take one line of a CSV dictionary into the features and the columns."""
     if "" in line:
-        raise ExperimentError(f"{where}: there are more cells than names in the header.")
+        raise ExperimentError(
+            f"{where}: there are more cells than names in the header; quote a cell with a comma."
+        )
     party, name, feature, unit, kind, factor = ((line.get(key) or "").strip() for key in _CSV)
     feature = feature or name
     if not feature or (party and not name) or (name and not party):

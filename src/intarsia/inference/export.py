@@ -106,14 +106,16 @@ def export(
     load(folder)  # refuses what is no finished run, in its words
     path = Path(out) if out is not None else folder / f"model.{format}"
     if path.is_dir() or not path.parent.is_dir():
-        raise ExperimentError(f"--out {str(path)!r} is no file in a folder that is there.")
+        raise ExperimentError(
+            f"--out {str(path)!r} is no file in a folder that is there; name one."
+        )
     if path.suffix.lower() != f".{format}":
         raise ExperimentError(
             f"--out {str(path)!r} does not end in .{format}, the format's ending; name it so."
         )
     for one in _NEEDED[format]:
         _library(one, format)
-    model = _one(read_model(folder / "model", allow_modules), client, folder)
+    model = _model_of(read_model(folder / "model", allow_modules), client, folder)
     if format == "safetensors":
         return _write_arrays(model, path)
     network = not hasattr(model, "coef_")
@@ -123,7 +125,7 @@ def export(
             "or safetensors for its arrays."
         )
     data = _onnx(model) if format == "onnx" else _skops(model)
-    rows = _made_up(model)
+    rows = _trial_rows(model)
     said = _said_by_onnx(data, rows) if format == "onnx" else _said_by_skops(data, rows)
     if said is None:
         write_over(path, data)
@@ -148,7 +150,7 @@ def _library(name: str, format: str) -> Any:
         ) from None
 
 
-def _one(model: Any, client: ClientId | None, folder: Path) -> Any:
+def _model_of(model: Any, client: ClientId | None, folder: Path) -> Any:
     """Return the model of all clients, or that of one."""
     if not isinstance(model, Mapping):
         if client is not None:
@@ -195,7 +197,7 @@ class _Rows:
     block: Block
 
 
-def _made_up(model: Any) -> _Rows:
+def _trial_rows(model: Any) -> _Rows:
     """Return rows around the means, a tenth of whose values are missing or unknown."""
     features = tuple(str(name) for name in model.feature_names_in_)
     raw, rng = RawColumns.of(features, model.levels_), np.random.default_rng(0)

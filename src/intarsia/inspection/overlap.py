@@ -287,7 +287,7 @@ def block_classes(blocks: Mapping[ClientId, Block], labels: Labels) -> BlockClas
         if block.y is None:
             continue
         for name in named[client]:
-            known = _complete(block, name)
+            known = _has_values(block, name)
             counts[names.index(name)] += np.isin(codes, block.y[known])
     return BlockClasses(tuple(names), labels.classes, counts)
 
@@ -304,7 +304,7 @@ def _merged(lists: list[list[str]]) -> list[str]:
         return list(before)
 
 
-def _complete(block: Block, name: str) -> NDArray[np.bool_]:
+def _has_values(block: Block, name: str) -> NDArray[np.bool_]:
     """Return which samples have a value in a block, (samples,)."""
     if block.sparse and block.indicators is None:
         return np.ones(block.shape[0], bool)

@@ -112,6 +112,7 @@ def page_of(runs: Sequence[Contents]) -> str:
     return template.render(
         title=title,
         runs=[_parts(one) for one in runs],
+        names=_names(runs),
         comparison=_comparison(runs) if several else None,
         whole=len(runs) <= _MOST_WHOLE,
         version=__version__,
@@ -286,7 +287,7 @@ def _by_powers(value: float) -> bool:
 def _comparison(runs: Sequence[Contents]) -> dict[str, Any]:
     """Return what the template shows of several runs beside each other."""
     groups = comparison.compare([one.result for one in runs])
-    courses = [(_name(one), one.course) for one in runs]
+    courses = [(name, one.course) for name, one in zip(_names(runs), runs, strict=True)]
     charts = []
     for heading, key, settings in (
         ("Relative duality gap by round", "gap", {"logarithmic": True}),
@@ -315,20 +316,27 @@ def _by_client(runs: Sequence[Contents]) -> list[tuple[str, str]]:
     first, *others = runs
     measure = said.headline(first.result)[0]
     found: list[tuple[str, str]] = []
-    for one in others:
+    its_name, *names = _names(runs)
+    for name, one in zip(names, others, strict=True):
         if one.result.algorithm == first.result.algorithm or len(found) == _MOST_WHOLE:
             continue
         pairs = _pairs(one.result.metrics.clients, first.result.metrics.clients, measure)
         if len(pairs) > 1:
-            heading = f"{measure} of each client: {_name(first)} against {_name(one)}"
-            chart = points_chart(pairs, _name(one), _name(first), measure, heading)
+            heading = f"{measure} of each client: {its_name} against {name}"
+            chart = points_chart(pairs, name, its_name, measure, heading)
             found.append((heading, chart))
     return found
 
 
-def _name(contents: Contents) -> str:
-    result = contents.result
-    return f"{result.experiment}, {result.algorithm}, seed {result.seed}"
+def _names(runs: Sequence[Contents]) -> list[str]:
+    """Return what tells runs from each other; those that are alike have numbers."""
+    found = [
+        f"{one.experiment}, {one.algorithm}, seed {one.seed}" for one in (r.result for r in runs)
+    ]
+    return [
+        name if found.count(name) == 1 else f"{name}, run {found[: at + 1].count(name)}"
+        for at, name in enumerate(found)
+    ]
 
 
 def _by_measure(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -1,4 +1,4 @@
-"""Compare results over seeds and algorithms, and write figures as text."""
+"""Compare results over seeds, test rows and algorithms, and write figures as text."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class FigureSpread:
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one experiment with one algorithm and its settings, over their seeds."""
+    """The runs of one experiment with one algorithm and its settings, over seeds and test rows."""
 
     experiment: str
     algorithm: str
@@ -187,6 +187,7 @@ class Group:
     worst: Spread | None = None  # what is federated, of the client for whom it is worst
     macro_f1: Spread | None = None  # the mean over clients
     samples: Spread | None = None  # that the scores over all samples are over
+    salts: tuple[str, ...] = ()  # of each run: what its test rows were drawn by
     # accuracy, R² and those of `FIGURES`, federated, over all samples
     figures: Mapping[str, FigureSpread] = field(default_factory=dict[str, FigureSpread])
 
@@ -246,6 +247,10 @@ class _Run:
             }
         return cls(result, {**own, "experiment": setting, **data}, described.published)
 
+    @property
+    def salt(self) -> str:
+        return str(self.setting(_SALT) or "")
+
     def setting(self, key: str) -> Any:
         table, _, name = key.rpartition(".")
         return self.tables.get(table or "algorithm", {}).get(name)
@@ -259,12 +264,13 @@ class _Run:
 
 
 _DATA_TABLES = ("dataset", "partition", "split", "preprocessing", "labels", "alignment", "privacy")
+_SALT = "split.salt"  # draws the test rows, as the seed draws the rest
 _PLACES = ("name", "path", "url")  # of a client's table, which may be others on another machine
 _OF_TRAINING = ("rounds", "participation", "participation_pattern", "early_stopping", "stop_by")
 
 
 def compare(results: Iterable[Result]) -> Comparison:
-    """Return mean and deviation over seeds, in the results' order.
+    """Return mean and deviation over seeds and draws of the test rows, in the results' order.
 
     A group has one experiment, one algorithm and one set of hyperparameters; where the runs'
     folders are there, also one way of dealing the data out, and the figure published for it.
@@ -283,7 +289,7 @@ def compare(results: Iterable[Result]) -> Comparison:
 
 def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:
     """Return runs with the same settings together, beside those that tell them apart."""
-    keys = dict.fromkeys(key for run in runs for key in run.keys)
+    keys = dict.fromkeys(key for run in runs for key in run.keys if key != _SALT)
     values = {key: [run.setting(key) for run in runs] for key in keys}
     differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
     groups: list[tuple[dict[str, Any], list[_Run]]] = []
@@ -343,6 +349,7 @@ def _group(key: tuple[str, str], settings: Mapping[str, Any], group: Sequence[_R
         *key,
         settings=settings,
         seeds=tuple(run.seed for run in runs),
+        salts=tuple(run.salt for run in group),
         measure=measure,
         standalone=spread(run.metrics.standalone_mean for run in runs),
         federated=spread(federated),

@@ -11,7 +11,7 @@ from rich.text import Text
 from intarsia.core.block import ClientId
 from intarsia.core.text_tables import Part, new_table
 from intarsia.results import comparison as figures
-from intarsia.results.audit import Audit, AuditLine, sentences
+from intarsia.results.audit import Audit, AuditLine, sentences, several
 from intarsia.results.comparison import FigureRow, Group, Row, Spread
 from intarsia.results.result import Guarantee, Result, Score, one_class_each
 
@@ -59,7 +59,7 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
     lines = _of_the_rare(result)
     lines += [] if confusion is None else confusion_lines(confusion)
     lines += [
-        f"{result.experiment}: {result.algorithm} stopped after {result.rounds:,} rounds: "
+        f"{result.experiment}: {result.algorithm} stopped after {several(result.rounds, 'round')}: "
         f"{WHY[result.finished]}"
     ]
     if result.certificate is not None:
@@ -236,12 +236,16 @@ def comparison_parts(groups: Sequence[Group]) -> list[Part]:
         parts.append(_beside_published(groups))
     parts.append(_costs(groups))
     for group in groups:
-        seeds = sorted({one for one in group.seeds if group.seeds.count(one) > 1})
+        draws = [*zip(group.seeds, group.salts, strict=True)]
+        seeds = sorted({draw[0] for draw in draws if draws.count(draw) > 1})
         if seeds:
             several = f"more than one run has the seed {', '.join(map(str, seeds))}"
             remedy = "each counts in the mean: give every run once"
             parts.append(f"note: {group.experiment}, {_method(group)}: {several}; {remedy}.")
-        if len({*group.seeds}) > 1:
+        if len({*group.salts}) > 1:
+            ways = f"the runs drew their test rows in {len({*group.salts})} ways (split.salt)"
+            parts.append(f"note: {group.experiment}, {_method(group)}: {ways}.")
+        elif len({*group.seeds}) > 1:
             parts.append(f"note: {group.experiment}, {_method(group)}: {_of_seeds(group)}.")
         if said := _of_some_runs(group):
             parts.append(f"note: {group.experiment}, {_method(group)}: {said}.")

@@ -148,7 +148,10 @@ def _by_newton(
     )
     found = done.conclusion
     if found.weights is None or found.info.primal is None or found.info.dual is None:
-        raise ConvergenceError("Newton's method on the pooled table ended without a certificate.")
+        raise ConvergenceError(
+            "Newton's method on the pooled table ended without a certificate; standardise, raise "
+            "regularisation, or leave reference models out (--no-yardsticks)."
+        )
     return Optimum(found.weights, found.info.primal, found.info.dual)
 
 

@@ -203,7 +203,7 @@ SAID: dict[str, tuple[str, str]] = {
     ),
     "scheme": ("which layers all share", "fedavg-ft where clients are alike"),
     "separation": (
-        "least share of all errors that groups of clients mend, if they are taken",
+        "least share of all errors that groups of clients correct, if they are taken",
         "lower where you know that there are groups",
     ),
     "shared": ("patterns of the parameters that all share", "to the layers to be averaged"),

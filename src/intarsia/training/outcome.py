@@ -120,8 +120,8 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
         if outcome.helps:
             helps = f"the last rounds hardly lowered it, more may not either; {outcome.helps}"
         return (
-            f"Stopped after {outcome.rounds} rounds at a relative gap of {gap:.1e}, above the "
-            f"tolerance {tolerance:.0e}: {helps}.",
+            f"Stopped after {audit.several(outcome.rounds, 'round')} at a relative gap of "
+            f"{gap:.1e}, above the tolerance {tolerance:.0e}: {helps}.",
         )
     if outcome.finished == "tolerance":
         return (

@@ -111,7 +111,7 @@ def _perturbed_output(
             "handed on",
             "what the clients see in training: owners of a feature know its weight without the "
             "noise, owners of a sample its dual variable and its scores; all the gap of the model",
-            *_open_in_any_run(description),
+            *_not_covered(description),
         ),
     )
 
@@ -143,7 +143,7 @@ def _averaged_updates(
             "transcript.bin",
             "the secrets of the clients' noise in keys/: delete them when the model is handed on",
             "several clients that pool what they know of their own noise",
-            *_open_in_any_run(description),
+            *_not_covered(description),
         ),
     )
 
@@ -153,7 +153,8 @@ def _terms(settings: Privacy, noise: float, sensitivity: float, releases: int) -
     return {**own, "noise": noise, "sensitivity": sensitivity, "releases": releases}
 
 
-def _open_in_any_run(description: Experiment) -> tuple[str, ...]:
+def _not_covered(description: Experiment) -> tuple[str, ...]:
+    """Return what ε and δ say nothing of, in every private run."""
     found = (
         "the loss and accuracy of the model, counted exactly on the clients' labelled samples"
         + (", and those of the baselines, which have no noise" if description.yardsticks else ""),

@@ -570,7 +570,7 @@ def extreme_scores(
 ) -> tuple[str, ...]:
     """Return a note where probabilities are nearer to 0 and 1 than they should be, beyond chance.
 
-    So it is where a model has learned its training rows by heart: many rare levels, few rows.
+    So it is where a model overfits its training rows: many rare levels, few rows.
     """
     found = None if every is None else every.figures
     interval = None if found is None else found.intervals.get("calibration_slope")

@@ -168,7 +168,7 @@ def contribution(
     rows = {name: len(block.samples) for name, block in found.test.items()}
     work = _Work(described, tables, parties, labelled, found.labels, rows, found.secret, progress)
     if folder is None:
-        return _found(work, _runs(work, None), found, chosen, None)
+        return _contribution_of(work, _runs(work, None), found, chosen, None)
     tree = config.to_dict(described)
     for key in ("out", "workers", "ray"):  # which change nothing of what comes out
         tree["experiment"].pop(key, None)
@@ -178,7 +178,7 @@ def contribution(
     with alone(folder / "contribution.lock", busy):
         remove_unfinished(folder, _RUNS, "keys")
         _open(folder, own, found.secret, overwrite=overwrite)
-        done = _found(work, _runs(work, folder / _RUNS), found, chosen, folder)
+        done = _contribution_of(work, _runs(work, folder / _RUNS), found, chosen, folder)
         contribution_picture(done, folder / "contribution.png")
         text = json.dumps(done.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / "contribution.json", f"{text}\n".encode())
@@ -363,7 +363,7 @@ def _runs(work: _Work, folder: Path | None) -> dict[int, Coalition]:
 
 def _processes(work: _Work, found: Mapping[int, Coalition], left: int) -> int:
     """Return how many processes the runs that are left take."""
-    whole = found.get(_every(work.parties))
+    whole = found.get(_all_parties(work.parties))
     if whole is None or whole.seconds < _LONG or work.described.ray:
         return 1
     if not can_fork(asked=work.described.workers > 1):
@@ -473,7 +473,7 @@ def _named(said: Array, labels: Labels, measure: str) -> Array:
     return said
 
 
-def _found(
+def _contribution_of(
     work: _Work,
     runs: Mapping[int, Coalition],
     found: federation.Federation,
@@ -485,7 +485,7 @@ def _found(
     rows, samples = _rows(found, measure)
     values, base = _values(runs, rows, samples, work.labels, measure)
     # of one class there is no AUC, of equal numbers no R²
-    none = [name for name in rows if not math.isfinite(values[name][_every(parties)][0])]
+    none = [name for name in rows if not math.isfinite(values[name][_all_parties(parties)][0])]
     values = {name: own for name, own in values.items() if name not in none}
     if not values:
         raise ExperimentError(
@@ -504,7 +504,7 @@ def _found(
     if worth["shapley"]:
         sums[OTHERS] = float(sum(one.value for one in tables["shapley"][OTHERS].values()))
     sign = 1.0 if MEASURES[measure] else -1.0
-    every, single = _every(parties), {name: 1 << at for at, name in enumerate(parties)}
+    every, single = _all_parties(parties), {name: 1 << at for at, name in enumerate(parties)}
     return Contribution(
         *(work.described.name, work.described.algorithm, measure, parties),
         rows={name: len(rows[name].truth) if name in rows else 0 for name in parties},
@@ -528,7 +528,8 @@ def _found(
     )
 
 
-def _every(parties: Sequence[ClientId]) -> int:
+def _all_parties(parties: Sequence[ClientId]) -> int:
+    """Return the number of the coalition of all parties."""
     return (1 << len(parties)) - 1
 
 

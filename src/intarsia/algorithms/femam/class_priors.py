@@ -9,7 +9,7 @@ log-odds move so where classes are commoner at a client than among those a model
 nothing else differs (Saerens, Latinne and Decaestecker, Neural Computation 2002). π_i is the mean
 of what is known of a client's shares, where those of clients scatter about p so that two rows of
 one client correlate by ρ (Dirichlet; ρ by its moments, and 0 where clients differ by no more than
-chance has it once in a hundred). Levels may know some of it by heart already, so that the weight w
+chance has it once in a hundred). Levels may know some of it already, so that the weight w
 is the one of least loss on the rows for validation of all clients; at w = 0 the level is no change.
 
 The round of such a level:

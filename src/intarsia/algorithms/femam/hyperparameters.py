@@ -57,7 +57,7 @@ class FeMAM(NetworkOptions):
     level_schedule: Literal["adaptive", "paper"] = "adaptive"
     warm_up: Count = 4  # rounds of level 1 before "adaptive" looks for groups of clients
     patience: Count = 6  # rounds without a better accuracy after which "adaptive" ends a level
-    separation: FractionBelowOne = 0.14  # least share of errors that groups of "adaptive" mend
+    separation: FractionBelowOne = 0.14  # "adaptive": least share of errors that groups correct
     combination: Literal["sum", "mean"] = "sum"  # of the levels' scores
     # of a new level: level 1's model with the last layer 0, that model, or one drawn at random
     start: Literal["zero-output", "level-1", "random"] = "zero-output"

@@ -4,7 +4,7 @@ What a level is worth to a client is judged by the rows of all clients, and by i
 clients differ: see `maths.shrinkage`.
 
 The scores are calibrated by temperature scaling on the same rows.
-A level that has learned its rows by heart is far surer on them than on others: what it leaves to be
+A level that overfits its rows is far surer on them than on others: what it leaves to be
 learned there is nothing, though it errs elsewhere, and a mistake that it is sure of is for later
 levels to outweigh. Before the next level begins, the sum of the scores is multiplied by the factor
 with which the rows for validation of all clients have the least loss (a temperature, as by Guo,

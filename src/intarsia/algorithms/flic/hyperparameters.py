@@ -31,7 +31,7 @@ class Flic(NetworkOptions):
 
     Defaults are those of the paper, but for the decays and, where the embedding is none of images,
     alignment before the first round and the anchors' scale: these keep clients with few rows from
-    learning them by heart.
+    overfitting them.
     """
 
     known_embeddings: ClassVar[tuple[str, ...]] = COMMON_WIDTH

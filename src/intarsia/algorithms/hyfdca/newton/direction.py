@@ -502,19 +502,8 @@ def _applied(search: Search, direction: Array, residual: Array) -> tuple[Search,
             squares[c] = shared[c] @ preconditioned[c], shared[c] @ residual[c]
     products = scores(search.values, preconditioned.astype(search.values.dtype, copy=False))
     products = products.astype(np.float64, copy=False)
-    search = Search(
-        point,
-        search.values,
-        search.counts,
-        search.kept,
-        search.keeps_features,
-        residual,
-        preconditioned,
-        search.conjugate,
-        direction,
-        search.products,
-    )
-    return search, Applied(products, search.counts, squares)
+    changes = {"residual": residual, "preconditioned": preconditioned, "direction": direction}
+    return fl.evolve(search, **changes), Applied(products, search.counts, squares)
 
 
 def _apart(point: Point, preconditioned: Array, residual: Array) -> Array:
@@ -548,19 +537,7 @@ def curve(search: Search, block: Block, message: Conjugate) -> tuple[Search, Cur
     else:
         product = weighted.astype(search.values.dtype, copy=False) @ search.values
         product = product.astype(np.float64, copy=False)
-    search = Search(
-        point,
-        search.values,
-        search.counts,
-        search.kept,
-        search.keeps_features,
-        search.residual,
-        search.preconditioned,
-        conjugate,
-        search.direction,
-        products,
-    )
-    return search, Curved(product, squares)
+    return fl.evolve(search, conjugate=conjugate, products=products), Curved(product, squares)
 
 
 @fl.told_the_same
