@@ -31,7 +31,14 @@ from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
+from intarsia.data.encoding import (
+    agreed,
+    encode,
+    notes_on_levels,
+    notes_on_other,
+    notes_on_words,
+    stored_labels,
+)
 from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
@@ -242,7 +249,7 @@ def parties(
     """
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
-        notes = notes_on_other(found, encoding)
+        notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
         notes += notes_on_marked({name: one.labels for name, one in found.items()})
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
@@ -336,6 +343,14 @@ def aligned(
     }
 
 
+def _public_levels(tables: Mapping[ClientId, Table]) -> dict[ClientId, dict[str, tuple[str, ...]]]:
+    """Return the levels of each table's categories that others may know."""
+    return {
+        client: {column: one.public_levels for column, one in table.categorical.items()}
+        for client, table in tables.items()
+    }
+
+
 def _own(
     experiment: Experiment,
     tables: Tables | None,
@@ -353,6 +368,7 @@ def _own(
     marked = notes_on_marked({name: one.labels for name, one in found.items()})
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
+    marked += notes_on_words(_public_levels(found))
     hashes, every = Hashes(), list(found)
 
     def parts_of(name: ClientId) -> list[Block]:
