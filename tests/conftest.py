@@ -96,6 +96,13 @@ def blank_pictures(request) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def in_threads(monkeypatch) -> None:
+    """Let tables be worked on side by side, however small, and on a machine of one core too."""
+    monkeypatch.setattr("intarsia.core.side_by_side._LARGE", 0)
+    monkeypatch.setattr("intarsia.experiment.config.cores", lambda: 4)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of the named data sets: the setting INTARSIA_DATA, else beside the project."""

@@ -79,6 +79,17 @@ def test_dataframes_train_as_the_same_files_do(frames, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("privacy", ["plain", "masked"])
+def test_a_constant_feature_has_no_weight(frames, privacy):
+    clock = frames["bank"].assign(read=1.7e9)  # in seconds; a year later it is 3e7 more
+    model = trained(frames | {"bank": clock}, privacy=privacy, yardsticks=False).model
+    place = [*model.feature_names_in_].index("read")
+    assert model.means_[place] == pytest.approx(1.7e9)
+    assert model.coef_[0, place] == 0.0
+    later = clock.assign(read=1.73e9)
+    np.testing.assert_array_equal(model.decision_function(later), model.decision_function(clock))
+
+
 def test_the_result_has_a_model_for_a_party_s_own_columns(frames):
     result = trained(frames)
     assert result.certificate.gap_relative <= 1e-6
@@ -275,6 +286,41 @@ def test_a_table_of_another_kind_says_which_is_expected(frames, table, kind):
         caught.value
     )
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (lambda one: one.lazy(), "polars.LazyFrame; expected a DataFrame or a matrix: pass what"),
+        (lambda one: one.to_arrow(), "pyarrow.Table; expected a DataFrame or a matrix: pass what"),
+        (lambda one: one["basket"], "polars.Series; expected"),
+        (lambda one: one.to_pandas().to_records(), "numpy.recarray; expected"),
+    ],
+)
+def test_a_table_that_can_be_made_a_dataframe_says_how(frames, table, said):
+    with pytest.raises(ExperimentError) as caught:
+        trained({**frames, "shop": table(frames["shop"])})
+    assert str(caught.value).startswith(f"Table 'shop' is a {said}")
+
+
+def test_the_intervals_of_a_cut_are_categories(frames):
+    bank = frames["bank"]
+    cut = pandas.cut(bank["age"], [-9, 0, 9])
+    model = trained({**frames, "bank": bank.assign(age=cut)}, yardsticks=False).model
+    assert {"age=(-9, 0]", "age=(0, 9]"} <= {*model.feature_names_in_}
+    text = bank.assign(age=cut.astype(str))
+    found = model.decision_function(bank.assign(age=cut))
+    np.testing.assert_array_equal(found, model.decision_function(text))
+
+
+def test_dates_are_told_how_a_model_takes_them(frames):
+    days = frames["bank"].assign(age=pandas.Timestamp("2020-01-01"))
+    days["age"] += pandas.to_timedelta(frames["bank"]["age"] * 100, unit="D")
+    model = trained({**frames, "bank": days}, dates="days", yardsticks=False).model
+    with pytest.raises(TableError, match="'age' has dates or times; pass the days since 1970"):
+        model.predict(days)
+    numbers = days.assign(age=(days["age"] - pandas.Timestamp(0)) / pandas.Timedelta(days=1))
+    assert len(model.predict(numbers)) == len(days)
 
 
 def test_labels_beside_a_dataframe_are_those_of_a_column(frames):

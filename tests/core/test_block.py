@@ -235,6 +235,28 @@ def test_the_different_ids_of_several_arrays_are_those_of_all_at_once(parts, kin
     np.testing.assert_array_equal(np.concatenate(which), inverse)
 
 
+@given(st.lists(st.lists(st.integers(0, 3)), min_size=1), st.sampled_from([int, str, "object"]))
+def test_arrays_that_are_the_same_get_the_same_places(parts, kind):
+    given = [np.array(own, np.int64).astype(kind) for own in parts]
+    _, which = distinct_of(given)
+    for one, own in zip(given, which, strict=True):
+        for other, places in zip(given, which, strict=True):
+            assert (places is own) == np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("few", [3, 900])
+def test_clients_with_the_same_entries_are_indexed_as_clients_by_themselves(few):
+    own, some = np.arange(0, 2000, 2), np.arange(5, 5 + few)
+    index = Index.of({"a": own, "b": own.copy(), "c": some, "d": some[::-1].copy()})
+    expected = Index.of({"a": own, "b": own[::-1].copy(), "c": some[::-1].copy(), "d": some})
+    np.testing.assert_array_equal(index.ids, expected.ids)
+    assert index.cells == expected.cells
+    assert {cell.owners for cell in index.cells} == {("a", "b"), ("c", "d"), (*"abcd",)}
+    for name, held in zip("abcd", (own, own, some, some), strict=True):
+        np.testing.assert_array_equal(index.own(name), expected.own(name))
+        np.testing.assert_array_equal(np.sort(index.ids[index.own(name)]), held)
+
+
 def test_the_order_of_a_clients_entries_does_not_matter():
     first = Index.of({"a": np.array([3, 1, 2]), "b": np.array([2, 4])})
     second = Index.of({"a": np.array([1, 2, 3]), "b": np.array([4, 2])})

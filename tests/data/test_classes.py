@@ -13,6 +13,7 @@ from command_line import said
 from intarsia.cli.main import main
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.encoding import notes_on_words
 from intarsia.data.labels import (
     LabelSettings,
     check_classes,
@@ -244,3 +245,42 @@ def test_a_column_whose_name_begins_as_the_labels_is_no_label(names):
     block = Block(ids, names, np.zeros((4, 2)), np.array([-1.0, 1.0, 1.0, -1.0]))
     own = Schema.of({"a": block}, Labels("binary", ("no", "yes"), "y"))
     assert notes_on_labels(own, LabelSettings()) == ()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "apart"),
+    [
+        ("no yes", "nein ja", True),
+        ("no yes", "No Yes", True),
+        ("M F", "male female", True),
+        ("M F", "m f x", True),
+        ("no yes", "yes no other", False),  # "other" are levels of few rows
+        ("Oslo Bergen Moss", "Rome Pisa Bari", False),  # towns, it seems
+        ("Oslo Bergen", "Oslo Moss", False),
+        ("M m", "M", False),  # case tells them apart
+        ("no yes", "", False),
+    ],
+)
+def test_levels_that_two_clients_write_in_other_words_are_noted(here, there, apart):
+    own = {"bank": {"c": here.split(), "d": ["x"]}, "shop": {"c": there.split(), "e": ["X"]}}
+    notes = notes_on_words(own)
+    assert len(notes) == apart
+    assert all("at 'bank' and " in one and "'c' has " in one for one in notes)
+
+
+def test_a_run_and_inspect_note_levels_in_other_words():
+    rows = np.arange(40)
+    tables = {
+        name: pd.DataFrame({"smokes": np.array(words)[rows % 2], "x": rows, "y": rows % 3 % 2})
+        for name, words in (("bank", ["no", "yes"]), ("shop", ["nein", "ja"]))
+    }
+    told = (
+        "'smokes' has 'no', 'yes' at 'bank' and 'ja', 'nein' at 'shop', which count as different "
+        "levels. Where they mean the same, write them alike in these tables;"
+    )
+    run = intarsia.run(tables=tables, label="y", yardsticks=False)
+    for notes in (run.notes, intarsia.inspect(tables=tables, label="y").advice.remarks):
+        assert sum(told in one for one in notes) == 1
+    tables["shop"]["smokes"] = rows % 2
+    with pytest.raises(FederationError, match="where 0 and 1 mean 'no' and 'yes', write them so"):
+        intarsia.run(tables=tables, label="y")

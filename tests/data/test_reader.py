@@ -546,6 +546,20 @@ def test_booleans_are_zero_and_one(tmp_path: Path) -> None:
     assert_array_equal(table_from(pd.DataFrame({"a": [True, False]})).values, [[1], [0]])
 
 
+@pytest.mark.parametrize("code", ["0x14", "0X1F"])
+def test_hexadecimal_codes_are_text_and_no_numbers(
+    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = csv_table(tmp_path, f"a,b\n1,{code}\n2,0x15\n")
+    assert table.numeric == ("a",)
+    assert table.categorical["b"].levels == tuple(sorted((code, "0x15")))
+    assert_array_equal(table.values, [[1], [2]])
+    start = "a\n" + "1\n" * 100
+    monkeypatch.setattr(csv, "_PIECE", len(start) + 1)  # it ends between 0 and x
+    with pytest.raises(TableError, match=f"mixes numbers and text: '{code}' in row 101"):
+        csv_table(tmp_path, f"{start}{code}\n")
+
+
 def test_an_all_missing_and_a_constant_column_are_kept(tmp_path: Path) -> None:
     table = csv_table(tmp_path, "a,b\n?,7\n,7\n")
     assert table.columns == ("a", "b")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+import intarsia
 import sites
 from intarsia.core import memory
 from intarsia.core.block import Block
@@ -264,3 +265,66 @@ def test_rare_levels_of_a_wide_category_join_other_as_unknown_ones_do():
     levels = {"town": tuple(name.removeprefix("town=") for name in block.features)}
     x = encode_known(new, levels, "The column ").x.toarray()
     assert [row.nonzero()[0].tolist() for row in x] == [[0], [8]]
+
+
+@pytest.mark.parametrize("numbers", [1, 60])  # a sparse block, and one that is smaller dense
+@pytest.mark.parametrize("standardise", [True, False])
+def test_a_level_that_one_client_lacks_counts_as_the_other_has_it(numbers, standardise):
+    rng = np.random.default_rng(5)
+    rows, of_level = 200, rng.integers(0, 25, 200)
+    score = rng.normal(size=25)[of_level] + rng.normal(size=rows)
+    bank = pd.DataFrame({"id": range(rows), "town": [f"t{one}" for one in of_level]})
+    shop = bank.assign(**{f"x{at}": rng.normal(size=rows) for at in range(numbers)})
+    bank["y"] = np.where(score > 0, "yes", "no")
+
+    def trained(bank, shop):
+        return intarsia.run(
+            tables={"bank": bank, "shop": shop},
+            **{"id": "id", "label": "y", "loss": "logistic", "categorical": ["town"]},
+            **{"standardise": standardise, "tolerance": 1e-10, "yardsticks": False},
+        )
+
+    whole = trained(bank, shop)
+    gaps = trained(
+        bank.assign(town=bank["town"].mask(bank["id"] % 5 == 0)),
+        shop.assign(town=shop["town"].mask(shop["id"] % 7 == 1)),
+    )
+    both = (bank["id"] % 5 == 0) & (bank["id"] % 7 == 1)
+    nobody = trained(*(one.assign(town=one["town"].mask(both)) for one in (bank, shop)))
+    assert not any("copies" in note for one in (whole, gaps, nobody) for note in one.notes)
+    np.testing.assert_allclose(gaps.model.coef_, nobody.model.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(gaps.model.means_, nobody.model.means_, rtol=1e-12, atol=1e-15)
+    assert abs(gaps.model.coef_ - whole.model.coef_).max() > 1e-3
+
+
+def test_a_level_that_two_clients_have_otherwise_is_told():
+    bank = pd.DataFrame({"id": range(50), "town": [f"t{one % 25}" for one in range(50)]})
+    shop = bank.assign(town=bank["town"].mask(bank["id"] == 3).where(bank["id"] != 4, "t0"))
+    tables = {"bank": bank.assign(y=bank["id"] % 2), "shop": shop}
+    run = intarsia.run(
+        tables=tables, id="id", label="y", categorical=["town"], test=0.0, yardsticks=False
+    )
+    assert sum(note.startswith("1 train samples have different copies") for note in run.notes) == 1
+
+
+def test_a_new_level_counts_as_the_mean_where_training_had_none_of_few_rows():
+    rng = np.random.default_rng(1)
+    level = rng.integers(0, 25, 600)
+    mean = np.exp(3 + rng.normal(size=25)[level] / 2)
+    rows = pd.DataFrame({"town": [f"t{one}" for one in level], "y": rng.poisson(mean)})
+    rows["x"] = rng.normal(size=600)
+    # the bank has one row of t0, which the shop has in many: nothing is left for "other"
+    bank = rows[:300][(level[:300] > 0) | (np.arange(300) == np.flatnonzero(level == 0)[0])]
+    tables = {"bank": bank, "shop": rows[300:]}
+    how = {"label": "y", "loss": "poisson", "task": "regression", "yardsticks": False}
+    model = intarsia.run(tables=tables, **how).model
+    assert "town=other" not in model.feature_names_in_
+    new = pd.DataFrame({"town": ["t99", None], "x": 0.0})
+    found = model.predict(new)
+    assert found[0] == found[1]
+    # as an own level without a weight it was told 4.6
+    assert rows["y"].mean() / 1.5 < found[0] < rows["y"].mean() * 1.5
+    fewer = tables | {"bank": bank.assign(town=bank["town"].where(bank["town"] != "t0", "t98"))}
+    model = intarsia.run(tables=fewer, test=0.0, **how).model
+    assert "town=other" in model.feature_names_in_  # of the one row
+    assert model.predict(new)[0] != model.predict(new)[1]

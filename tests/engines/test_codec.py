@@ -126,6 +126,13 @@ def test_any_layout_comes_back_as_a_whole_array_of_its_own(array):
     assert codec.size(array) == len(codec.encode(array))
 
 
+def test_what_was_written_before_is_written_as_the_value_is():
+    value = {"a": np.arange(3.0), "b": ("text", 1)}
+    own = memoryview(b"".join(codec.unchecked_pieces(value)))
+    assert codec.encode((1, codec.Written(own))) == codec.encode((1, value))
+    assert codec.size((1, codec.Written(own))) == len(codec.encode((1, value)))
+
+
 def test_pieces_are_the_bytes_and_hold_arrays_as_they_lie():
     value = {"rows": np.arange(6.0).reshape(2, 3), "columns": np.ones((2, 3), order="F")}
     pieces = codec.pieces(value)

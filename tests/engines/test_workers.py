@@ -31,6 +31,7 @@ from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError, WorkerError
 from intarsia.experiment.config import load
+from intarsia.results import checkpoint
 from intarsia.training.run import run
 from tests.training.test_resume import EXPERIMENT, check_identical, write_tables
 
@@ -83,10 +84,12 @@ def engine_over(clients: int, count: int | None = 1, **given) -> Simulation:
     return Simulation({"train": (schema, blocks)}, 0, secrets=secrets, workers=count, **given)
 
 
-def counting(clients: int, count: int | None = 1, *, functions=(twice,), **given) -> Simulation:
+def counting(
+    clients: int, count: int | None = 1, *, functions=(twice,), first=0, **given
+) -> Simulation:
     """Return an engine whose clients count how often they were asked for `twice`."""
     engine = engine_over(clients, count, **given)
-    engine.set_states(dict.fromkeys(engine.ids, Count(0)))
+    engine.set_states(dict.fromkeys(engine.ids, Count(first)))
     algorithm = replace(
         FEDAVG, states=(Count,), disclosure=fl.Disclosure(sends=fl.asks(*functions))
     )
@@ -202,6 +205,37 @@ def test_clients_that_compute_at_once_do_so_with_the_same_others(monkeypatch):
     states = [engine.get_states() for engine in engines]
     assert list(states[0]) == list(states[1]) == list(states[2]) == list(names)
     assert states[0] == states[1] == states[2]
+
+
+@pytest.mark.parametrize("most", [1, 1 << 26])
+def test_a_checkpoint_has_the_bytes_of_one_process(most, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_CHUNK_BYTES", most)
+    monkeypatch.setattr(checkpoint, "_AT_ONCE", 1)
+    found = []
+    for count in (1, 3):
+        engine = counting(5, count)
+        tell(engine)
+        tell(engine)
+        store = checkpoint.Checkpoints(tmp_path / f"{count}")
+        store.save(1, 0, engine.states, {}, ahead=True)
+        found.append((store.folder / "checkpoints/round-00000001/clients.state").read_bytes())
+        assert set(engine.get_states().values()) == {Count(2)}
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("fit", "expected"), [(0, [1] * 4), (3, [3, 1]), (9, [4])])
+def test_no_more_states_are_brought_over_at_a_time_than_fit(fit, expected, monkeypatch):
+    monkeypatch.setattr(workers, "_CHUNK_BYTES", fit * 8 * 64)
+    engine, asked, fetch = counting(8, 2, first=np.zeros(64)), [], workers._Fetch
+    tell(engine)
+
+    def noted(clients, leave):
+        asked.append(len(clients))
+        return fetch(clients, leave)
+
+    monkeypatch.setattr(workers, "_Fetch", noted)
+    assert all((one.calls == 1).all() for one in engine.get_states().values())
+    assert asked == expected
 
 
 def test_what_workers_do_not_know_is_computed_here():

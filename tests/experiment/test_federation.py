@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -318,3 +319,114 @@ def test_tables_are_read_side_by_side_and_the_first_client_s_error_is_told(tmp_p
     monkeypatch.setattr(federation, "read", counted)
     little = replace(described, memory="1MB", out=str(tmp_path))
     assert list(federation.read_tables(little)) == ["a", "b"]
+
+
+def many_clients(folder, **keys):
+    """Return an experiment of six clients: pairs have the same rows, in an order of their own."""
+    rng, clients = np.random.default_rng(3), []
+    for number in range(6):
+        ids = rng.permutation(np.arange(80) + 60 * (number // 2))
+        lines = [
+            f"p{one},{one * (number + 1)},{'abc'[one % (2 + number % 2)]},{one % 3 // 2}"
+            for one in ids
+        ]
+        head = f"id,x{number % 2},kind{number % 2},y\n"
+        (folder / f"{number}.csv").write_text(head + "\n".join(lines) + "\n")
+        clients.append({"name": f"c{number}", "path": f"{number}.csv", "id": "id", "label": "y"})
+    tree = {"experiment": keys, "algorithm": {"name": "hyfdca"}, "client": clients}
+    return from_dict(tree, folder)
+
+
+def contents(blocks):
+    """Return all that blocks hold, each by its client's name."""
+    return {
+        name: [
+            block.samples.tolist(),
+            block.features,
+            (block.x.written().toarray() if block.sparse else block.x).tolist(),
+            block.y.tolist(),
+        ]
+        for name, block in blocks.items()
+    }
+
+
+def test_the_blocks_of_clients_are_the_same_however_many_threads_make_them(tmp_path, in_threads):
+    found = {
+        threads: federation.build(many_clients(tmp_path, workers=threads)) for threads in (1, 3, 0)
+    }
+    assert [one.side_by_side for one in found.values()] == [1, 3, 4]
+    alone = found.pop(1)
+    assert [*alone.train] == [*alone.test] == [f"c{number}" for number in range(6)]
+    for one in found.values():
+        for part in ("train", "test"):
+            own, expected = getattr(one, part), getattr(alone, part)
+            assert [*own] == [*expected]
+            assert contents(own) == contents(expected)
+        assert one.fingerprint() == alone.fingerprint()
+    values = contents(alone.train)["c3"]
+    assert all(  # the first column is a number of the client's times that of the id
+        4.0 * int(name[1:]) in row for name, row in zip(values[0], values[2], strict=True)
+    )
+
+
+def test_a_checksum_is_that_of_all_bytes_in_order(tmp_path, in_threads):
+    blocks = {
+        name: federation.Block(np.arange(at, at + 40), ("a", "b"), np.full((40, 2), float(at)))
+        for at, name in enumerate(("one", "two", "three"))
+    }
+    said = b"".join(
+        f"{name} ('a', 'b')".encode() + block.samples.tobytes() + block.x.tobytes()
+        for name, block in blocks.items()
+    )
+    for threads in (1, 2, 5):
+        assert federation.checksum(blocks, 7, threads) == zlib.crc32(said, 7)
+    # the order counts: with two clients exchanged it is another one
+    exchanged = {name: blocks[name] for name in ("two", "one", "three")}
+    assert federation.checksum(exchanged, 7, 5) != zlib.crc32(said, 7)
+
+
+def test_rows_that_are_not_written_yet_have_the_checksum_of_their_values(tmp_path, monkeypatch):
+    monkeypatch.setattr("intarsia.core.memory._PIECE", 1000)  # values that are worked on at once
+    lines = [f"{one},{one / 7},t{one * one % 83},{one % 2}" for one in range(400)]
+    text = "id,x,town,y\n" + "\n".join(lines)
+    described = written(tmp_path, a=(text, {"id": "id", "label": "y"}))
+    block = federation.build(described).train["a"]
+    assert not isinstance(block.x, csr_array)
+    x = block.x.written()
+    assert x.shape[1] > 40
+    assert x.nnz < 3 * 400
+    said = f"a {block.features}".encode() + b"".join(
+        one.tobytes()
+        for one in (block.samples, x.data, x.indices, x.indptr, block.y, block.indicators)
+    )
+    for one in (block, replace(block, x=x)):
+        assert federation.checksum({"a": one}, 3) == zlib.crc32(said, 3)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 1000, 70_001])
+def test_checksums_of_two_texts_join_to_that_of_both(size):
+    first, second = b"what comes first", np.random.default_rng(size).bytes(size)
+    found = federation.joined_checksum(zlib.crc32(first), zlib.crc32(second), size)
+    assert found == zlib.crc32(first + second)
+
+
+def test_of_clients_in_threads_the_first_one_s_error_is_told(tmp_path, in_threads, monkeypatch):
+    described, later = many_clients(tmp_path), threading.Event()
+
+    def failing(table, settings, hashes):
+        if table.client == "c0":
+            return federation.split(table)
+        if table.client == "c1":
+            assert later.wait(20)  # c2 fails sooner
+        else:
+            later.set()
+        raise TableError(f"{table.client} cannot be split.")
+
+    monkeypatch.setattr(federation, "held_out", failing)
+    with pytest.raises(TableError, match="Client 'c1': c1 cannot be split"):
+        federation.build(described)
+
+
+def test_libraries_with_threads_and_workers_of_one_leave_no_other_threads(tmp_path, in_threads):
+    how = ({"threads": 2}, {"workers": 1}, {"workers": 2}, {"workers": 9}, {})
+    assert [many_clients(tmp_path, **keys).side_by_side for keys in how] == [1, 1, 2, 4, 4]

@@ -360,6 +360,51 @@ def test_a_column_that_a_client_left_out_in_training_is_left_aside(model, capfd)
     assert "Columns that the model does not know are left aside: more." in err
 
 
+@pytest.mark.parametrize("how", [{"exclude": ["age"]}, {"features": ["sex"]}])
+@pytest.mark.parametrize("place", ["trained", "same name", "named"])
+def test_a_column_that_others_have_of_the_same_name_is_left_aside_too(model, capfd, how, place):
+    """The shop's `age` is that of its account; its rows have the mean of the bank's."""
+    folder = model.parent / "old"
+    folder.mkdir()
+    table = folder / ("other.csv" if place == "named" else "shop.csv")
+    table.write_text("n,age,sex\n1,50,F\n")
+    path = table if place == "trained" else model.parent / "shop.csv"
+    told = [{"name": "bank", "id": "n"}, {"name": "shop", "id": "n", "path": str(path), **how}]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    options = ["--client", "shop"] if place == "named" else []
+    assert main(["predict", str(model), str(table), *options]) == 0
+    out, err = said(capfd)
+    # (1 - 0.25) - 3·(0 - 0.75) + 0.5, and 2·1 more with the age
+    assert float(next(csv.DictReader(out.splitlines()))["score"]) == pytest.approx(3.5)
+    assert "Left aside, as in training: age." in err
+    assert ("taken for one of 'shop' by its file's name" in err) == (place == "same name")
+    if place == "named":  # it may be of the bank
+        assert main(["predict", str(model), str(table)]) == 0
+        found = next(csv.DictReader(said(capfd)[0].splitlines()))
+        assert float(found["score"]) == pytest.approx(5.5)
+
+
+def test_a_table_with_a_clients_name_has_its_units_and_others_are_told_of_them(model, capfd):
+    dictionary = model.parent / "columns.toml"
+    dictionary.write_text('[feature.age]\nunit = "years"\nfactors = { months = 0.0833 }\n')
+    told = {
+        "client": [{"name": "bank", "id": "n"}, {"name": "shop", "units": {"age": "months"}}],
+        "alignment": {"dictionary": str(dictionary)},
+    }
+    (model / "experiment.json").write_text(json.dumps(told))
+    scores = {}
+    for name, age in (("shop", 600), ("new", 49.98)):
+        table = model.parent / f"{name}.csv"
+        table.write_text(f"n,sex,age\n1,F,{age}\n")
+        assert main(["predict", str(model), str(table)]) == 0
+        out, err = said(capfd)
+        scores[name] = float(next(csv.DictReader(out.splitlines()))["score"])
+        assert ("taken for one of 'shop' by its file's name" in err) == (name == "shop")
+        told_unit = "age is taken to be in 'years', as in the model; at 'shop' it is in 'months'"
+        assert (told_unit in err) == (name == "new")
+    assert scores["shop"] == pytest.approx(scores["new"], rel=1e-12)
+
+
 def test_a_clients_columns_have_the_names_and_units_of_training(model, capfd):
     table, dictionary = model.parent / "table.csv", model.parent / "columns.toml"
     dictionary.write_text(

@@ -45,3 +45,15 @@ def test_a_third_client_is_compared_where_the_first_lacks_the_value():
     other[4, 0] = 1.0
     [note] = notes(*(block(one, [4, 6], [0, 1]) for one in (lacking, X, other)))
     assert "in 'age' (1) (in brackets" in note
+
+
+def test_a_client_that_lacks_a_level_of_many_has_no_other_value():
+    levels, lacking = np.eye(4)[[0, 1, 2]], np.eye(4)[[0, 1, 2]]
+    lacking[1] = 0.0
+    here, there = (
+        Block(np.arange(3), ("a", "b", "c", "d"), x, indicators=np.ones(4, np.intp))
+        for x in (levels, lacking)
+    )
+    assert notes(here, there) == ()
+    lacking[1, 3] = 1.0
+    assert "in 'b' (1), 'd' (1)" in notes(here, there)[0]

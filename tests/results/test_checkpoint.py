@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.errors import CheckpointError
+from intarsia.results import checkpoint
 from intarsia.results.checkpoint import Checkpoints
 
 
@@ -54,6 +56,77 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
 
 def test_only_the_last_two_are_kept(tmp_path):
     assert saved(tmp_path, 1, 2, 3, 10).rounds == (3, 10)
+
+
+class Made(Mapping):
+    """States that are made when they are asked for; takes down by which thread."""
+
+    def __init__(self, sizes):
+        self.sizes, self.threads = sizes, []
+
+    def __getitem__(self, client):
+        self.threads.append(threading.get_ident())
+        if self.sizes[client] < 0:
+            raise ValueError(f"no state of {client}")
+        return State(np.full(self.sizes[client], float(len(client))), 0.5)
+
+    def __iter__(self):
+        return iter(self.sizes)
+
+    def __len__(self):
+        return len(self.sizes)
+
+
+@pytest.mark.parametrize("at_once", [1, 300, 1 << 22])
+def test_records_made_ahead_are_the_same_bytes_in_the_same_order(at_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_AT_ONCE", at_once)
+    found = {}
+    for ahead in (False, True):
+        states = Made({"c" * number: 7 * number % 40 for number in range(1, 30)})
+        folder = tmp_path / f"{ahead}"
+        Checkpoints(folder).save(1, 0, states, {}, ahead=ahead)
+        found[ahead] = (folder / "checkpoints/round-00000001/clients.state").read_bytes()
+        held = Checkpoints(folder).latest([State]).clients
+        assert [len(held[name].duals) for name in states] == [*states.sizes.values()]
+        several = at_once < 1000
+        assert any(one != threading.get_ident() for one in states.threads) == (ahead and several)
+    assert found[False] == found[True]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_state_that_cannot_be_made_is_told_and_leaves_no_checkpoint(ahead, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_AT_ONCE", 1)
+    store = Checkpoints(tmp_path)
+    with pytest.raises(ValueError, match="no state of b"):
+        store.save(1, 0, Made({"a": 5, "b": -1, "c": 5}), {}, ahead=ahead)
+    assert store.rounds == ()
+    store.save(2, 0, Made({"a": 5}), {}, ahead=ahead)
+    assert store.rounds == (2,)
+
+
+def test_no_state_is_asked_for_once_a_checkpoint_could_not_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_AT_ONCE", 1)
+    states, begun = Made(dict.fromkeys("abcdef", 5)), threading.Event()
+
+    class Slow(Made):
+        def __getitem__(self, client):
+            if client == "b":
+                begun.set()
+            return super().__getitem__(client)
+
+    def full(path, pieces, **how):
+        if path.name == "clients.state":
+            next(pieces)  # the record is there, and the next one is being made
+            assert begun.wait(20)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    states = Slow(states.sizes)
+    monkeypatch.setattr(checkpoint, "write", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        Checkpoints(tmp_path).save(1, 0, states, {}, ahead=True)
+    assert raised.traceback  # which holds the frames
+    assert len(states.threads) == 2
+    assert not [one for one in threading.enumerate() if one.ident in states.threads[1:]]
 
 
 def test_a_checkpoint_is_in_force_once_the_disk_has_it(tmp_path, monkeypatch):

@@ -143,3 +143,39 @@ def test_values_that_count_once_as_they_are_prepared_have_the_same_bits(standard
         other = found[not at_once, name, part]
         own, expected = (one.x.toarray() if one.sparse else one.x for one in (block, other))
         np.testing.assert_array_equal(own, expected)
+
+
+@pytest.mark.parametrize("how", [{}, {"additive": True}, {"clip": 1.0, "additive": True}])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_clients_get_ready_to_the_same_bits_in_any_number_of_threads(how, sparse, in_threads):
+    rng, found = np.random.default_rng(5), {}
+    drawn = {
+        f"c{number}": Block(
+            rng.permutation(30) + 10 * (number // 2),
+            tuple(f"f{one}" for one in rng.permutation(4 + number % 3)),
+            number + rng.random((30, 4 + number % 3)),
+        )
+        for number in range(6)
+    }
+    given = {
+        name: replace(one, x=csr_array(one.x) if sparse else one.x) for name, one in drawn.items()
+    }
+    for workers in (1, 2, 0):
+        experiment = Experiment(
+            name="e",
+            algorithm="hyfdca",
+            clients=tuple(Source(name=name, path="a.csv") for name in given),
+            workers=workers,
+        )
+        parts = {"train": dict(given), "test": dict(given)}
+        schemas = {part: Schema.of(blocks, LABELS) for part, blocks in parts.items()}
+        parties = setup.LocalParties(experiment, parts, keep=not how.get("clip"))
+        engine, _ = setup.set_up(parties, experiment.preprocessing, schemas, **how)
+        found[workers] = [
+            (one.samples.tolist(), one.features, one.places.tolist(), np.asarray(values).tobytes())
+            for part in parts
+            for name in given
+            for one in (engine.block(name, part), engine.whole_block(name, part))
+            for values in [one.x.toarray() if one.sparse else one.x]
+        ]
+    assert found[2] == found[0] == found[1]

@@ -491,10 +491,13 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     """Return the different ids of several arrays, ascending, and which of them each is, by array.
 
     An order of all numbers at once would take twice the memory and time of one for each array.
+    Arrays that are the same, as those of clients with the same samples are, get the same object.
     """
-    together = np.concatenate(list(parts))
+    number = _same(parts)
+    some = [part for at, part in enumerate(parts) if number[at] == at]
+    together = np.concatenate(some)
     keys = sort_keys(together)
-    ends = np.cumsum([len(part) for part in parts])[:-1]
+    ends = np.cumsum([len(part) for part in some])[:-1]
     if keys.dtype.kind in "iu":
         each = np.split(keys, ends)
         # arrays in order are merged, in a third of the time of sorting
@@ -504,12 +507,28 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     else:
         found, inverse = np.unique(keys, return_inverse=True)
         which = np.split(inverse, ends)
-    if keys is together:
-        return found, which
-    ids = np.empty(len(found), together.dtype)
-    for part, own in zip(parts, which, strict=True):
-        ids[own] = part
-    return ids, which
+    ids = found
+    if keys is not together:
+        ids = np.empty(len(found), together.dtype)
+        for part, own in zip(some, which, strict=True):
+            ids[own] = part
+    place = dict(zip(sorted({*number}), which, strict=True))
+    return ids, [place[at] for at in number]
+
+
+def _same(parts: Sequence[NDArray[Any]]) -> list[int]:
+    """Return of each array the number of the first that is the same: its own, or one before."""
+    alike: dict[Any, list[int]] = {}
+    found: list[int] = []
+    for at, part in enumerate(parts):
+        # most that are not the same differ at an end
+        ends = (part.item(0), part.item(-1)) if len(part) else ()
+        others = alike.setdefault((len(part), part.dtype, *ends), [])
+        same = next((one for one in others if np.array_equal(parts[one], part)), at)
+        if same == at:
+            others.append(at)
+        found.append(same)
+    return found
 
 
 def ascending(keys: NDArray[Any]) -> bool:

@@ -80,6 +80,17 @@ def tables_of(
     }
 
 
+# tables that are neither a DataFrame nor a matrix -> how they become one
+_OTHER_KINDS = {
+    "polars.LazyFrame": "what its collect() returns",
+    "pyarrow.Table": "what its to_pandas() returns",
+    "pyarrow.RecordBatch": "what its to_pandas() returns",
+    "numpy.recarray": "pandas.DataFrame(...) of it",
+    "pandas.Series": "what its to_frame() returns",
+    "polars.Series": "what its to_frame() returns",
+}
+
+
 def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
     """Refuse tables and settings of single tables that are of another kind than is expected."""
     for name, table in tables.items():
@@ -89,6 +100,12 @@ def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
                 f"Table {name!r} is a {type(table).__name__}, {shown(table, 40)}; expected a "
                 "DataFrame, a matrix x, or a pair (x, y) of either and its labels. Files are named "
                 "in an experiment file."
+            )
+        kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+        if kind in _OTHER_KINDS:
+            raise ExperimentError(
+                f"Table {name!r} is a {kind}; expected a DataFrame or a matrix: pass "
+                f"{_OTHER_KINDS[kind]}."
             )
     if own is None:
         return

@@ -13,9 +13,10 @@ kept; a label that is missing makes a sample without a label; where one client's
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,14 @@ from scipy.sparse import csr_array
 from intarsia.core.block import Array, Block, ClientId, Labels, taken
 from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
-from intarsia.data.labels import LabelSettings, encode_labels, meaning, with_weights
+from intarsia.data.labels import (
+    LabelSettings,
+    encode_labels,
+    meaning,
+    no_and_yes,
+    spelled_apart,
+    with_weights,
+)
 from intarsia.data.parsing import ascending
 from intarsia.data.table import RARE, Table
 from intarsia.errors import FederationError, TableError, listed
@@ -34,6 +42,7 @@ from intarsia.maths.one_hot import write_entries, write_rows
 # A category of more levels is wide: its columns are scaled and not centred, as those of a sparse
 # table, since centring would give every row a value for each level.
 MOST_CENTRED = 20
+_MOST_COMPARED = 1000  # pairs of clients' levels, in a column
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,16 @@ def encoding_of(
             holders.setdefault(column, client)
     for client, table in tables.items():
         for column in _clashing(table, levels):
+            owner, said = holders[column], no_and_yes(levels[column])
+            advice = "list it in categorical at both, or correct the values of one"
+            if said is not None:
+                advice = (
+                    f"where 0 and 1 mean {said[0]!r} and {said[1]!r}, write them so in the table "
+                    f"of {owner!r}, else list the column in categorical at both"
+                )
             raise FederationError(
-                f"Column {column!r} is categorical at client {holders[column]!r} (first level: "
-                f"{min(levels[column], default='')!r}) but numeric at client {client!r}; list "
-                "it in categorical at both, or correct the values of one."
+                f"Column {column!r} is categorical at client {owner!r} (first level: "
+                f"{min(levels[column], default='')!r}) but numeric at client {client!r}; {advice}."
             )
     labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
     settings = settings or LabelSettings()
@@ -299,6 +314,41 @@ def notes_on_levels(schema: Schema) -> tuple[str, ...]:
         f"Every level of {listed(lost)} has fewer rows than least_rows, so that all are "
         f"{RARE!r} and nothing is learned from it; set least_rows lower, or leave the column out.",
     )
+
+
+def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> tuple[str, ...]:
+    """Return notes of categories that two clients seem to write in other words, or another case.
+
+    `levels` are those of each client's categorical columns, as others may know them.
+    """
+    first: dict[str, dict[frozenset[str], ClientId]] = {}  # column -> levels -> who has them first
+    for client, columns in levels.items():
+        for column, some in columns.items():
+            first.setdefault(column, {}).setdefault(frozenset({*some} - {RARE}), client)
+    notes = []
+    for column, clients in first.items():
+        pairs = islice(combinations(filter(None, clients), 2), _MOST_COMPARED)
+        pair = next((pair for pair in pairs if _in_other_words(*pair)), None)
+        if pair is None:
+            continue
+        told = (f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in pair)
+        notes.append(
+            f"{column!r} has {' and '.join(told)}, which count as different levels. Where they "
+            "mean the same, write them alike in these tables; where they differ in case alone, "
+            "ignore_case in the dictionary of [alignment] does so."
+        )
+    return tuple(notes)
+
+
+def _in_other_words(one: frozenset[str], other: frozenset[str]) -> bool:
+    """Return whether levels of two clients seem to be the same, written otherwise."""
+    if any(spelled_apart({"one": one, "other": other})):
+        return True
+    if len(one) == len(other) == 2 and one.isdisjoint(other):
+        return True
+    small = [{level.casefold() for level in some} for some in (one, other, one & other)]
+    every = len(small[0]) == len(one) and len(small[1]) == len(other)  # else case tells apart
+    return every and small[0] & small[1] != small[2]
 
 
 def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tuple[str, ...]:

@@ -430,6 +430,13 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
         )
 
 
+def no_and_yes(words: Iterable[str]) -> tuple[str, str] | None:
+    """Return two words that say no and yes, in this order; None: these words do not."""
+    ordered = sorted(words, key=lambda one: one.casefold() in _POSITIVE)
+    said = frozenset(one.casefold() for one in ordered)
+    return (ordered[0], ordered[1]) if len(ordered) == 2 and said in _TRUTHS else None
+
+
 def spelled_apart(found: Mapping[ClientId, Collection[str]]) -> tuple[ClientId, ClientId]:
     """Return two clients that write classes in two ways, the one with numbers first; or none.
 

@@ -474,9 +474,12 @@ def _series(series: Any) -> Any:
     if getattr(series.dtype, "tz", None) is not None:
         series = series.dt.tz_convert(None)  # to UTC
     try:
-        return pa.Array.from_pandas(series)
+        found = pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError):
         return series.tolist()
+    if pa.types.is_dictionary(found.type):  # the categories of pandas.cut are no values of Arrow
+        return series.tolist() if isinstance(found.type.value_type, pa.BaseExtensionType) else found
+    return found
 
 
 def _arrow(names: Sequence[str], columns: Iterable[Any]) -> pa.Table:

@@ -6,6 +6,7 @@ It becomes a block of numbers by `encoding`, once all clients agree.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -135,15 +136,17 @@ class Hashes:
 
     def __init__(self) -> None:
         self._known: deque[tuple[bytes, NDArray[Any], Array]] = deque(maxlen=self._KEPT)
+        self._lock = threading.Lock()  # who asks meanwhile may ask for the same ids
 
     def of(self, ids: NDArray[Any], key: bytes) -> Array:
         """Return the keyed hash of each id as a fraction of all hashes, (ids,)."""
-        for by, known, found in self._known:
-            if by == key and known.dtype == ids.dtype and np.array_equal(known, ids):
-                return found
-        found = _fractions(ids, key)
-        self._known.append((key, ids, found))
-        return found
+        with self._lock:
+            for by, known, found in self._known:
+                if by == key and known.dtype == ids.dtype and np.array_equal(known, ids):
+                    return found
+            found = _fractions(ids, key)
+            self._known.append((key, ids, found))
+            return found
 
 
 def _fractions(samples: NDArray[Any], key: bytes) -> Array:

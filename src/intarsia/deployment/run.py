@@ -20,7 +20,7 @@ import numpy as np
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding, notes_on_levels
+from intarsia.data.encoding import Encoding, notes_on_levels, notes_on_words
 from intarsia.data.labels import notes_on_codes, notes_on_labels
 from intarsia.data.parsing import canonical
 from intarsia.deployment.client_models import Scales, broadcast_end, server_model
@@ -258,6 +258,7 @@ class AtSites:
             sparse = {name: one.sparse for name, one in tables.items()}
             classes = {name: tuple(map(canonical, one.classes)) for name, one in tables.items()}
             coded = notes_on_codes(classes, labels, description.labels)
+            coded += notes_on_words({name: one.levels for name, one in tables.items()})
             samples = {name: one.train.samples for name, one in held.items()}
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)

@@ -38,6 +38,13 @@ _KEPT = 1 << 20
 _MOST_VALUES = 4_000_000  # in all: reading a small value takes a microsecond, whatever is sent
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Written:
+    """A value as `unchecked_pieces` wrote it, in the place of the value in another one."""
+
+    data: memoryview
+
+
 def encode(value: Any) -> bytes:
     """Return the bytes of a message or a state.
 
@@ -184,6 +191,8 @@ def size_within(value: Any, left_out: type | None = None) -> int:
         return NOTHING
     if kind is str:
         return 9 + len(value.encode())
+    if kind is Written:
+        return len(value.data)
     if hasattr(kind, "__dataclass_fields__"):
         names, total = _fields(kind)
         own = value.__dict__
@@ -274,6 +283,7 @@ _WRITERS: Mapping[type, Callable[[Any, Any], None]] = MappingProxyType(
         bytes: lambda value, put: put(b"b" + _LENGTH.pack(len(value)) + value),
         np.ndarray: _write_array,
         tuple: _write_tuple,
+        Written: lambda value, put: put(value.data),
     }
 )
 

@@ -59,13 +59,6 @@ class Failure:
     trace: str  # "" of an error of our own
 
 
-def cores() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def can_fork(*, asked: bool) -> bool:
     """Return whether this process can be forked, and what it uses goes on in the copy.
 

@@ -23,6 +23,7 @@ from intarsia.core.client_functions import (
     SecretKey,
 )
 from intarsia.core.schema import Schema
+from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of
 from intarsia.engines.client_states import States
@@ -160,20 +161,30 @@ class Simulation:
         """Return a client's block of one part (simulation and tests only)."""
         return self._blocks[client][part]
 
-    def count_once(self) -> None:
+    def count_once(self, threads: int = 1) -> None:
         """Let each training value count once: divide it by its number of holders."""
-        self._go_on_alone()
-        for client, own in self._blocks.items():
-            once = own["train"].counted_once()
-            if once is not own["train"]:
-                self._whole[client], own["train"] = own["train"], once
+        before = {client: own["train"] for client, own in self._blocks.items()}
+        self.transform(_counted_once, threads)
+        for client, block in before.items():
+            if self._blocks[client]["train"] is not block:
+                self._whole[client] = block
 
-    def transform(self, change: Callable[[ClientId, str, Block], Block]) -> None:
-        """Replace every block by what `change(client, part, block)` makes of it, at its client."""
+    def transform(self, change: Callable[[ClientId, str, Block], Block], threads: int = 1) -> None:
+        """Replace every block by what `change(client, part, block)` makes of it, at its client.
+
+        Several threads do so for several clients side by side.
+        """
         self._go_on_alone()
-        for name, own in self._blocks.items():
+
+        def replace(name: ClientId) -> None:
+            own = self._blocks[name]
             for part in own:
                 own[part] = change(name, part, own[part])
+
+        side_by_side(
+            *(replace, list(self._blocks), threads),
+            lambda name: is_large(self._blocks[name]["train"].x),
+        )
 
     def whole_block(self, client: ClientId, part: str) -> Block:
         """Return a client's block with undivided values (simulation and tests only)."""
@@ -186,7 +197,10 @@ class Simulation:
 
     @property
     def states(self) -> Mapping[ClientId, Any]:
-        """Return every client's state of now, for the checkpoint that the client writes."""
+        """Return every client's state of now, for the checkpoint that the client writes.
+
+        Those at workers are written already.
+        """
         held = self._host.states
         if self._workers is None:
             return held
@@ -194,7 +208,11 @@ class Simulation:
 
     def get_states(self) -> dict[ClientId, Any]:
         """Return every client's state as it is now, to look at it or to put it back later."""
-        return dict(self.states)
+        held = dict(self._host.states)
+        if self._workers is None:
+            return held
+        held |= self._workers.fetched(self._blocks)
+        return {client: held[client] for client in self._blocks}
 
     def last_states(self) -> States:
         """Return every client's state when training is over, where it lies; other processes end."""
@@ -410,6 +428,10 @@ class Simulation:
             opened = object.__new__(apart.kind)
             opened.__dict__.update(own)
         return opened
+
+
+def _counted_once(client: ClientId, part: str, block: Block) -> Block:
+    return block.counted_once() if part == "train" else block
 
 
 # Clients that open, then compute, then seal: one after the other, each would find the processor's

@@ -20,13 +20,15 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.memory import give_back
+from intarsia.core.side_by_side import cores
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release
 from intarsia.engines.client_states import States
-from intarsia.engines.forks import Channel, Fork, can_fork, cores, failure_of
+from intarsia.engines.forks import Channel, Fork, can_fork, failure_of
 from intarsia.errors import WorkerError
 
-_CHUNK = 64  # states that are brought over at a time
+# states that are brought over at a time, and their bytes if they are several
+_CHUNK, _CHUNK_BYTES = 64, 1 << 26
 
 
 @dataclass(frozen=True)
@@ -236,15 +238,27 @@ class Workers:
         self, clients: Iterable[ClientId], *, leave: bool = False
     ) -> Iterator[tuple[ClientId, Any]]:
         """Yield the states of clients that workers have, some of each one's at a time."""
+        for name, value in self.written(clients, leave=leave):
+            yield name, codec.decode_unchecked(value, *self._classes, keep=True)
+
+    def written(
+        self, clients: Iterable[ClientId], *, leave: bool = False
+    ) -> Iterator[tuple[ClientId, memoryview]]:
+        """Yield the same states as the codec writes them."""
         wanted = [client for client in clients if client in self._where]
         for member in self._members:
             own = [client for client in wanted if self._where[client] is member]
-            for first in range(0, len(own), _CHUNK):
-                names = tuple(own[first : first + _CHUNK])
+            while own:
+                names = self.first_of(own)
+                del own[: len(names)]
                 member.send(_Fetch(names, leave))
-                values = member.receive()
-                for name, value in zip(names, values, strict=True):
-                    yield name, codec.decode_unchecked(value, *self._classes, keep=True)
+                yield from zip(names, member.receive(), strict=True)
+
+    def first_of(self, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        """Return the first of some clients, of whose states as many are brought over at a time."""
+        sizes = itertools.accumulate(self._sizes.get(client, 0) for client in clients)
+        count = sum(size <= _CHUNK_BYTES for size in itertools.islice(sizes, _CHUNK))
+        return tuple(clients[: max(count, 1)])
 
     def put(self, states: Mapping[ClientId, Any]) -> None:
         """Replace the states of clients that workers have."""
@@ -323,21 +337,28 @@ class _Asked:
 
 
 class Everywhere(Mapping[ClientId, Any]):
-    """The states of all clients, those at workers read as they are asked for, in order at best."""
+    """The states of all clients, to be written: those at workers as `codec.Written`.
+
+    They are read as they are asked for, in order at best.
+    """
 
     def __init__(
         self, clients: Sequence[ClientId], held: Mapping[ClientId, Any], workers: Workers
     ) -> None:
         self._clients, self._held, self._workers = clients, held, workers
         self._places = {client: at for at, client in enumerate(clients)}
-        self._near: dict[ClientId, Any] = {}  # the next ones, read with the one that was asked for
+        # the next ones, read with the one that was asked for
+        self._near: dict[ClientId, codec.Written] = {}
 
     def __getitem__(self, client: ClientId) -> Any:
         if not self._workers.has(client):
             return self._held[client]
         if client not in self._near:
+            self._near.clear()
             at = self._places[client]
-            self._near = dict(self._workers.fetched(self._clients[at : at + _CHUNK]))
+            some = self._workers.first_of(self._clients[at : at + _CHUNK])
+            found = self._workers.written(some)
+            self._near = {name: codec.Written(value) for name, value in found}
         return self._near[client]
 
     def __iter__(self) -> Iterator[ClientId]:

@@ -24,6 +24,7 @@ from annotated_types import Ge
 
 from intarsia.core import settings
 from intarsia.core.algorithm import Algorithm
+from intarsia.core.side_by_side import cores
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, located
 from intarsia.data.source import Source
@@ -33,6 +34,7 @@ from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
 
+_MOST_THREADS = 8  # tables at once: more would wait for memory, and take more of it
 OF_FILES = ("", "local")  # what a file may say of a Ray cluster
 
 
@@ -396,6 +398,15 @@ class Experiment:
         """Return what a run may take of memory, in bytes; None: what is free."""
         found = _SIZE.fullmatch(self.memory)
         return None if found is None else int(float(found[1]) * 1000 ** _UNITS[found[2].upper()])
+
+    @property
+    def side_by_side(self) -> int:
+        """Return how many clients' tables are worked on at once, in threads of this process.
+
+        One where a library computes with several threads.
+        """
+        most = min(cores(), _MOST_THREADS)
+        return 1 if self.threads > 1 else min(self.workers or most, most)
 
     def _check_stopping(self) -> None:
         rounds, share = self.early_stopping, self.split.stopping

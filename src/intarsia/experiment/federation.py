@@ -16,21 +16,29 @@ from __future__ import annotations
 
 import tempfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
-from intarsia.core.block import Block, ClientId, Labels, Values, distinct_of, sort_keys
+from intarsia.core.block import Block, ClientId, Labels, distinct_of, sort_keys
 from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
+from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.data.dataset import Dataset
-from intarsia.data.encoding import agreed, encode, notes_on_levels, notes_on_other, stored_labels
+from intarsia.data.encoding import (
+    agreed,
+    encode,
+    notes_on_levels,
+    notes_on_other,
+    notes_on_words,
+    stored_labels,
+)
 from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
@@ -71,6 +79,7 @@ class Federation:
     structure: Structure | None = None  # who is dealt alike, in a simulation that says so
     # the same clients, for early stopping; {}: nothing is held out for it
     validation: Mapping[ClientId, Block] = field(default_factory=dict[str, Block])
+    side_by_side: int = 1  # blocks that are worked on at once, in threads
 
     @property
     def tested(self) -> bool:
@@ -93,35 +102,81 @@ class Federation:
 
     def fingerprint(self) -> str:
         """Return a checksum of everything the clients hold."""
-        total = checksum(self.test, checksum(self.train))
-        return f"{checksum(self.validation, total):08x}"
+        total = 0
+        for blocks in (self.train, self.test, self.validation):
+            total = checksum(blocks, total, self.side_by_side)
+        return f"{total:08x}"
 
 
-def checksum(blocks: Mapping[str, Block], total: int = 0) -> int:
+def checksum(blocks: Mapping[str, Block], total: int = 0, threads: int = 1) -> int:
     """Return a CRC-32 of blocks and their names, which goes on from `total`.
 
-    Rows count in the order of their ids, as a database may give them in any.
+    Rows count in the order of their ids, as a database may give them in any. With several threads
+    those of large blocks are made side by side, and joined.
     """
-    for name, held in blocks.items():
-        keys = sort_keys(held.samples)
-        ascending = bool((keys[1:] >= keys[:-1]).all())
-        block = held if ascending else held.take(np.argsort(keys, kind="stable"))
-        total = zlib.crc32(f"{name} {block.features}".encode(), total)
-        rest = block.y, block.weights, block.indicators
-        for array in chain([block.samples], _arrays_of(block.x), rest):
-            if array is not None:
-                total = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, total)
+    large = [name for name, block in blocks.items() if threads > 1 and is_large(block.x)]
+    own = side_by_side(lambda one: _own_checksum(one, blocks[one]), large, threads, lambda _: True)
+    known = dict(zip(large, own, strict=True))
+    for name, block in blocks.items():
+        if name in known:
+            total = joined_checksum(total, *known[name])
+        else:
+            total = _own_checksum(name, block, total)[0]
     return total
 
 
-def _arrays_of(x: Values) -> Iterator[NDArray[Any]]:
-    """Yield a dense array, or the data, indices and indptr of a sparse one, the first by pieces."""
-    if isinstance(x, np.ndarray):
-        yield x
-        return
-    for kind in ("data", "indices"):
-        yield from (getattr(own, kind) for _, own in pieces(x))
-    yield x.indptr
+def _own_checksum(name: str, held: Block, total: int = 0) -> tuple[int, int]:
+    """Return the CRC-32 of a block and its name, which goes on from `total`, and their bytes."""
+    keys = sort_keys(held.samples)
+    ascending = bool((keys[1:] >= keys[:-1]).all())
+    block = held if ascending else held.take(np.argsort(keys, kind="stable"))
+    found = zlib.crc32(names := f"{name} {block.features}".encode(), total), len(names)
+    found, x = _with_array(*found, block.samples), block.x
+    if isinstance(x, np.ndarray) or issparse(x):
+        for array in [x] if isinstance(x, np.ndarray) else [x.data[: x.nnz], x.indices[: x.nnz]]:
+            found = _with_array(*found, array)
+    else:  # rows are written once, for all data and then all indices
+        indices = 0, 0
+        for _, own in pieces(x):
+            found, indices = _with_array(*found, own.data), _with_array(*indices, own.indices)
+        found = joined_checksum(found[0], *indices), found[1] + indices[1]
+    if block.sparse:
+        found = _with_array(*found, x.indptr)
+    for array in (block.y, block.weights, block.indicators):
+        found = found if array is None else _with_array(*found, array)
+    return found
+
+
+def _with_array(total: int, size: int, array: NDArray[Any]) -> tuple[int, int]:
+    """Return a CRC-32 that goes on with an array, and of how many bytes it is."""
+    data = np.ascontiguousarray(array).view(np.uint8).data
+    return zlib.crc32(data, total), size + array.nbytes
+
+
+def joined_checksum(first: int, second: int, size: int) -> int:
+    """Return the CRC-32 of two texts, one behind the other, from those of both.
+
+    `size` is of the second in bytes, each of which multiplies the first's polynomial by x^8.
+    """
+    for bit in range(size.bit_length()):
+        if size >> bit & 1:
+            first = _product(_power(bit), first)
+    return first ^ second
+
+
+@cache
+def _power(bit: int) -> int:
+    """Return x^(8 · 2^bit) modulo the polynomial of CRC-32; the highest bit is that of 1."""
+    return _product(_power(bit - 1), _power(bit - 1)) if bit else 1 << 23
+
+
+def _product(one: int, other: int) -> int:
+    """Return the product of two polynomials modulo that of CRC-32, whose highest bit is 1's."""
+    found = 0
+    while one:
+        found ^= other if one >> 31 else 0
+        one, other = one << 1 & 0xFFFFFFFF, other >> 1 ^ (0xEDB88320 if other & 1 else 0)
+    return found
 
 
 def build(
@@ -179,7 +234,10 @@ def build(
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend((*notes_on_labels(schema, experiment.labels), *notes_on_levels(schema)))
     own = secret if hidden else None
-    return Federation(train, test, schema, tested, labels, tuple(notes), own, structure, validation)
+    return Federation(
+        *(train, test, schema, tested, labels, tuple(notes), own, structure, validation),
+        side_by_side=experiment.side_by_side,
+    )
 
 
 def parties(
@@ -191,7 +249,7 @@ def parties(
     """
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
-        notes = notes_on_other(found, encoding)
+        notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
         notes += notes_on_marked({name: one.labels for name, one in found.items()})
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
@@ -207,10 +265,8 @@ def read_tables(experiment: Experiment) -> dict[ClientId, Table]:
     sources = [feature_dictionary.with_categories(one, shared) for one in experiment.clients]
     if folder is not None:  # each takes some times its file while it is read
         return {source.name: read(source, folder) for source in sources}
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return {
-            one.name: table for one, table in zip(sources, threads.map(read, sources), strict=True)
-        }
+    tables = side_by_side(read, sources, _AT_ONCE, lambda _: True)
+    return {one.name: table for one, table in zip(sources, tables, strict=True)}
 
 
 _AT_ONCE = 2  # tables that are read side by side
@@ -287,6 +343,14 @@ def aligned(
     }
 
 
+def _public_levels(tables: Mapping[ClientId, Table]) -> dict[ClientId, dict[str, tuple[str, ...]]]:
+    """Return the levels of each table's categories that others may know."""
+    return {
+        client: {column: one.public_levels for column, one in table.categorical.items()}
+        for client, table in tables.items()
+    }
+
+
 def _own(
     experiment: Experiment,
     tables: Tables | None,
@@ -304,10 +368,10 @@ def _own(
     marked = notes_on_marked({name: one.labels for name, one in found.items()})
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
-    train: dict[ClientId, Block] = {}
-    test: dict[ClientId, Block] = {}
-    hashes = Hashes()
-    for name in list(found):
+    marked += notes_on_words(_public_levels(found))
+    hashes, every = Hashes(), list(found)
+
+    def parts_of(name: ClientId) -> list[Block]:
         table = found.pop(name)
         checks.check_label_values(experiment, encoding.labels, name, stored_labels(table, encoding))
         try:
@@ -315,7 +379,13 @@ def _own(
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
         del table
-        train[name], test[name] = (encode(part, encoding, later=True) for part in parts)  # step 6
+        return [encode(part, encoding, later=True) for part in parts]  # step 6
+
+    threads = experiment.side_by_side
+    made = side_by_side(parts_of, every, threads, lambda name: is_large(found[name].values))
+    train, test = (
+        {name: parts[at] for name, parts in zip(every, made, strict=True)} for at in (0, 1)
+    )
     return train, test, encoding.labels, names, marked
 
 

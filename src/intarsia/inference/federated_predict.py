@@ -220,7 +220,8 @@ def _source(
 ) -> Source:
     """Return how a client's table was read, for a new one with these columns: name -> feature."""
     leave = {known.id, known.label}
-    columns = [name for name in known.features or feature if name in feature and name not in leave]
+    wanted = feature if known.features is None else known.features
+    columns = [name for name in wanted if name in feature and name not in leave]
     levels = _known(every, [feature[name] for name in columns])[1]
     categorical = {*known.categorical, *(name for name in columns if feature[name] in levels)}
     return replace(

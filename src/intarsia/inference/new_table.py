@@ -7,7 +7,7 @@ import csv
 import gzip
 import math
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,8 @@ from intarsia.experiment import feature_dictionary
 from intarsia.experiment.feature_dictionary import Dictionary
 
 _READING = ("decimal", "encoding", "thousands")
-WRITTEN_BY = ("decimal", "thousands", "missing", "label_map")  # of values, beside the encoding
+# of values, beside the encoding
+WRITTEN_BY = ("decimal", "thousands", "missing", "label_map", "dates")
 # what is read here of how a table was read
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
@@ -39,6 +40,8 @@ _TABLE: Mapping[str, Any] = {
     "exclude": list[str],
     "label_map": dict[str, Any],
 }
+# of a client's alone: a data set may have keys of its own of these names
+_CLIENT: Mapping[str, Any] = {"features": list[str], "units": dict[str, str]}
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 
@@ -160,6 +163,13 @@ class TableSettings:
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exclude: tuple[str, ...] = ()  # columns that all of them left out
+    # the columns that the one client learnt from; None: all others
+    features: tuple[str, ...] | None = None
+
+    def leaves_out(self, column: str) -> bool:
+        """Return whether a column was no feature, though others may have had one of its name."""
+        listed_others = self.features is not None and column not in self.features
+        return listed_others or column in self.exclude
 
 
 def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Mapping[str, str]]:
@@ -192,8 +202,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     With a client, how that client's was; without, or where the run knows none of this name, all.
     """
     tree = _experiment(folder)
-    tables = tree.get("client") or [tree.get("dataset", {})]
-    tables = [table for table in tables if client and table.get("name") == client] or tables
+    clients = tree.get("client") or ()
+    named = [table for table in clients if client and table.get("name") == client]
+    tables = named or clients or [tree.get("dataset", {})]
 
     def every(key: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table[key] for table in tables if table.get(key)))
@@ -215,8 +226,8 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
         if tables[0].get(key) and all(table.get(key) == tables[0][key] for table in tables)
     }
     if orders := every("dates"):  # others have none; with the year first they are read anyway
-        named = [one for one in orders if one != "days"]
-        reading["dates"] = named[0] if len(named) == 1 else "days"
+        marked = [one for one in orders if one != "days"]
+        reading["dates"] = marked[0] if len(marked) == 1 else "days"
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]
@@ -229,6 +240,7 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             for name in tables[0].get("exclude") or ()
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
+        features=tuple(own) if named and (own := named[0].get("features")) is not None else None,
     )
 
 
@@ -250,6 +262,37 @@ def advice_on_left_out(folder: Path, names: Sequence[str], problem: TableError) 
                 f"left {left[0]!r} out in training: --client {client}."
             )
     return problem
+
+
+def columns_differ(
+    folder: Path, client: ClientId, columns: Sequence[str], learned: Collection[str]
+) -> bool:
+    """Return whether some of a client's columns are not the model's of the same name.
+
+    Such are those that it left out, and those that the run's dictionary gives a name or a unit.
+    """
+    settings = table_settings(folder, client)
+    dictionary, units = dictionary_of(folder, client)
+    named = {*units, *dictionary.columns.get("", {})}
+    return any(name in named or (name in learned and settings.leaves_out(name)) for name in columns)
+
+
+def notes_on_units(folder: Path, features: Sequence[str]) -> Iterator[str]:
+    """Yield notes on features that some clients of a run have in a unit that is not the model's."""
+    for feature in features:
+        for one in _experiment(folder).get("client", ()):
+            client = str(one.get("name"))
+            known, units = dictionary_of(folder, client)
+            unit = known.feature(feature).unit
+            columns = {*known.columns.get("", {}), *units, feature}
+            own = {known.column("", name, units) for name in columns}
+            other = next((one.unit for one in own if one.feature == feature), None)
+            if unit is not None and other not in (None, unit):
+                yield (
+                    f"{feature} is taken to be in {unit!r}, as in the model; at {client!r} it is "
+                    f"in {other!r}: if so here, say that the table is one of {client!r} (--client "
+                    f"{client})."
+                )
 
 
 def check_client(folder: Path, client: ClientId) -> None:
@@ -333,7 +376,7 @@ def _experiment(folder: Path) -> dict[str, Any]:
         check_kind(tree.get("client") or [], list[dict[str, Any]], "client")
         check_kind(tree.get("labels", {}).get("positive") or (), str | list[Any], "positive")
         for table in tree.get("client") or [tree.get("dataset", {})]:
-            for key, hint in _TABLE.items():
+            for key, hint in {**_TABLE, **(_CLIENT if tree.get("client") else {})}.items():
                 check_kind(table.get(key), hint | None, key)
     except ValueError as problem:
         raise CheckpointError(

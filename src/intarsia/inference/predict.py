@@ -155,9 +155,12 @@ def predict(
         return predict(*(later[client], table, id, client, missing), **how)
     if client is not None:
         _check_client(folder, found_model, client, later)
-    header = _read_header(folder, table, client, decimal)
+    of_all, learned = isinstance(found_model, LinearClassifier | LinearRegressor), list[str]()
+    if not isinstance(found_model, Mapping):
+        features = [str(name) for name in found_model.feature_names_in_]
+        learned = _columns_of(features, found_model.levels_)
+    header = _read_header(folder, table, client, decimal, learned)
     names = [*header.column_of]
-    of_all = isinstance(found_model, LinearClassifier | LinearRegressor)
     alike = header.trained or header.alike
     model, owner, taken = _estimator(found_model, table, names, client, later, alike)
     if of_all:
@@ -199,6 +202,7 @@ def predict(
     notes = (
         *taken,
         *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
+        *(new_table.notes_on_units(folder, known) if owner is None else ()),
         *new_table.trained_on(table, header.trained),
         *_notes(_means_of(model), model.levels_, kept, known, levels, block, id, settings),
         *((f"Left aside, as in training: {_list_names(aside)}.",) if aside else ()),
@@ -236,9 +240,16 @@ class _Header:
 
 
 def _read_header(
-    folder: Path, table: Path, client: ClientId | None, decimal: str | None
+    folder: Path,
+    table: Path,
+    client: ClientId | None,
+    decimal: str | None,
+    learned: Collection[str],
 ) -> _Header:
-    """Return what a table's header says; a party's columns may have other names than features."""
+    """Return what a table's header says; a party's columns may have other names than features.
+
+    `learned` are the columns of a model of all clients.
+    """
     trained = new_table.owner_of(folder, table)
     alike = new_table.like_of(folder, table) if client is None and trained is None else None
     reader = trained if client is None else client
@@ -249,6 +260,9 @@ def _read_header(
     settings = new_table.written_with(new_table.read_as_utf8(table, settings, kind), decimal)
     with _advice_to_name_a_client(folder, reader):
         columns = new_table.column_names(table, settings, kind)
+    if reader is None and alike and new_table.columns_differ(folder, alike, columns, learned):
+        guessed = alike
+        settings = new_table.table_settings(folder, guessed)
     dictionary, units = new_table.dictionary_of(folder, reader or guessed)
     column_of = {dictionary.column("", name, {}).feature: name for name in columns}
     separator = new_table.separator_of(table, settings, kind)
@@ -265,12 +279,18 @@ def _known_columns(
     """Return a table's columns that a model knows, with levels, and those left out in training."""
     names = [*header.column_of]
     features = [str(name) for name in model.feature_names_in_]
-    known, levels = known_columns_of(features, names, model.levels_)
     # what that client left out in training, however it is called, is no feature
     settings = new_table.table_settings(folder, header.reader or header.guessed)
-    left = {*settings.exclude} - {*known}
+    known = known_columns_of(features, names, model.levels_)[0]
+    left = {
+        name
+        for name, column in header.column_of.items()
+        if column in settings.exclude or (name in known and settings.leaves_out(column))
+    }
+    kept = [name for name in names if name not in left]
+    known, levels = known_columns_of(features, kept, model.levels_)
     if header.kind in NAMED:
-        own_names = [name for name in names if name != id and name not in left]
+        own_names = [name for name in kept if name != id]
         try:
             check_names(str(table), own_names, features, model.levels_)
         except TableError as problem:

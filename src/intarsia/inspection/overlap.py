@@ -74,7 +74,10 @@ def notes_on_copies(blocks: Mapping[ClientId, Block], schema: Schema) -> tuple[s
         block = blocks[name]
         samples = order[np.searchsorted(schema.samples.ids, block.samples, sorter=order)]
         origin = {f"{of}={level}": of for of, own in block.levels.items() for level in own}
-        for feature, own in zip(block.features, np.asarray(block.x, float).T, strict=True):
+        values = np.asarray(block.x, float)
+        if block.indicators is not None:  # what lacks a level of a category has 0 in all of them
+            values = np.where(block.observed(), values, np.nan)
+        for feature, own in zip(block.features, values.T, strict=True):
             at = place[feature]
             before = first[at, samples]
             apart = abs(own - before) > _ROUNDING * np.fmax(1.0, abs(before))

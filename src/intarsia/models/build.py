@@ -13,6 +13,7 @@ from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
+from intarsia.data.table import RARE
 from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.models.linear_parameters import LinearParameters, restore
 from intarsia.protocols.preprocessing import Preparation
@@ -57,7 +58,19 @@ def linear_model(
         return None
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
     centres, scales, means = _by_name(schema, scaling)
-    weights = {name: conclusion.weights[:, place[name]] for name in _in_tables(schema, scaling)}
+    # where no training row had a level of few rows, one that is new counts as a missing one
+    rare = {
+        f"{column}={RARE}"
+        for client in scaling
+        for column, levels in schema.holdings[client].levels.items()
+        if len(levels) > 1
+    }
+    # a feature that is constant has no weight: rounding may have left one, for new tables to count
+    weights = {
+        name: conclusion.weights[:, place[name]] * (scales[name] > 0)
+        for name in _in_tables(schema, scaling)
+        if scales[name] > 0 or name not in rare
+    }
     own_scales = [scales[name] for name in weights]
     scales = {name: scale or 1.0 for name, scale in scales.items()}
     intercept = np.zeros(len(conclusion.weights))

@@ -122,6 +122,8 @@ def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
         read = table_from(part, client="table", categorical=tuple(levels))
     except TableError as problem:
         advice = "correct it, or replace it by NaN, which counts as missing"
+        if "has dates or times" in problem.problem:
+            advice = "pass the days since 1970-01-01, as numbers, where training had dates"
         raise problem.retold(where="The table", advice=advice) from problem
     return encode_known(read, levels, "The column ")
 

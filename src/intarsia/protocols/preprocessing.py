@@ -236,7 +236,7 @@ class Preparation:
     mean: Array  # (features,)
     scale: Array  # (features,) 0 = constant feature
     observed: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    # part -> (samples, centred features): holders that have a value, where some holder lacks one
+    # part -> (samples, `_may_lack`): holders that have a value, where some holder lacks one
     row_scale: Array | None = None  # (training samples,) by what their rows are clipped
     clip: float | None = None  # to which norm; None: no bound was told
     client: ClientId = ""  # whose it is
@@ -555,8 +555,7 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
         state: Preparation, block: Block, message: SharedFeatures, rng: fl.RandomKey
     ) -> tuple[Preparation, Copied]:
         columns = columns_of(state.client, message.cell)
-        own = block.x[:, columns[message.lacking[0, columns] > 0]]
-        marks = np.isnan(own.toarray() if block.sparse else own)
+        marks = _lacks(block, columns[message.lacking[0, columns] > 0])
         marks &= _holders(block, columns)[:, None] > 1
         state = replace(state, comparing=(part, message.cell))
         return state, Copied(_packed(marks.T, len(cells[message.cell].owners)))
@@ -589,10 +588,10 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
             every = _may_lack(block)
             before = state.observed.get(part)
             observed = block.copies.take(None, every).dense() if before is None else before.copy()
-            known = np.isin(some, every)
-            places = np.searchsorted(every, some[known])
+            places = _places(block, observed.shape[1])[some]
+            known = places >= 0
             # not from what was there: asked again, it comes to the same
-            observed[:, places] = held[:, None] - lacking[:, known]
+            observed[:, places[known]] = held[:, None] - lacking[:, known]
             state = replace(state, observed={**state.observed, part: observed})
         return state, HiddenCopies(np.concatenate(numbers, axis=1).astype(np.uint32))
 
@@ -604,8 +603,35 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
 
 
 def _may_lack(block: Block) -> Positions:
-    """Return the columns that may lack values; in others an absent entry is 0."""
-    return np.flatnonzero(~block.scaled_only)
+    """Return the columns that may lack values; in others an absent entry is 0.
+
+    A category of many levels lacks a value where a row has none of them: the first of its columns
+    stands for all, and these come last.
+    """
+    first = [levels[0] for levels in block.kinds_of_levels()]
+    return np.concatenate([np.flatnonzero(~block.scaled_only), np.array(first, np.intp)])
+
+
+def _places(block: Block, width: int) -> Positions:
+    """Return where each column is in `Preparation.observed`, -1 where nowhere, (features,).
+
+    `width` is how many columns that has: it lacks the last ones in runs of earlier versions.
+    """
+    places = np.full(block.shape[1], -1, np.intp)
+    places[_may_lack(block)[:width]] = np.arange(width)
+    for levels in block.kinds_of_levels():
+        places[levels] = places[levels[0]]
+    return places
+
+
+def _lacks(block: Block, columns: Positions) -> NDArray[np.bool_]:
+    """Return where columns of `_may_lack` lack a value, (samples, columns)."""
+    own = block.x[:, columns]
+    found: NDArray[np.bool_] = np.isnan(own.toarray() if block.sparse else own)
+    if np.intersect1d(columns, np.flatnonzero(block.scaled_only)).size:
+        for levels, rows in block.without_level():
+            found[:, columns == levels[0]] = rows[:, None]
+    return found
 
 
 def _lacking_columns(block: Block) -> NDArray[np.bool_]:
@@ -622,7 +648,10 @@ def _lacking_columns(block: Block) -> NDArray[np.bool_]:
             found[own.indices[missing]] = True
         else:
             found |= missing.any(axis=0)
-    return found & ~block.scaled_only
+    found &= ~block.scaled_only
+    for levels, absent in block.without_level():
+        found[levels[0]] = bool((absent & (_holders(block, levels) > 1)).any())
+    return found
 
 
 def _holders(block: Block, columns: Positions) -> Array:
@@ -665,10 +694,13 @@ def _projections(
     A value that a holder of the sample lacks counts as 0. The factors r, from 1 to 2 but for their
     signs, are the same at every owner and in every run: they catch mistakes, not malice.
     """
-    own = block.x[:, columns].copy()
-    rows, places = np.nonzero(lacking)
+    own, wide = block.x[:, columns].copy(), block.scaled_only[some]
+    rows, places = np.nonzero(lacking * ~wide)
     if len(rows):
         own[rows, np.searchsorted(columns, some)[places]] = 0.0
+    for levels in block.kinds_of_levels() if wide.any() else ():
+        for absent in lacking[:, some == levels[0]].T > 0:
+            _clear(own, absent, np.isin(columns, levels))
     entries = own.data if isinstance(own, csr_array) else own
     entries[np.isnan(entries)] = 0.0  # of a sample that no other client holds
     generator = fl.RandomKey(("copies", cell)).generator()
@@ -705,6 +737,14 @@ def _hidden(values: Words, key: fl.SecretKey, place: int, owners: int) -> Words:
     order = np.argsort(key.fold_in("order").words(values.shape[1]), kind="stable")
     found: Words = ((factors * values + shifts) % _PRIME)[:, order]
     return found
+
+
+def _clear(x: Any, rows: NDArray[np.bool_], columns: NDArray[np.bool_]) -> None:
+    """Let the values of some rows, (samples,), and columns, (features,), be 0, in place."""
+    if isinstance(x, csr_array):
+        x.data[np.repeat(rows, np.diff(x.indptr)) & columns[x.indices]] = 0.0
+    else:
+        x[np.ix_(rows, columns)] = 0.0
 
 
 @_function
@@ -787,12 +827,9 @@ def _is_intercept(block: Block) -> NDArray[np.bool_]:
 def _with_observed(state: Preparation, part: str, block: Block) -> Block:
     if part not in state.observed or block.copies is None:
         return block
-    every = _may_lack(block)
-    places = np.full(block.shape[1], -1, np.intp)
-    places[every] = np.arange(len(every))
-    return replace(
-        block, copies=replace(block.copies, observed=state.observed[part], places=places)
-    )
+    observed = state.observed[part]
+    places = _places(block, observed.shape[1])
+    return replace(block, copies=replace(block.copies, observed=observed, places=places))
 
 
 def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
@@ -814,9 +851,8 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
         with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
             total += share.sum(axis=0), (share * deviation**power).sum(axis=0)
     count, total = total
-    if block.sparse:
-        zeros = block.scaled_only  # where an absent entry is an observed 0
-        count[zeros] = _row_shares(block)[zeros]
+    zeros = block.scaled_only  # where an absent entry is an observed 0
+    count[zeros] = _row_shares(block)[zeros]
     return count, total
 
 

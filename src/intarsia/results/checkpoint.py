@@ -19,7 +19,7 @@ import time
 import warnings
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +85,14 @@ class Checkpoints:
         extra: Mapping[str, Any],
         *,
         wait: bool = True,
+        ahead: bool = False,
     ) -> None:
         """Write a checkpoint after a round, and remove all older ones but the one before it.
 
         `extra` is what else the run needs to go on, as JSON types. With `wait` the checkpoint is in
         force on return. Without, the disk takes it while training goes on: it is in force, or what
-        went wrong is raised, by the next `save` or `settle`.
+        went wrong is raised, by the next `save` or `settle`. `ahead`: a thread makes the next
+        client's record while one is written.
 
         Raises
         ------
@@ -105,7 +107,7 @@ class Checkpoints:
         self._clean()
         content = {"round": round, "clients": len(clients), "extra": dict(extra)}
         with _cleared(filling, final):
-            self._fill(filling, server, clients, content)
+            self._fill(filling, server, clients, content, ahead=ahead)
         self._pending = self._disk.submit(self._put_in_force, filling, final, began)
         if wait:
             self.settle()
@@ -117,13 +119,20 @@ class Checkpoints:
             self._seconds = pending.result()
 
     def _fill(
-        self, filling: Path, server: Any, clients: Mapping[ClientId, Any], content: dict[str, Any]
+        self,
+        filling: Path,
+        server: Any,
+        clients: Mapping[ClientId, Any],
+        content: dict[str, Any],
+        *,
+        ahead: bool,
     ) -> None:
         filling.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # states of the clients
         filling.mkdir()
         write(filling / "server.state", codec.pieces(server), durable=False)
         # one file: for thousands of clients, making a file durable takes longer than all the rest
-        write(filling / "clients.state", _records(clients), durable=False)
+        with contextlib.closing(_records(clients, ahead=ahead)) as records:
+            write(filling / "clients.state", records, durable=False)
         text = json.dumps(content, ensure_ascii=False, indent=1)
         checksum = zlib.crc32(text.encode())
         write(filling / "extra.json", [f"{checksum:08x}\n{text}\n".encode()], durable=False)
@@ -303,11 +312,42 @@ def _cleared(filling: Path, final: Path) -> Iterator[None]:
         raise
 
 
-def _records(clients: Mapping[ClientId, Any]) -> Iterator[bytes | memoryview]:
-    for client, state in clients.items():
-        record = codec.pieces((client, state))
-        yield _LENGTH.pack(sum(map(len, record)))
-        yield from record
+def _records(clients: Mapping[ClientId, Any], *, ahead: bool) -> Generator[bytes | memoryview]:
+    """Yield what is written of each client, in pieces; `ahead`: while the ones before are written.
+
+    A thread brings the next states here, and makes their checksums; it is done when this is closed.
+    """
+    some = _some_records(clients)
+    if not ahead:
+        for pieces in some:
+            yield from pieces
+        return
+    with ThreadPoolExecutor(1) as thread:
+        found: list[bytes | memoryview] | None = next(some)
+        while found is not None:
+            coming = thread.submit(next, some, None)
+            yield from found
+            found = coming.result()
+
+
+def _some_records(clients: Mapping[ClientId, Any]) -> Iterator[list[bytes | memoryview]]:
+    """Yield the records of clients, in pieces, those of several small ones at once."""
+    found: list[bytes | memoryview] = []
+    waiting = 0
+    for client in clients:
+        record = codec.pieces((client, clients[client]))
+        size = sum(map(len, record))
+        own = _LENGTH.pack(size), *record
+        found += own if size > _SMALL else (b"".join(own),)
+        waiting += size
+        if waiting >= _AT_ONCE:
+            yield found
+            found, waiting = [], 0
+    yield found
+
+
+_AT_ONCE = 1 << 22  # bytes of the records that are handed on at a time
+_SMALL = 1 << 14  # of a record that is faster to write in one piece
 
 
 def _discard(path: Path) -> None:

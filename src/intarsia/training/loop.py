@@ -827,7 +827,7 @@ def _seconds_left(
 def _save(task: Task, server: Any, state: TrainingState) -> None:
     if task.store is None:
         return
-    engine, clock = task.engine, task.clock
+    engine, clock, description = task.engine, task.clock, task.description
     extra = {
         "traffic": dataclasses.asdict(engine.books.traffic),
         "mode": engine.books.mode,
@@ -838,6 +838,6 @@ def _save(task: Task, server: Any, state: TrainingState) -> None:
     }
     with clock.part("checkpoints"):
         # where one is asked for after every round, a kill loses no round that ended
-        wait = not task.description.checkpoint_seconds
-        task.store.save(state.round, engine.books.seal(server), engine.states, extra, wait=wait)
+        how = {"wait": not description.checkpoint_seconds, "ahead": description.side_by_side > 1}
+        task.store.save(state.round, engine.books.seal(server), engine.states, extra, **how)
         engine.saved()

@@ -17,6 +17,7 @@ from intarsia.core.block import INTERCEPT, Block, ClientId
 from intarsia.core.client_functions import Part, RandomKey, SecretKey
 from intarsia.core.disclosure import Release, Sends, each
 from intarsia.core.schema import Schema
+from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.engines import codec
 from intarsia.engines.client_states import States
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -239,13 +240,20 @@ class LocalParties:
 
     def settle(self, schemas: Mapping[str, Schema]) -> Simulation:
         """Return the engine over the blocks in the order of the schemas."""
-        settings = self.experiment.preprocessing
-        for part, schema in schemas.items():
-            blocks = self.parts[part]
-            for name, block in blocks.items():
-                blocks[name] = settle_block(block, name, schema, settings)
-                if blocks[name].x is not block.x:
-                    self.copied.add((part, name))
+        settings, parts = self.experiment.preprocessing, self.parts
+
+        def settle(which: tuple[str, ClientId]) -> None:
+            part, name = which
+            block = parts[part][name]
+            parts[part][name] = settle_block(block, name, schemas[part], settings)
+            if parts[part][name].x is not block.x:
+                self.copied.add(which)
+
+        for schema in schemas.values():
+            schema.find_cells()  # once, before several clients ask for them
+        every = [(part, name) for part in schemas for name in parts[part]]
+        threads = self.experiment.side_by_side
+        side_by_side(settle, every, threads, lambda one: is_large(parts[one[0]][one[1]].x))
         self.engine = engine = Simulation(
             {part: (schema, self.parts[part]) for part, schema in schemas.items()},
             *(self.experiment.seed, self.sealing, self.recorder, self.states, self.secrets),
@@ -263,9 +271,10 @@ class LocalParties:
     def transform(self, step: Step) -> None:
         """Replace every block."""
         assert self.engine is not None
+        threads = self.experiment.side_by_side
         self.scaling = states = self.engine.get_states()
         if step == "counted once" and self.keep:
-            self.engine.count_once()
+            self.engine.count_once(threads)
             return
         at_once = self.at_once
         self.engine.transform(
@@ -273,7 +282,8 @@ class LocalParties:
                 *(step, states[name], part, block),
                 at_once=at_once,
                 in_place=(part, name) in self.copied,
-            )
+            ),
+            threads,
         )
 
 

@@ -25,9 +25,10 @@ from intarsia.core.block import Block, ClientId, Labels
 from intarsia.core.files.atomic_files import remove_unfinished, write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import parse_json
+from intarsia.core.side_by_side import cores
 from intarsia.core.text_tables import Part, as_html, as_text
 from intarsia.engines import codec
-from intarsia.engines.forks import can_fork, cores, errands
+from intarsia.engines.forks import can_fork, errands
 from intarsia.errors import CheckpointError, ExperimentError, listed
 from intarsia.experiment import config, federation
 from intarsia.experiment.config import Experiment

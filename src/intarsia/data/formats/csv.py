@@ -50,7 +50,7 @@ def delimited_text(opened: Opened, source: Source) -> pa.Table:
     Blanks around a name do not count. Arrow reads what `opened` opens some at a time: a file as a
     whole in memory would cost as much as reading it does.
     """
-    opened, quoted = _utf_8(opened, source)
+    opened, quoted, hexadecimal = _utf_8(opened, source)
     header, separator = _header(opened, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
     # what a number or a text stands for, a column's role says
@@ -78,8 +78,9 @@ def delimited_text(opened: Opened, source: Source) -> pa.Table:
 
     try:
         found = read(as_text)
-        if large := _large(found):  # which digits they have, only the text says
-            found = read(as_text | large)
+        # which digits they have, only the text says
+        if unclear := _unclear(found, hexadecimal=hexadecimal):
+            found = read(as_text | unclear)
     except pa.ArrowInvalid as error:
         _check_quotes(opened, separator, source)
         advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
@@ -148,10 +149,15 @@ def _last_opening(lines: Iterable[str], first: int) -> int:
     return found
 
 
-def _large(found: pa.Table) -> set[str]:
-    """Return the columns that have numbers beyond 64-bit whole numbers, by name without blanks."""
+def _unclear(found: pa.Table, *, hexadecimal: bool) -> set[str]:
+    """Return the columns that have numbers beyond 64-bit whole numbers, by name without blanks.
+
+    With `hexadecimal` also those of whole numbers: Arrow takes codes such as 0x1F for such.
+    """
     names: set[str] = set()
     for name, column in zip(found.column_names, found.columns, strict=True):
+        if hexadecimal and pa.types.is_integer(column.type):
+            names.add(name.strip())
         if pa.types.is_floating(column.type):
             span = arrow.min_max(column).as_py()
             if max(abs(span["min"] or 0.0), abs(span["max"] or 0.0)) >= _LARGE:
@@ -170,8 +176,8 @@ def in_memory(content: bytes) -> Opened:
     return partial(pa.BufferReader, copied)
 
 
-def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool]:
-    """Return what opens a file's text as UTF-8, and whether it has quotes.
+def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool, bool]:
+    """Return what opens a file's text as UTF-8, whether it has quotes, and whether 0x.
 
     The line in which Excel names a separator is left out.
     """
@@ -191,24 +197,28 @@ def _utf_8(opened: Opened, source: Source) -> tuple[Opened, bool]:
             f'set encoding = "utf-{32 if wide else 16}", or save it as UTF-8',
             "save it as UTF-8",
         )
-    plain, quoted = _looked_through(opened)
+    plain, quoted, hexadecimal = _looked_through(opened)
     if not plain or source.encoding is not None or _SEPARATOR_LINE.match(first):
         content = _all(opened)
         text = _SEPARATOR_LINE.sub(b"", _decoded(content, source))
         if text != content:
-            return in_memory(text), b'"' in text
-    return opened, quoted
+            return in_memory(text), b'"' in text, b"0x" in text.lower()
+    return opened, quoted, hexadecimal
 
 
-def _looked_through(opened: Opened) -> tuple[bool, bool]:
-    """Return whether a file is all ASCII, without a NUL, and whether it has quotes."""
-    plain, quoted, some = True, False, np.empty(_PIECE, np.uint8)
+def _looked_through(opened: Opened) -> tuple[bool, bool, bool]:
+    """Return whether a file is all ASCII, without a NUL, whether it has quotes, and whether 0x."""
+    plain, quoted, hexadecimal, some = True, False, False, np.zeros(_PIECE + 1, np.uint8)
     with opened() as file:
-        while size := file.readinto(some):
-            own = some[:size]
+        while size := file.readinto(some[1:]):
+            own = some[1 : size + 1]
             plain = plain and bool(own.min() > 0 and own.max() < 128)
             quoted = quoted or bool((own == ord('"')).any())
-    return plain, quoted
+            if not hexadecimal:
+                text = some[: size + 1].tobytes()  # with the last letter of the piece before
+                hexadecimal = any(one in text and b"0" + one in text for one in (b"x", b"X"))
+            some[0] = own[-1]
+    return plain, quoted, hexadecimal
 
 
 def _decoded(content: bytes, source: Source) -> bytes:

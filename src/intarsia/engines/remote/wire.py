@@ -34,8 +34,10 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # 14 what clients sealed was not bound to where they went back to, nor to all that they were asked;
 # in 15 no site proved which levels it sent; in 16 certificates did not count what sums are rounded
 # by; in 17 HyFDCA told curvatures as they are, and not as logarithms; in 18 FeMAM's clients had
-# other digests of the models that they were told.
-PROTOCOL = 20
+# other digests of the models that they were told; in 19 a row that lacked its level of a category
+# of many levels at one client counted as having none there; in 20 owners opened projections of
+# copies, and one client combinations of labels.
+PROTOCOL = 21
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

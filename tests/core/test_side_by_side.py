@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from intarsia.core import side_by_side as module
+from intarsia.core.memory import kept
+from intarsia.core.side_by_side import is_large, side_by_side
+from intarsia.engines.forks import Errand
+
+WAIT = 20  # seconds, for what comes at once
+
+
+def always(_):
+    return True
+
+
+def test_two_are_made_at_once_and_come_in_order():
+    second = threading.Event()
+
+    def make(number):
+        if number == 1:
+            second.set()
+        else:
+            assert second.wait(WAIT)  # all others end after it
+        return 10 * number
+
+    assert side_by_side(make, range(5), 2, always) == [0, 10, 20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("threads", "large"), [(1, always), (2, lambda _: False), (2, lambda one: one == 3)]
+)
+def test_small_ones_and_those_of_one_thread_are_made_where_they_are_asked_for(threads, large):
+    found = side_by_side(lambda _: threading.get_ident(), range(5), threads, large)
+    assert {*found} == {threading.get_ident()}
+
+
+def test_small_ones_among_large_ones_keep_their_place():
+    here = threading.get_ident()
+
+    def make(number):
+        return number, threading.get_ident() == here
+
+    found = side_by_side(make, range(6), 2, lambda one: one % 2 == 0)
+    assert found == [(number, number % 2 == 1) for number in range(6)]
+
+
+@pytest.mark.parametrize("large", [always, lambda one: one > 0])
+def test_the_error_is_the_first_ones_and_nothing_is_begun_after_it(large, monkeypatch):
+    cancelled, last, begun = threading.Event(), threading.Event(), []
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            cancelled.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(module, "ThreadPoolExecutor", Pool)
+
+    def fail(number):
+        begun.append(number)
+        if number == 0:
+            assert last.wait(WAIT)  # the second fails sooner
+        else:
+            last.set()
+        if number > 1:  # which a thread goes on with until others are told not to
+            assert cancelled.wait(WAIT)
+        raise ValueError(f"number {number}")
+
+    with pytest.raises(ValueError, match="number 0"):
+        side_by_side(fail, range(50), 2, large)
+    assert {0, 1} <= {*begun} <= {0, 1, 2, 3}
+
+
+def test_a_fork_takes_no_threads():
+    def work(tell):
+        found = side_by_side(lambda _: threading.get_ident(), range(4), 2, always)
+        return {*found} == {threading.get_ident()}
+
+    assert Errand("looked", work).result(lambda: None)
+
+
+def test_tables_in_memory_of_some_megabytes_are_large(tmp_path):
+    few, many = np.zeros((100, 10)), np.zeros((100_000, 10))
+    assert [is_large(one) for one in (few, many, kept(many, tmp_path))] == [False, True, False]
+    assert not is_large(csr_array((100_000, 10)))
+    assert is_large(csr_array(many + 1))
