@@ -431,7 +431,10 @@ def test_a_policy_that_is_wrong_is_refused_in_a_sentence(tmp_path, kind):
 
 def test_no_policy_in_the_table_of_the_site(tmp_path):
     (tmp_path / "site.toml").write_text('[site]\nname = "bank"\nplain = true\npolicy = "all"\n')
-    with pytest.raises(ExperimentError, match=r"policy is a table \[policy\] of its own"):
+    with pytest.raises(
+        ExperimentError,
+        match=r"policy is no key of \[site\]; write it as a table \[policy\] of its own",
+    ):
         read_settings(tmp_path)
 
 
