@@ -193,7 +193,7 @@ class RunsHere:
 def test_three_nights_of_a_server_train_on_the_tables_of_then(tmp_path):
     """The clock goes on by half an hour a look; a table is another one from the second night on."""
     remote.set_up(tmp_path)
-    kit, description = tmp_path / "kits" / "server", remote.described(tmp_path, rounds=2)
+    kit, description = tmp_path / "kits" / "server", remote.described(tmp_path, rounds=6)
     (kit / "local").mkdir(parents=True)
     two = federation_file.FederationFile(name="four", sites=remote.NAMES, patience=remote.HASTY)
     federation_file.finish_kits(two, {"server": kit})
