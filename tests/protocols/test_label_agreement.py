@@ -77,6 +77,16 @@ def test_one_label_that_differs_is_refused_and_both_clients_are_named(labels, wr
         checked(blocks_of([values, own, other], samples), labels, mode)
 
 
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_a_client_without_a_row_takes_part_in_the_comparison(mode):
+    values = dict.fromkeys(range(50), 1.0)
+    other = {**values, 37: 2.0}
+    samples = [range(50), np.zeros(0, int), range(50)]
+    checked(blocks_of([values, values, values], samples), CLASSES, mode)
+    with pytest.raises(FederationError, match=r"'c0' and 'c2' have .*of the 50 samples"):
+        checked(blocks_of([values, values, other], samples), CLASSES, mode)
+
+
 def test_nothing_crosses_where_no_two_clients_label_a_sample():
     values = dict.fromkeys(range(50), 1.0)
     blocks = blocks_of([values, values, None], [[1, 2], [3], [1, 3]])

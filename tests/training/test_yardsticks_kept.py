@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ import four_sites
 import intarsia
 from command_line import one_error, said
 from intarsia.cli import main as cli
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, WorkerError
 from intarsia.results import result as results
 from intarsia.training import run as running
@@ -368,3 +371,22 @@ def test_a_run_goes_on_where_the_process_that_compiles_is_gone(tmp_path, monkeyp
     found = running.run(described(tmp_path, workers=2))
     assert found.metrics.centralised is not None
     assert not found.yardsticks_left
+
+
+def test_tables_are_gone_when_the_model_is_made_without_reference_models(tmp_path, monkeypatch):
+    engines, alive = [], []
+    begin, make = Simulation.__init__, running.InThisProcess.model
+
+    def begun(self, *given, **how):
+        engines.append(weakref.ref(self))
+        begin(self, *given, **how)
+
+    def made(self, *given):
+        gc.collect()
+        alive.append([one() is not None for one in engines])
+        return make(self, *given)
+
+    monkeypatch.setattr(Simulation, "__init__", begun)
+    monkeypatch.setattr(running.InThisProcess, "model", made)
+    running.run(described(tmp_path, workers=2, yardsticks=False))
+    assert alive == [[False]]

@@ -202,8 +202,9 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
 
 def _drawn_words(key: fl.SecretKey, smallest: int, count: int) -> Array:
     """Return random words, (words, count), of which so few columns are a key together."""
-    words = key.words(-(-_WORDS // smallest) * count).view(np.int64) >> (64 - _BITS)
-    return words.reshape(-1, count).astype(np.float64)
+    shape = -(-_WORDS // smallest), count
+    words = key.words(math.prod(shape)).view(np.int64) >> (64 - _BITS)
+    return words.reshape(shape).astype(np.float64)
 
 
 def _secret_of(words: Array) -> fl.SecretKey:

@@ -7,7 +7,7 @@ where somebody stops them: `Result.yardsticks_left` names those that are missing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -127,14 +127,13 @@ def complete(
     return ended
 
 
-@contextmanager
 def compiled_beside(
     description: Experiment, algorithm: Algorithm | Baseline, options: Any, engine: Any
-) -> Iterator[Callable[[], None]]:
+) -> AbstractContextManager[Callable[[], None]]:
     """Let another process compile what linear reference models run, while this one trains.
 
     At a first run both take seconds to compile, each other kernels. What it yields waits for the
-    end; a process that is gone leaves the rest to this one.
+    end; a process that is gone leaves the rest to this one. It does not hold the engine.
     """
     errand = None
     linear = algorithm.federated and algorithm.model.kind == "linear"
@@ -151,6 +150,12 @@ def compiled_beside(
         weighted = any(block.weights is not None for block in blocks)
         task = partial(_compile, sparse=sparse, weighted=weighted)
         errand = Errand("compiled reference models", task)
+    return _waited_for(errand)
+
+
+@contextmanager
+def _waited_for(errand: Errand | None) -> Iterator[Callable[[], None]]:
+    """Yield what waits for an errand; in the end it is closed."""
 
     def wait() -> None:
         if errand is not None:

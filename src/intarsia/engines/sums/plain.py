@@ -171,9 +171,9 @@ class Geometry:
             order, stops = self.schemas[part].score_order(client)
             same = bool((np.diff(order, prepend=-1) == 1).all())
             self._orders[client, part] = None if same else order
-            ends = stops.tolist()
+            edges = [0, *stops.tolist()]
             cells = self.cells(client, part, layout)
-            self._runs[client, part, layout] = tuple(zip(cells, [0, *ends[:-1]], ends, strict=True))
+            self._runs[client, part, layout] = tuple(zip(cells, edges[:-1], edges[1:], strict=True))
         if not layout.is_selected:
             return self._runs[client, part, layout]
         assert counts is not None
