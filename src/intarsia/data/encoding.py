@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import Array, Block, ClientId, Labels, taken
+from intarsia.core.block import RARE, Array, Block, ClientId, Labels, taken
 from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
 from intarsia.data.labels import (
@@ -35,7 +35,7 @@ from intarsia.data.labels import (
     with_weights,
 )
 from intarsia.data.parsing import ascending
-from intarsia.data.table import RARE, Table
+from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError, listed
 from intarsia.maths.one_hot import write_entries, write_rows
 

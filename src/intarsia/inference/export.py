@@ -24,7 +24,7 @@ from intarsia.core.block import Block, ClientId
 from intarsia.core.files.atomic_files import write_over
 from intarsia.errors import ConvergenceError, ExperimentError, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
-from intarsia.models.feature_mapping import RawColumns
+from intarsia.models.feature_mapping import RawColumns, counts_as
 from intarsia.models.serialization import read_model
 from intarsia.results.result import load
 
@@ -201,6 +201,7 @@ def _trial_rows(model: Any) -> _Rows:
     """Return rows around the means, a tenth of whose values are missing or unknown."""
     features = tuple(str(name) for name in model.feature_names_in_)
     raw, rng = RawColumns.of(features, model.levels_), np.random.default_rng(0)
+    trained = getattr(model, "trained_levels", None)  # of networks
     if hasattr(model, "coef_"):
         means, size = model.means_, np.abs(np.atleast_2d(model.coef_)).max(axis=0)
         scales = np.divide(1.0, size, out=np.ones(len(size)), where=size > 0)
@@ -211,11 +212,14 @@ def _trial_rows(model: Any) -> _Rows:
     numbers[rng.random(numbers.shape) < 0.1] = np.nan
     parts, categories = [numbers], {}
     for name, levels in raw.categories.items():
+        # the last two are a new level, and a missing one
+        texts = np.array([*levels, _UNSEEN, ""], object)
         drawn = rng.integers(len(levels), size=_ROWS)
-        unseen = rng.random(_ROWS) < 0.1
-        known = np.array(levels, object)[drawn]
-        categories[name] = np.where(unseen, _UNSEEN, known)
-        parts.append(np.where(unseen[:, None], np.nan, np.eye(len(levels))[drawn]))
+        drawn = np.where(rng.random(_ROWS) < 0.1, rng.integers(-2, 0, _ROWS), drawn)
+        known, new = counts_as(levels, None if trained is None else trained[name])
+        each = np.vstack([np.eye(len(levels)), np.full(len(levels), np.nan)])[[*known, new, -1]]
+        categories[name] = texts[drawn]
+        parts.append(each[drawn])
     block = Block(np.arange(_ROWS), raw.features, np.hstack(parts))
     return _Rows(numbers, raw.numbers, categories, block)
 

@@ -69,6 +69,7 @@ from intarsia.core.block import (
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, SiteError, TableError
+from intarsia.protocols.untrained_levels import levels_without_rows, put, without_untrained
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
@@ -335,9 +336,16 @@ class Constant:
     features: fl.PerFeature  # (1, features) 1 where constant
 
 
-def initial(client: ClientId, block: Block) -> Preparation:
-    """Return the preparation that changes nothing."""
-    return Preparation(np.zeros(block.shape[1]), np.ones(block.shape[1]), client=client)
+def initial(client: ClientId, block: Block, *, alone: bool = False) -> Preparation:
+    """Return the preparation that changes nothing, from a client's training block.
+
+    `alone` says that the client alone trains what reads its columns: levels of a category that none
+    of its own rows has are then 0, as constant features are.
+    """
+    scale = np.ones(block.shape[1])
+    if alone:
+        scale[levels_without_rows(block)] = 0.0
+    return Preparation(np.zeros(block.shape[1]), scale, client=client)
 
 
 def prepare(
@@ -701,7 +709,7 @@ def _projections(
         own[rows, np.searchsorted(columns, some)[places]] = 0.0
     for levels in block.kinds_of_levels() if wide.any() else ():
         for absent in lacking[:, some == levels[0]].T > 0:
-            _clear(own, absent, np.isin(columns, levels))
+            put(own, absent, np.flatnonzero(np.isin(columns, levels)))
     entries = own.data if isinstance(own, csr_array) else own
     entries[np.isnan(entries)] = 0.0  # of a sample that no other client holds
     generator = fl.RandomKey(("copies", cell)).generator()
@@ -738,14 +746,6 @@ def _hidden(values: Words, key: fl.SecretKey, place: int, owners: int) -> Words:
     order = np.argsort(key.fold_in("order").words(values.shape[1]), kind="stable")
     found: Words = ((factors * values + shifts) % _PRIME)[:, order]
     return found
-
-
-def _clear(x: Any, rows: NDArray[np.bool_], columns: NDArray[np.bool_]) -> None:
-    """Let the values of some rows, (samples,), and columns, (features,), be 0, in place."""
-    if isinstance(x, csr_array):
-        x.data[np.repeat(rows, np.diff(x.indptr)) & columns[x.indices]] = 0.0
-    else:
-        x[np.ix_(rows, columns)] = 0.0
 
 
 @_function
@@ -818,7 +818,8 @@ def settle_scale(
     deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     scale[_is_intercept(block)] = 1.0
-    return replace(state, scale=scale), Constant((scale == 0).astype(np.float64)[None, :])
+    constant = Constant((scale == 0).astype(np.float64)[None, :])
+    return replace(state, scale=np.where(state.scale > 0, scale, 0.0)), constant
 
 
 def _is_intercept(block: Block) -> NDArray[np.bool_]:
@@ -876,6 +877,44 @@ def prepared(
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
         block = replace(block, weights=state.weights)
+    if part != "train":
+        return _graded(state, block)
+    return _standardised(state, block, once=once, in_place=in_place)
+
+
+def _graded(state: Preparation, block: Block) -> Block:
+    """Return a block on which models are graded: as new tables of `predict` are read.
+
+    A row without a level of a category of many has its mean, where all training rows have one. Of
+    rows that others hold too, those that all lack it are such, and the holders' parts add up.
+    """
+    lacked = dict(enumerate(rows for _, rows in block.without_level()))
+    block = without_untrained(block, state.scale > 0)
+    found = _standardised(state, block)
+    inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+    for number, (levels, rows) in enumerate(block.without_level()):
+        if state.average is None or not rows.any() or not state.average[levels].any():
+            continue
+        share, holders = rows.astype(np.float64), _holders(block, levels)
+        if block.copies is not None and block.copies.observed is not None:
+            told = block.copies.observed[:, block.copies.take(None, levels).arrays[3][0]]
+            alone = np.where(told == 0, 1 / holders, 0.0)
+            share = np.where(lacked[number] & (holders > 1), alone, share)
+        own = np.flatnonzero(share)
+        values = np.outer(share[own], (state.average * inverse)[levels])
+        if block.sparse:
+            at = np.repeat(own, len(levels)), np.tile(levels, len(own))
+            more = csr_array((values.ravel(), at), shape=block.shape)
+            found = replace(found, x=csr_array(found.x + more))
+        else:
+            found.x[np.ix_(own, levels)] = values
+    return found
+
+
+def _standardised(
+    state: Preparation, block: Block, *, once: bool = False, in_place: bool = False
+) -> Block:
+    """Return a block less the means, in units of the scales."""
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
     if state.mean.any():
         block = replace(block, zero=-state.mean * inverse)
