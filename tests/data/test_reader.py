@@ -885,3 +885,20 @@ def test_half_a_surrogate_pair_in_a_frame_is_refused() -> None:
         table_from(frame)
     with pytest.raises(TableError, match="half a surrogate pair"):
         table_from(np.eye(2), names=["a", "b\udc00"])
+
+
+def test_an_index_of_pandas_is_a_column_of_a_parquet_file_only_if_it_has_a_name(tmp_path):
+    path = tmp_path / "own.parquet"
+    frame = pd.DataFrame({"x": np.arange(6.0)})
+    frame[frame["x"] != 2].to_parquet(path)  # whose index is 0, 1, 3, 4, 5
+    assert "__index_level_0__" in pq.read_schema(path).names
+    assert read(Source(name="bank", path=str(path))).columns == ("x",)
+    chosen = Source(name="bank", path=str(path), id="__index_level_0__")
+    assert read(chosen).samples.tolist() == [0, 1, 3, 4, 5]
+    frame.rename_axis("id")[frame["x"] != 2].to_parquet(path)
+    assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [0, 1, 3, 4, 5]
+    frame.rename_axis("id").to_parquet(path)  # a range, of which no column is written
+    with pytest.raises(TableError, match=r"no column of the file.*frame.reset_index\(\)"):
+        read(Source(name="bank", path=str(path), id="id"))
+    frame.rename_axis("id").reset_index().to_parquet(path)
+    assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [*range(6)]
