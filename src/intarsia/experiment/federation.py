@@ -227,7 +227,7 @@ def build(
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    checks.check_labels(train, names)
+    checks.check_labels(train, names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):

@@ -32,8 +32,9 @@ Whether the clients that have a label of the same sample have the same one.
 
 The clients that label a sample are compared in a row, each with the next, and by numbers that hide
 their labels as those of step 1 hide copies. The words are of all that hold a sample's label, each
-of which adds some. What two of them send of a sample adds up to 0 where their labels are equal, to
-the last bit.
+of which adds some. What two of them send of a sample adds up to 0 where their labels are equal.
+Labels are rounded in two ways, as copies are, to a relative 1e-12 or so: numbers that differ by how
+they were written are equal in one of them.
 
 What crosses: the server learns which two clients differ, and in how many samples; no client learns
 a label, also not one that makes up labels.
@@ -62,6 +63,7 @@ from intarsia.core.block import (
     Block,
     ClientId,
     Copies,
+    Labels,
     row_weights,
     stored,
     with_data,
@@ -96,7 +98,8 @@ class HiddenLabels:
     And so are their weights, where rows have some.
     """
 
-    numbers: NDArray[np.uint32]  # (3, or with weights 6, samples that both label of each pair)
+    # (6, or with weights 12, samples that both label of each pair): three for each way of rounding
+    numbers: NDArray[np.uint32]
 
 
 def check_agreement(clients: fl.Clients, schema: Schema) -> None:
@@ -114,7 +117,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     words = clients.sum(draw_words, AskWords()).words
     # discloses which two clients have labels that differ, and in how many samples
     told = clients.ask(compare_labels, dict.fromkeys(_compared(schema), LabelWords(words)))
-    height = 6 if schema.labels.weighted else 3
+    kinds = 2 if schema.labels.weighted else 1
+    height = kinds * 2 * 3
     for name, one in told.items():
         width = sum(len(shared) for *both, shared in pairs if name in both)
         if (one.numbers.dtype, one.numbers.shape) != (np.uint32, (height, width)):
@@ -128,9 +132,9 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
             start = taken[name]
             taken[name] += len(shared)
             total += told[name].numbers[:, start : taken[name]]
-        differs = np.flatnonzero((total % _PRIME > 0).any(axis=1))
-        if len(differs):
-            (wrong if differs[0] < 3 else weighed).append((first, second, shared))
+        unlike = (total % _PRIME > 0).reshape(kinds, 2, 3, -1).any(axis=2).all(axis=1)
+        if unlike.any():
+            (wrong if unlike[0].any() else weighed).append((first, second, shared))
     if not wrong and weighed:
         first, second, shared = weighed[0]
         raise FederationError(
@@ -143,7 +147,7 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
         more = f", and so do {len(wrong) - 1} more pairs of clients" if len(wrong) > 1 else ""
         raise FederationError(
             f"{first!r} and {second!r} have different labels of one or more of the {len(shared)} "
-            f"samples that both label{more}; correct one of the tables."
+            f"samples that both label{more}; {correct_labels(schema.labels)}."
         )
 
 
@@ -188,7 +192,7 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
     ) -> tuple[Preparation, HiddenLabels]:
         own = schema.samples.own(state.client)
         kinds = [block.y, row_weights(block)] if schema.labels.weighted else [block.y]
-        numbers = [np.zeros((3 * len(kinds), 0), np.uint64)]
+        numbers = [np.zeros((6 * len(kinds), 0), np.uint64)]
         for first, second, shared in known():
             if state.client not in (first, second):
                 continue
@@ -213,13 +217,32 @@ def _secret_of(words: Array) -> fl.SecretKey:
     return fl.SecretKey(_digest(np.rint(words) % 2**_BITS))
 
 
+def correct_labels(labels: Labels) -> str:
+    """Return the advice where two clients have different labels of a sample."""
+    if labels.task != "regression":
+        return "correct one of the tables"
+    return (
+        "correct one of the tables: numbers must agree in twelve digits (single precision has "
+        "seven), or let one client alone have the labels"
+    )
+
+
+def rounded_labels(values: Array) -> Array:
+    """Return values rounded in two ways, (2, values): those that differ by less agree in one."""
+    mantissas, exponents = np.frexp(values)
+    ways = [way(mantissas * 2.0**_DIGITS) for way in (np.floor, np.rint)]
+    return np.stack([np.ldexp(one, exponents - _DIGITS) for one in ways]) + 0.0  # no -0
+
+
 def _whole_numbers(values: Array) -> Words:
-    """Return three numbers for each value, (3, values), that no other value has; 0 is 0."""
-    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)
-    return np.stack([bits >> np.uint64(22 * at) & np.uint64(2**22 - 1) for at in range(3)])
+    """Return three numbers for each way of rounding a value, (6, values); 0 is 0."""
+    bits = rounded_labels(values).view(np.uint64)
+    parts = [bits >> np.uint64(22 * at) & np.uint64(2**22 - 1) for at in range(3)]
+    return np.stack(parts, axis=1).reshape(6, -1)
 
 
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
+_DIGITS = 39  # bits of labels to which these are rounded: half of the last is some 1e-12
 _PRIME = 2**31 - 1  # M: a difference of copies is missed with a chance of 1/M
 _BITS = 12  # of a word: 1,024 clients may add up such numbers within the default privacy.range
 _WORDS = 11  # of a set of features: they hide as keys of 128 bits do
