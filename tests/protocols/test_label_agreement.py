@@ -157,7 +157,8 @@ def test_whole_numbers_are_those_of_values_that_were_rounded_in_two_ways():
     found = preprocessing._whole_numbers(values)
     assert found.max() < 2**22
     places = np.array([1, 2**22, 2**44], np.uint64)
-    for way, rounded in zip((found[:3], found[3:]), preprocessing.rounded_labels(values)):
+    ways = preprocessing.rounded_labels(values)
+    for way, rounded in zip((found[:3], found[3:]), ways, strict=True):
         np.testing.assert_array_equal((places[:, None] * way).sum(axis=0), rounded.view(np.uint64))
         np.testing.assert_allclose(rounded, values, rtol=2.0**-38)
     np.testing.assert_array_equal(preprocessing._whole_numbers(np.array([-0.0])), 0)
