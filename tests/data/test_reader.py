@@ -902,3 +902,17 @@ def test_an_index_of_pandas_is_a_column_of_a_parquet_file_only_if_it_has_a_name(
         read(Source(name="bank", path=str(path), id="id"))
     frame.rename_axis("id").reset_index().to_parquet(path)
     assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [*range(6)]
+
+
+def test_levels_and_labels_are_the_same_whatever_the_decimal_mark(tmp_path):
+    rows = ["0;0,5;1,0", "1;1,0;0,0", "2;2,5;1,0"]
+    (tmp_path / "comma.csv").write_text("\n".join(["id;dose;y", *rows]) + "\n")
+    text = (tmp_path / "comma.csv").read_text().replace(",", ".").replace(";", ",")
+    (tmp_path / "point.csv").write_text(text)
+    for name, decimal in (("comma", ","), ("point", ".")):
+        own = {"path": str(tmp_path / f"{name}.csv"), "decimal": decimal, "categorical": ("dose",)}
+        own |= {"name": name, "id": "id", "label": "y"}
+        assert read(Source(**own)).categorical["dose"].levels == ("0.5", "1", "2.5")
+        mapped = read(Source(**own, label_map={"0": "no", "1": "yes"})).labels
+        assert mapped is not None
+        assert mapped.values.tolist() == ["yes", "no", "yes"]

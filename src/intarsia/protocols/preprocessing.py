@@ -132,7 +132,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
             start = taken[name]
             taken[name] += len(shared)
             total += told[name].numbers[:, start : taken[name]]
-        other = (total % _PRIME > 0).reshape(kinds, 2, 3, -1).any(axis=2)
+        other: NDArray[np.bool_] = (total % _PRIME > 0).reshape(kinds, 2, 3, -1)
+        other = np.any(other, axis=2)
         unlike = other[:, 0] & other[:, 1]  # whichever way they are rounded
         if unlike.any():
             (wrong if unlike[0].any() else weighed).append((first, second, shared))
