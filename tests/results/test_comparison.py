@@ -217,12 +217,11 @@ def frames(shift=0.0, third=False):
 
 def compared(folder, *given, **more):
     """Return a comparison of runs, each of (tables, seed, salt)."""
-    runs = []
-    for number, (own, seed, salt) in enumerate(given):
-        how = {"id": "id", "label": "y", "loss": "logistic", "yardsticks": False, **more}
-        out = folder / str(number)
-        runs.append(intarsia.run(tables=own, out=out, seed=seed, salt=salt, **how))
-    return compare(runs)
+    how = {"id": "id", "label": "y", "loss": "logistic", "yardsticks": False, **more}
+    return compare(
+        intarsia.run(tables=own, out=folder / str(number), seed=seed, salt=salt, **how)
+        for number, (own, seed, salt) in enumerate(given)
+    )
 
 
 def test_runs_of_tables_that_changed_have_no_mean(tmp_path):
