@@ -916,3 +916,19 @@ def test_levels_and_labels_are_the_same_whatever_the_decimal_mark(tmp_path):
         mapped = read(Source(**own, label_map={"0": "no", "1": "yes"})).labels
         assert mapped is not None
         assert mapped.values.tolist() == ["yes", "no", "yes"]
+
+
+@pytest.mark.parametrize("unit", [" days", "cm", " °C", " mmol/l", " Jahre", " kg/m²", " µg"])
+def test_numbers_with_a_unit_behind_them_are_no_category(unit, tmp_path):
+    path = tmp_path / "own.csv"
+
+    def of(texts: list[str]) -> Table:
+        path.write_text("\n".join(["t", *texts]) + "\n")
+        return read(Source(name="bank", path=str(path)))
+
+    said = rf"numbers with '{unit.strip()}' \(such as '0{unit}'\), which are text; write the numb"
+    with pytest.raises(TableError, match=said):
+        of([f"{number % 12}{unit}" for number in range(400)])
+    # doses, rooms and the like: a few, and words before the number
+    assert of([f"{number % 4 * 5}{unit}" for number in range(400)]).categorical
+    assert of([f"{unit.strip()} {number % 12}" for number in range(400)]).categorical

@@ -567,8 +567,8 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
 
 
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
-    """Raise if every text is a number with the same sign of a currency, or "%"."""
-    unit = unit_of(given)
+    """Raise if every text is a number with the same sign of a currency, or unit."""
+    unit = unit_of(given, FEW_LEVELS)
     if not unit:
         return
     advice = f"write the numbers without {unit!r}, or list {{}} in exclude or in categorical"
