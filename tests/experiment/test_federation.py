@@ -449,3 +449,39 @@ def test_labels_that_are_numbers_agree_whatever_their_digits():
     np.testing.assert_allclose(model.predict(pd.DataFrame(x, columns=["a", "b"])), truth, rtol=1e-9)
     with pytest.raises(FederationError, match=r"different labels.*agree in twelve digits \(single"):
         intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
+
+
+def labelled_twice():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    whole = pd.DataFrame(x, columns=["a", "b"]).assign(id=range(200))
+    whole["paid"] = np.where(x[:, 0] > 0, "yes", "no")
+    whole["left"] = np.where(x[:, 1] > 0, "yes", "no")
+    return whole
+
+
+@pytest.mark.parametrize("name", ["left", "Paid "])
+def test_label_columns_of_different_names_are_told(name):
+    whole = labelled_twice()
+    bank = whole[:100][["id", "a", "paid"]]
+    shop = whole[100:][["id", "b", "left"]].rename(columns={"left": name})
+    own = {"bank": {"label": "paid"}, "shop": {"label": name}}
+    run = intarsia.run(
+        tables={"bank": bank, "shop": shop}, id="id", table_settings=own, yardsticks=False
+    )
+    said = [note for note in run.notes if note.startswith("The labels are the column ")]
+    if name == "left":
+        assert "the column 'paid' at 'bank', 'left' at 'shop'; one model" in said[0]
+    else:
+        assert not said
+
+
+def test_labels_that_are_a_feature_elsewhere_are_told_whatever_the_case():
+    whole = labelled_twice()
+    shop = whole[["id", "b", "paid"]].rename(columns={"paid": "PAID"})
+    own = {"bank": {"label": "paid"}, "shop": {}}
+    tables = {"bank": whole[["id", "a", "paid"]], "shop": shop}
+    run = intarsia.run(tables=tables, id="id", table_settings=own, yardsticks=False)
+    [said] = [note for note in run.notes if "predicts the label from itself" in note]
+    assert "'paid' has the labels of 'bank' and 'PAID' is a feature at 'shop'" in said
+    assert "set label to 'PAID' at 'shop'" in said
