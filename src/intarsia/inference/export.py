@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import RARE, Block, ClientId
 from intarsia.core.files.atomic_files import write_over
 from intarsia.errors import ConvergenceError, ExperimentError, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
@@ -301,7 +301,11 @@ def _write_arrays(model: Any, path: Path) -> Exported:
         made_of = model.architecture
         inner = made_of.to_dict() or {name: str(one) for name, one in made_of.to_arrays().items()}
         told |= {"kind": "network", "architecture": inner}
-        told["says"] = "the network takes (value - centre) / scale; a missing value is its mean"
+        told["says"] = (
+            "the network takes (value - centre) / scale, and 0 where the scale is 0; a missing "
+            f"value is its mean; a level whose scale is 0, or a new one, is {RARE!r} where that is "
+            "a level with a scale, and else missing"
+        )
     if hasattr(model, "classes_") and (not hasattr(model, "labels") or model.labels.classes):
         told["classes"] = model.classes_.tolist()
     plain = {name: np.ascontiguousarray(one) for name, one in arrays.items()}
