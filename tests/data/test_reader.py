@@ -932,3 +932,19 @@ def test_numbers_with_a_unit_behind_them_are_no_category(unit, tmp_path):
     # doses, rooms and the like: a few, and words before the number
     assert of([f"{number % 4 * 5}{unit}" for number in range(400)]).categorical
     assert of([f"{unit.strip()} {number % 12}" for number in range(400)]).categorical
+
+
+@pytest.mark.parametrize("written", ["{}%", "€{}", "{} kg"])
+def test_labels_that_are_numbers_with_a_unit_are_no_classes(written, tmp_path):
+    path = tmp_path / "own.csv"
+
+    def of(numbers: range) -> Table:
+        texts = [f"1,{written.format(number)}" for number in numbers]
+        path.write_text("\n".join(["x,y", *texts]) + "\n")
+        return read(Source(name="bank", path=str(path), label="y"))
+
+    with pytest.raises(TableError, match=r"label column 'y' has numbers with .*; write the num"):
+        of(range(100))
+    labels = of(range(5)).labels  # a few are classes
+    assert labels is not None
+    assert labels.values.dtype.kind == "U"

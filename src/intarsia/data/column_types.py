@@ -794,6 +794,11 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
         except _UnfitError as one:
             said = f"{own.name} {one.said}"
             raise source.error(said, one.reason.advice, one.reason.without_settings) from None
+        if len(given) > FEW_LEVELS and (unit := unit_of(given, FEW_LEVELS)):
+            raise source.error(
+                f"{own.name} has numbers with {unit!r} (such as {given[0]!r}), which are text",
+                f"write the numbers without {unit!r}",
+            )
         problem = _telling(own, given)
         names = ["" if text is None else own.canonical(text) for text in texts]
         return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked)
