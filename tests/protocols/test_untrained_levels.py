@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from scipy.sparse import csr_array
 
 import intarsia
+from intarsia.algorithms.personalised.fedrep import Local
 from intarsia.core.block import Block
 from intarsia.data.encoding import MOST_CENTRED
 from intarsia.data.table import Hashes
@@ -174,3 +176,38 @@ def test_what_is_learnt_alone_knows_nothing_of_others_levels():
     found = as_learnt_alone(block(train), block(test))
     assert np.array_equal(found.x, [[-1, 0, 3, 1], [2, 0, -0.1, 1]])
     assert np.array_equal(as_learnt_alone(block(train), block(train)).x[:, 1], np.zeros(3))
+
+
+def test_a_network_beside_a_federation_learns_from_its_own_levels_alone():
+    own = ["a", "b"]
+    tables = {"bank": party([*own, "c"], 400), "shop": party([*own, "d"], 400, seed=1)}
+    tested = Hashes().of(tables["bank"]["id"].to_numpy(), hashlib.blake2b(b"").digest()) < 0.3
+    few = np.flatnonzero(tested)[:20]
+    tables["bank"].loc[few, "town"] = "d"  # which no training row of its own has
+    how = {"test": 0.3, "rounds": 3}
+    beside = ran(tables, "femam", **how, yardsticks=True)
+    known = {one.name for one in dataclasses.fields(Local) if one.init}
+    options = {key: value for key, value in beside.hyperparameters.items() if key in known}
+    alone = ran(tables, "local", **how, **options)
+    for name, score in alone.metrics.clients.items():
+        assert beside.metrics.standalone[name].loss == pytest.approx(score.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_wide_level_of_others_has_the_mean_of_the_own_rows(sparse):
+    train = np.array([[2.0, 0, 0, 1], [2, 0, 0, 1], [0, 0, 5, 1]])
+    test = np.array([[0.0, 4, 0, 1], [2, 0, 0, 1], [0, 0, 0, 1]])
+
+    def made(x):
+        return block(csr_array(x) if sparse else x, True)
+
+    def learnt(one, other):
+        found = as_learnt_alone(made(one), made(other)).x
+        return found.toarray() if sparse else found
+
+    # without "other" among the own rows, which a new level is else
+    one = train[:2] * [1, 1, 0, 1]
+    np.testing.assert_allclose(learnt(one, test)[0], [2, 0, 0, 1])
+    np.testing.assert_allclose(learnt(train, test), [[0, 0, 5, 1], [2, 0, 0, 1], [0, 0, 0, 1]])
+    lacking = np.vstack([one, [[0, 0, 0, 1]]])  # where training has rows without one it is none
+    np.testing.assert_allclose(learnt(lacking, test)[0], [0, 0, 0, 1])

@@ -71,7 +71,12 @@ from intarsia.core.block import (
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, SiteError, TableError
-from intarsia.protocols.untrained_levels import levels_without_rows, put, without_untrained
+from intarsia.protocols.untrained_levels import (
+    levels_without_rows,
+    put,
+    with_levels,
+    without_untrained,
+)
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
@@ -927,12 +932,7 @@ def _graded(state: Preparation, block: Block) -> Block:
             share = np.where(lacked[number] & (holders > 1), alone, share)
         own = np.flatnonzero(share)
         values = np.outer(share[own], (state.average * inverse)[levels])
-        if block.sparse:
-            at = np.repeat(own, len(levels)), np.tile(levels, len(own))
-            more = csr_array((values.ravel(), at), shape=block.shape)
-            found = replace(found, x=csr_array(found.x + more))
-        else:
-            found.x[np.ix_(own, levels)] = values
+        found = with_levels(found, own, levels, values)
     return found
 
 

@@ -110,7 +110,27 @@ def as_learnt_alone(train: Block, block: Block) -> Block:
     trained[lacking] = False
     highest = train.x.max(axis=0)
     rare = np.asarray(highest.toarray() if train.sparse else highest).ravel()
-    block = without_untrained(block, trained, missing=0.0, rare=rare)
-    x = block.x.copy()
+    found = without_untrained(block, trained, missing=0.0, rare=rare)
+    x = found.x.copy()
     put(x, np.ones(block.shape[0], bool), lacking, 0.0)
-    return replace(block, x=x, checked=(x, block.samples))
+    found = replace(found, x=x, checked=(x, block.samples))
+    means, without = np.asarray(train.x.mean(axis=0)).ravel(), train.without_level()
+    before, after = block.without_level(), found.without_level()
+    for (levels, had), (_, has), (_, lacked) in zip(before, after, without, strict=True):
+        own = np.flatnonzero(has & ~had)
+        if len(own) and lacked.mean() < _FEW:
+            values = np.tile(means[levels] * trained[levels], (len(own), 1))
+            found = with_levels(found, own, levels, values)
+    return found
+
+
+_FEW = 1e-3  # of the training rows that lack a category of many levels: none but errors
+
+
+def with_levels(block: Block, rows: Positions, levels: Positions, values: Array) -> Block:
+    """Return a block with values, (rows, levels), where these rows have no level of a category."""
+    if not block.sparse:
+        block.x[np.ix_(rows, levels)] = values
+        return block
+    at = np.repeat(rows, len(levels)), np.tile(levels, len(rows))
+    return replace(block, x=csr_array(block.x + csr_array((values.ravel(), at), shape=block.shape)))
