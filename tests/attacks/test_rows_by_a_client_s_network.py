@@ -5,7 +5,7 @@ site's rules sends, as its change, what makes the average a network of its choic
 first layer that each take in the rows beyond another threshold. Neighbouring units then move by
 what the rows between two thresholds are, and where that is one row, its values are the ratio of two
 changes. No site can see that another's change is none of training: sums hide who sent what.
-docs/explanations/privacy.md says so.
+docs/explanations/privacy/site-refusals.md says so.
 """
 
 from __future__ import annotations

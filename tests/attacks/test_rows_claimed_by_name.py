@@ -1,4 +1,4 @@
-"""A client that claims rows by pseudonyms that it saw in an earlier run: it reads their labels. Open.
+"""A client that claims rows by pseudonyms of an earlier run: it reads their labels, which is open.
 
 All clients see the public index sets, and pseudonyms under one key are the same in each run. So a
 client may say that it has rows whose ids it does not know, with columns of its own making. It owns
