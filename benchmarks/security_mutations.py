@@ -1106,6 +1106,19 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "engines/transports/origins.py",
+        (
+            "origins that are not the certificate's",
+            "FQCN.split(origin)[0] == name",
+            "True",
+            "tests/attacks/test_site_as_server.py",
+        ),
+    ),
+    *_of(
+        "engines/transports/nvflare.py",
+        ("origins that nobody checks", "origins.COMPONENT, ", "", REVOKED),
+    ),
+    *_of(
         "engines/transports/revocation.py",
         (
             "kits: a revoked certificate refused",

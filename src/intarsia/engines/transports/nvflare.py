@@ -46,7 +46,7 @@ from nvflare.private.defs import CellChannelTopic
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import connection, replaced, revocation, spare
+from intarsia.engines.transports import connection, origins, replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -657,7 +657,7 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
-            resources["components"] += [revocation.component(kit), arrivals]
+            resources["components"] += [revocation.component(kit), origins.COMPONENT, arrivals]
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
