@@ -1117,6 +1117,12 @@ MUTATIONS = [
     *_of(
         "engines/transports/nvflare.py",
         ("origins that nobody checks", "origins.COMPONENT, ", "", REVOKED),
+        (
+            "whoever connects within a machine",
+            '"connection_security": "mtls"',
+            '"connection_security": "clear"',
+            "tests/attacks/test_site_as_server.py",
+        ),
     ),
     *_of(
         "engines/transports/revocation.py",

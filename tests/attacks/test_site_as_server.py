@@ -3,7 +3,8 @@
 It also could with the server's name as the origin of its messages, by the token of a registration
 before its last one: the library holds an origin against tokens that are registered alone. So a site
 began jobs at the others, spent what their owners allow in a day, and ended runs. What they answered
-went to the server.
+went to the server. On a site's machine any process could do the same, without a kit: a site's own
+process listened there to whoever connects.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import json
 import logging
 import os
 import re
+import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 import four_sites
@@ -39,6 +43,8 @@ from nvflare.collab.runtime.dispatch import (
     make_participant_map,
 )
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
+from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
 from nvflare.private.defs import CellMessageHeaderKeys
@@ -229,6 +235,56 @@ def test_a_site_that_writes_the_servers_name_begins_no_job_at_the_others(four, t
         local = four.kits / name / "local"
         assert not (local / "runs" / ("ab" * 8)).exists()
         assert "ab" * 8 not in (local / client_folder.LOG).read_text()
+
+
+def test_within_its_machine_a_site_listens_to_its_own_certificate_alone(tmp_path):
+    startup = tmp_path / "bank" / "startup"
+    startup.mkdir(parents=True)
+    authority, (part, *_) = kits.Authority._drawn("two"), kits._parts("bank", "localhost")
+    authority.equip(startup, part)
+    (tmp_path / "bank" / "local").mkdir()
+    parent_command(tmp_path / "bank", client_folder.ENTRY_POINTS, server=False)
+    written = json.loads((tmp_path / "bank" / "local" / "comm_config.json").read_text())
+    internal = written["internal"]
+    url, _ = TcpDriver.get_urls(internal["scheme"], internal["resources"])
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    given = {key: str(startup / file) for key, file in files.items()}
+    params = {**internal["resources"], **given, "scheme": url.partition(":")[0]}
+    assert get_ssl_context(params, ssl_server=True).verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.slow
+def test_no_process_of_a_site_s_machine_connects_to_it_without_its_certificate(four):
+    described = four.describe("hyfdca")
+    four.submit(four_sites.tree("hyfdca", described, four.tables, name="within"))
+    four.finished("within")  # its own processes do
+    keeper = psutil.Process(four.processes["bank"].pid)
+    ports = [
+        one.laddr.port
+        for process in keeper.children(recursive=True)
+        for one in process.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert len(ports) == 1
+    startup = four.kits / "bank" / "startup"
+    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    context.check_hostname = False
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        heard(ports[0], context)
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    with pytest.raises(TimeoutError):  # it is let in, and has sent no message
+        heard(ports[0], context)
+
+
+def heard(port, context):
+    """Return what a port says to whoever connects by TLS."""
+    with (
+        socket.create_connection(("localhost", port), timeout=10.0) as line,
+        context.wrap_socket(line) as tls,
+    ):
+        tls.settimeout(3.0)
+        tls.sendall(b"\0")
+        return tls.recv(1)
 
 
 @pytest.mark.slow
