@@ -904,6 +904,30 @@ def test_an_index_of_pandas_is_a_column_of_a_parquet_file_only_if_it_has_a_name(
     assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [*range(6)]
 
 
+def test_settings_may_name_an_index_of_pandas_without_a_name(tmp_path):
+    path, unnamed = tmp_path / "own.parquet", "__index_level_0__"
+    frame = pd.DataFrame({"x": np.arange(20.0)})
+    frame[frame["x"] != 2].to_parquet(path)
+    given = {"name": "bank", "path": str(path)}
+    assert read(Source(**given, exclude=(unnamed,))).columns == ("x",)
+    assert set(read(Source(**given, groups={"row": (unnamed,)})).columns) == {unnamed, "x"}
+
+
+@pytest.mark.parametrize("told", ["{", "[1]", '{"index_columns": 3}', '{"index_columns": null}'])
+def test_a_parquet_file_is_read_whatever_stands_in_it_of_an_index(told, tmp_path):
+    path = tmp_path / "own.parquet"
+    table = pa.table({"x": [0.0, 1.0]})
+    pq.write_table(table.replace_schema_metadata({"pandas": told}), path)
+    assert read(Source(name="bank", path=str(path))).columns == ("x",)
+
+
+def test_a_parquet_file_may_lack_the_index_that_it_names(tmp_path):
+    path = tmp_path / "own.parquet"
+    written = pa.Table.from_pandas(pd.DataFrame({"x": [0.0, 1.0]}, index=[3, 5]))
+    pq.write_table(written.select(["x"]), path)  # what pandas says of the table stays
+    assert read(Source(name="bank", path=str(path))).columns == ("x",)
+
+
 def test_levels_and_labels_are_the_same_whatever_the_decimal_mark(tmp_path):
     rows = ["0;0,5;1,0", "1;1,0;0,0", "2;2,5;1,0"]
     (tmp_path / "comma.csv").write_text("\n".join(["id;dose;y", *rows]) + "\n")

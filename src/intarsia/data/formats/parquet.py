@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
@@ -76,7 +78,7 @@ def _without_row_numbers(schema: pa.Schema, source: Source) -> pa.Schema:
 
     It is no column of the DataFrame, and numbers rows where some were left out.
     """
-    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    index = _index_of(schema)
     for one in index:
         name = one.get("name") if isinstance(one, dict) else None
         if name is not None and name == source.id and name not in schema.names:
@@ -87,10 +89,22 @@ def _without_row_numbers(schema: pa.Schema, source: Source) -> pa.Schema:
                 "write it again by frame.reset_index().to_parquet(...)",
             )
     named = {source.id, source.label, source.weights, *(source.features or ())}
-    for one in index:
-        if isinstance(one, str) and _UNNAMED.fullmatch(one) and one not in named:
+    named |= {*source.exclude, *source.categorical, *source.units}
+    named.update(*source.groups.values())
+    for one in schema.names:
+        if one in index and _UNNAMED.fullmatch(one) and one not in named:
             schema = schema.remove(schema.get_field_index(one))
     return schema
+
+
+def _index_of(schema: pa.Schema) -> list[Any]:
+    """Return what pandas wrote of a DataFrame's index; nothing where that cannot be read."""
+    try:
+        told = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    except (ValueError, RecursionError):
+        return []
+    index = told.get("index_columns") if isinstance(told, dict) else None
+    return index if isinstance(index, list) else []
 
 
 def values_size(path: Path) -> int:
