@@ -447,7 +447,10 @@ def test_labels_that_are_numbers_agree_whatever_their_digits():
     own = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(300)])
     truth = own @ np.linalg.solve(own.T @ own + 0.3 * np.eye(3), own.T @ y)
     np.testing.assert_allclose(model.predict(pd.DataFrame(x, columns=["a", "b"])), truth, rtol=1e-9)
-    with pytest.raises(FederationError, match=r"different labels.*agree in twelve digits \(single"):
+    said = r"different labels.*agree in thirteen digits \(single"
+    with pytest.raises(FederationError, match=said):
+        FederationError, match=r"different labels.*agree in thirteen digits \(single"
+    ):
         intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
 
 

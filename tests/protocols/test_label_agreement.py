@@ -164,6 +164,20 @@ def test_whole_numbers_are_those_of_values_that_were_rounded_in_two_ways():
     np.testing.assert_array_equal(preprocessing._whole_numbers(np.array([-0.0])), 0)
 
 
+def test_labels_agree_in_as_many_digits_as_the_error_says():
+    rng = np.random.default_rng(0)
+    values = 10.0 ** rng.uniform(-300, 300, 20_000) * rng.choice([-1, 1], 20_000)
+    values[:3] = 1 + 4e-12, 1000.0000000049, 1023.9999999951
+    agree = {}
+    for digits in (12, 13):
+        written = np.array([float(f"{one:.{digits}g}") for one in values])
+        both = [preprocessing.rounded_labels(one) for one in (values, written)]
+        agree[digits] = (both[0] == both[1]).any(axis=0)
+    assert agree[13].all()
+    assert not agree[12][:3].any()
+    assert "must agree in thirteen digits" in preprocessing.correct_labels(NUMBERS)
+
+
 @pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_labels_agree_that_differ_by_how_they_were_written(mode):
     rng = np.random.default_rng(1)
@@ -181,5 +195,5 @@ def test_labels_agree_that_differ_by_how_they_were_written(mode):
     checked(blocks_of([every[0], every[1], every[0], every[2]], [range(3000)] * 4), NUMBERS, mode)
     for one in range(0, 3000, 300):  # each alone
         other = {**every[0], one: values[one] * (1 + 1e-11)}
-        with pytest.raises(FederationError, match="must agree in twelve digits"):
+        with pytest.raises(FederationError, match="must agree in thirteen digits"):
             checked(blocks_of([every[0], other], [range(3000)] * 2), NUMBERS, mode)

@@ -229,7 +229,7 @@ def correct_labels(labels: Labels) -> str:
     if labels.task != "regression":
         return "correct one of the tables"
     return (
-        "correct one of the tables: numbers must agree in twelve digits (single precision has "
+        "correct one of the tables: numbers must agree in thirteen digits (single precision has "
         "seven), or let one client alone have the labels"
     )
 
