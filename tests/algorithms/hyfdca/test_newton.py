@@ -445,8 +445,22 @@ def test_curved_losses_begin_with_fewer_rows_in_the_frame():
     assert newton._first_budget(10**6, 50, **rows) == 2**23 // 50
     assert newton._first_budget(10**6, 200, **rows) == 300 * 200
     assert newton._first_budget(10**6, 500, **rows) == 2**25 // 500
-    assert newton._first_budget(10**6, 50, straight=True, **rows) == 2**25 // 50
+    assert newton._first_budget(10**6, 50, curved=False, **rows) == 2**25 // 50
     assert newton._first_budget(5000, 50, **rows) == 5000
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+def test_only_curved_losses_begin_with_fewer_rows(loss, monkeypatch):
+    monkeypatch.setattr(newton, "_AT_FIRST", 0)
+    monkeypatch.setattr(newton, "_FOR_EACH", 0)
+    x, y = table(3000, 4)
+    options = HyFDCA(loss=loss, method="newton")
+    numbers = losses.LOSSES[loss] in losses.NUMBERS
+    labels = Labels("regression") if numbers else BINARY
+    engine, server = started(HYFDCA, options, rectangles(x, y + 2 * numbers, 2, 2), labels)
+    engine.begin_round(1)
+    budget = HYFDCA.round(server, engine, engine.key())[0].phase.budget
+    assert (budget < 3000) == (losses.LOSSES[loss] in losses.CURVED)
 
 
 def with_rare_marks(rng, samples=20_000, marks=12):

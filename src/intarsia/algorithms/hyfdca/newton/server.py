@@ -26,7 +26,7 @@ round is one Newton step:
    stays: it then misses what bends F, such as columns of which it has no row. Where it misses
    nearly all, all rows are taken instead of more than half. In a frame such a step is not taken:
    it would go so far that curvature is lost. Of a curved loss a quarter of the rows in a frame
-   comes at first: more cost more than they save in steps
+   comes at first: more cost more than they save in steps.
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
    system tiny ones, once it stands still; in a frame none); with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
@@ -267,7 +267,7 @@ def begin(
             shared=dealer is not None,
             whole=framed != sparse,
             bent=loss in losses.BENT,
-            straight=loss == losses.SQUARED or loss in losses.BENT,
+            curved=loss in losses.CURVED,
         ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
@@ -544,7 +544,7 @@ def _first_budget(
     shared: bool,
     whole: bool,
     bent: bool = False,
-    straight: bool = False,
+    curved: bool = True,
 ) -> int:
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
@@ -558,7 +558,7 @@ def _first_budget(
     if not whole:
         return min(samples, few)
     most = _IN_FRAME // features
-    if not straight:
+    if curved:
         most = min(most, max(_AT_FIRST // features, _FOR_EACH * features))
     return min(samples, max(few, most))
 
