@@ -449,8 +449,6 @@ def test_labels_that_are_numbers_agree_whatever_their_digits():
     np.testing.assert_allclose(model.predict(pd.DataFrame(x, columns=["a", "b"])), truth, rtol=1e-9)
     said = r"different labels.*agree in thirteen digits \(single"
     with pytest.raises(FederationError, match=said):
-        FederationError, match=r"different labels.*agree in thirteen digits \(single"
-    ):
         intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
 
 

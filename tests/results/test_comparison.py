@@ -249,3 +249,18 @@ def test_a_client_that_some_runs_lack_is_told_in_a_word(tmp_path):
         {"client.post": "not there"},
         {"client.post": "there"},
     ]
+
+
+def test_settings_of_a_client_that_some_runs_lack_keep_the_others_apart(tmp_path):
+    hidden = {"alignment": {"ids": "pseudonyms"}}  # whose tables have no checksum to compare
+    given = {"id": "id", "label": "y", "loss": "logistic", "yardsticks": False, **hidden}
+    three = frames(third=True)
+    three["post"]["d"] = np.random.default_rng(1).normal(size=200)
+    found = compare(
+        intarsia.run(tables=own, out=tmp_path / str(number), table_settings=settings, **given)
+        for number, (own, settings) in enumerate(
+            [(frames(), {}), (three, {}), (three, {"post": {"exclude": ["d"]}})]
+        )
+    )
+    assert len(list(found)) == 3
+    assert len({str(group.settings["client.post.exclude"]) for group in found}) == 3

@@ -300,16 +300,16 @@ def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]
     every = dict.fromkeys(table for run in runs for table in run.tables)
     clients = [one for one in every if one.startswith("client.")]
     partly = [one for one in clients if any(one not in run.tables for run in runs)]
-    keys = dict.fromkeys(
-        key
-        for run in runs
-        for key in run.keys
-        if key != _SALT and key.rpartition(".")[0] not in partly
-    )
-    values = {key: [run.setting(key) for run in runs] for key in keys}
-    values |= {
+    values = {
         key: ["there" if key in one.tables else "not there" for one in runs] for key in partly
     }
+    for key in dict.fromkeys(key for run in runs for key in run.keys if key != _SALT):
+        own = [run.setting(key) for run in runs]
+        table = key.rpartition(".")[0]
+        those = [one for one, run in zip(own, runs, strict=True) if table in run.tables]
+        # of a client that some lack: where the others' differ
+        if table not in partly or any(one != those[0] for one in those):
+            values[key] = own
     differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
     groups: list[tuple[dict[str, Any], list[_Run]]] = []
     for at, run in enumerate(runs):
