@@ -213,6 +213,35 @@ def test_the_table_of_a_client_is_read_as_that_clients_was(tmp_path):
         assert table_settings(tmp_path, name) == both
 
 
+@pytest.mark.parametrize("federated", [False, True])
+def test_a_model_with_levels_as_they_were_read_by_earlier_versions_is_refused(
+    federated, model, capfd
+):
+    levels = {"dose=0,5": 1.0, "dose=1": -3.0, "town=a,b": 1.0}
+    fitted = LinearClassifier.from_weights(
+        levels,
+        means=dict.fromkeys(levels, 0.0),
+        scales=dict.fromkeys(levels, 1.0),
+        intercept=0.0,
+        classes=("no", "yes"),
+        loss="hinge",
+    )
+    write_model(fitted, model / "model")
+    client = {"name": "bank", "id": "customer", "path": "bank.csv", "separator": ";"}
+    (model / "experiment.json").write_text(json.dumps({"client": [client]}))
+    rows, _ = predicted(model, "customer;dose\n7;0,5\n8;1\n", capfd)  # text, with decimal points
+    assert [row["label"] for row in rows] == ["yes", "no"]
+    told = {"experiment": {"name": "of before"}, "algorithm": {"name": "hyfdca"}}
+    told |= {"client": [{**client, "label": "y", "decimal": ","}]}
+    (model / "experiment.json").write_text(json.dumps(told))
+    table = str(model.parent / "table.csv")
+    given = ["--federated", f"bank={table}"] if federated else [table, "--client", "bank"]
+    assert main(["predict", str(model), *given]) == 2
+    sentence = one_error(said(capfd)[1])
+    assert "the level '0,5' of column 'dose'" in sentence
+    assert "it is '0.5' now: run the experiment again" in sentence
+
+
 def test_the_table_of_a_client_that_its_columns_tell_is_read_as_that_clients_was(tmp_path, capfd):
     folder = finished(tmp_path / "run", 0, 0.8, "flic-linear")
     models = {

@@ -182,7 +182,9 @@ def _read(
         if name not in known:
             raise ExperimentError(f"The run has no client {name!r}; {nearest(name, known)}.")
         path = Path(path)
-        settings = new_table.written_with(new_table.table_settings(folder, name), decimal)
+        settings = new_table.table_settings(folder, name)
+        new_table.check_levels(every, settings)
+        settings = new_table.written_with(settings, decimal)
         kind = new_table.check_table(path, settings)
         names = new_table.column_names(path, settings, kind)
         feature = {one: dictionary.column(name, one, {}).feature for one in names}

@@ -16,6 +16,7 @@ from typing import Any
 from intarsia.core.block import ClientId
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
+from intarsia.data.parsing import canonical, number
 from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
@@ -29,6 +30,7 @@ from intarsia.errors import (
 )
 from intarsia.experiment import feature_dictionary
 from intarsia.experiment.feature_dictionary import Dictionary
+from intarsia.models.feature_mapping import RawColumns
 
 _READING = ("decimal", "encoding", "thousands")
 # of values, beside the encoding
@@ -105,6 +107,28 @@ def written_with(settings: TableSettings, decimal: str | None) -> TableSettings:
     if kept.get("thousands") == decimal:
         del kept["thousands"]
     return replace(settings, reading={**kept, "decimal": decimal})
+
+
+def check_levels(model: Any, settings: TableSettings) -> None:
+    """Refuse a model with levels as earlier versions read them where tables have decimal commas.
+
+    None of the rows of a table would have one.
+
+    Raises
+    ------
+    ExperimentError
+        If it has one.
+    """
+    if settings.reading.get("decimal") != ",":
+        return
+    features = [str(name) for name in model.feature_names_in_]
+    for column, own in RawColumns.of(features, model.levels_).categories.items():
+        for level in own:
+            if "," in level and (now := canonical(level, number(level, ","))) != level:
+                raise ExperimentError(
+                    f"The model has the level {level!r} of column {column!r}, which an earlier "
+                    f"version wrote so; it is {now!r} now: run the experiment again."
+                )
 
 
 def other_decimals(problem: TableError) -> str:

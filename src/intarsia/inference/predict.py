@@ -168,6 +168,7 @@ def predict(
         if header.guessed is not None:
             taken = (_note_guessed(header.guessed, "its file's name"),)
     settings = new_table.table_settings(folder, owner)
+    new_table.check_levels(model, settings)
     settings = new_table.written_with(new_table.read_as_utf8(table, settings, header.kind), decimal)
     known, levels, left = _known_columns(folder, table, header, model, id)
     rest = [name for name in names if name not in known]
