@@ -155,6 +155,7 @@ def test_arrays_and_their_names_are_those_of_the_model(trained, tmp_path):
     assert told["features"] == model.feature_names_in_.tolist()
     assert told["classes"] == [0, 1, 2]
     assert told["loss"] == "logistic"
+    assert "a new level is 'other' where that is a level, and else missing" in told["says"]
     assert told["arrays"]["coef"] == ["float64", [3, 9]]
 
 

@@ -294,7 +294,10 @@ def _write_arrays(model: Any, path: Path) -> Exported:
         }
         shape = {SHAPES[model.loss]: shape_of(model)} if model.loss in SHAPES else {}
         told |= {"kind": "linear", "loss": model.loss, **shape}
-        told["says"] = "score = coef @ value + intercept; a missing value is its mean"
+        told["says"] = (
+            "score = coef @ value + intercept; a missing value is its mean; a new level is "
+            f"{RARE!r} where that is a level, and else missing"
+        )
     else:
         arrays = {**model.parameters, "means": model.means, "scales": model.scales}
         arrays["centres"] = model.centres
