@@ -20,6 +20,7 @@ from intarsia.deployment import server as federation_server
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import AbsentError, ExperimentError
+from intarsia.results import checkpoint
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
@@ -472,6 +473,22 @@ def test_the_end_of_a_run_is_told_once(tmp_path, sentence, state, meanwhile):
     assert noted[0].startswith("four: job job-1 is submitted")
     assert noted[1:] == [sentence]
     assert before == 1 + (not meanwhile)
+
+
+def test_how_a_run_stands_takes_as_long_after_thousands_of_rounds(tmp_path, monkeypatch):
+    own, read = asked(tmp_path), []
+    (own / "out").mkdir()
+    (own / "out" / "result.json").write_text("{}")
+    whole = checkpoint.parse_json
+    monkeypatch.setattr(checkpoint, "parse_json", lambda text: read.append(text) or whole(text))
+    for rounds in (1, 5000):
+        text = "".join(f'{{"round": {number}, "loss": 0.5}}\n' for number in range(1, rounds + 1))
+        (own / "out" / "history.jsonl").write_text(text)
+        [found] = federation_server.list_statuses(tmp_path)
+        assert found.round == rounds
+        # the server looks every two seconds, at all runs of months
+        assert len(read) <= 2
+        read.clear()
 
 
 def test_a_run_that_ended_before_this_was_written_down_is_not_told_anew(tmp_path):

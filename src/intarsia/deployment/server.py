@@ -268,8 +268,7 @@ def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
 
 def _status_in(own: Path) -> RunStatus:
     out = own / "out"
-    lines = Checkpoints(out).history() if out.is_dir() else []
-    last: dict[str, Any] = lines[-1] if lines else {}
+    last = Checkpoints(out).newest_line() if out.is_dir() else {}
     failure = _read_json(own / _FAILURE, None)
     state: State = "waiting"
     if (out / "result.json").is_file():
