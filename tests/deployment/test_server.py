@@ -150,6 +150,19 @@ def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
     assert json.loads((own / "request.json").read_text())["sites"] == list(remote.NAMES)
 
 
+def test_a_job_that_begins_between_two_questions_is_not_ended(tmp_path):
+    asked(tmp_path)
+    jobs, noted = Jobs(), []
+
+    def begin():
+        jobs.working = dict.fromkeys(remote.NAMES, ())  # the sites do not have it yet
+        jobs.status = lambda job: jobs.working.clear() or "RUNNING"  # and have when this is said
+
+    looks(tmp_path, jobs, begin, nothing, note=noted.append)
+    assert len(noted) == len(jobs.submitted) == 1
+    assert not jobs.aborted
+
+
 def test_a_job_that_is_listed_as_running_when_the_server_starts_is_ended_first(tmp_path):
     asked(tmp_path)
     jobs = Jobs()

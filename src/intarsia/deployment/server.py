@@ -467,7 +467,7 @@ def _job_is_over(
             (own / _ENDS).unlink(missing_ok=True)
         elif _ends_again(own):
             _fail(own)
-    elif lost is None or _falls_short(own, job, status, there, lost, note):
+    elif lost is None or _falls_short(own, job, status, there, jobs.sites, lost, note):
         afterwards.callback(_abort, jobs, job)
     else:
         return False
@@ -480,22 +480,29 @@ def _falls_short(
     job: str,
     status: str,
     there: Mapping[ClientId, Collection[str]],
+    ask: Callable[[], Mapping[ClientId, Collection[str]]],
     lost: set[ClientId],
     note: Callable[[str], None],
 ) -> bool:
     """Return whether a job is to be ended: it cannot begin, or a site is back without it."""
+
+    def without_it(there: Mapping[ClientId, Collection[str]]) -> set[ClientId]:
+        return {site for site in asked.sites if site in there and job not in there[site]} - lost
+
     asked = _asked_for(own)
     if status != _RUNNING:
         short = sum(site in there for site in asked.sites) < asked.least
         if short:  # the library would look for its sites less and less often
             note(f"{own.name}: the job is ended before it began, since sites do not answer")
         return short
-    back = {site for site in asked.sites if site in there and job not in there[site]} - lost
+    # the answers are older than the status: the job may have begun at the sites since
+    back = without_it(there) and without_it(ask())
     if not back or _has_said(own):  # what ended it is said: it comes to its end
         return False
     names = listed(sorted(back))
     if not _ends_again(own):
-        note(f"{own.name}: the job is ended, since {names} is back without it")
+        are = "is" if len(back) == 1 else "are"
+        note(f"{own.name}: the job is ended, since {names} {are} back without it")
         return True
     note(f"{own.name}: jobs end again and again at {names}; see the logs there")
     lost |= back
