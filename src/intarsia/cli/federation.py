@@ -330,7 +330,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     if is_server:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
-        found["schedules"] = [asdict(one) for one in schedules(kit)]
+        daily, found["damaged"] = schedules(kit)
+        found["schedules"] = [asdict(one) for one in daily]
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
@@ -363,6 +364,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         )
     for one in found.get("schedules", ()):
         say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
+    for damaged in found.get("damaged", ()):
+        say(f"  {damaged}")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:

@@ -150,11 +150,18 @@ def request(
                 "or replace the run with --overwrite."
             )
         with run_folder.alone_in(own / "out"):  # a job may not have come to its end
-            shutil.rmtree(own)
+            remove_run(own)
     tree = experiment.to_dict(description)
     tree["experiment"].pop("out", None)
     asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
     return _put(own, asked)
+
+
+def remove_run(own: Path) -> None:
+    """Remove a run's folder; one that is half removed would be a run that waits."""
+    gone = own.parents[1] / f".removed-{own.name}"
+    shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed in it
+    shutil.rmtree(own.rename(gone))
 
 
 def _put(own: Path, asked: Mapping[str, Any]) -> Path:
