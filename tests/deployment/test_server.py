@@ -415,7 +415,10 @@ def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
     turns(tmp_path, jobs, 3)
     (status,) = federation_server.list_statuses(tmp_path)
     assert status.state == "failed"
-    assert "5 jobs in a row ended without a word" in status.problem
+    assert (
+        "5 jobs in a row ended without a word (the last: FINISHED:EXECUTION_EXCEPTION);"
+        in status.problem
+    )
     submitted = len(jobs.submitted)
     federation_server.resume_run(tmp_path, "four")
     turns(tmp_path, jobs, 2)

@@ -473,7 +473,7 @@ def _job_is_over(
         if said:
             (own / _ENDS).unlink(missing_ok=True)
         elif _ends_again(own):
-            _fail(own)
+            _fail(own, status)
     elif lost is None or _falls_short(own, job, status, there, jobs.sites, lost, note):
         afterwards.callback(_abort, jobs, job)
     else:
@@ -595,11 +595,11 @@ def _ends_again(own: Path) -> bool:
     return True
 
 
-def _fail(own: Path) -> None:
-    """Write down that a run fails, since its jobs end without a word."""
+def _fail(own: Path, last: str = "") -> None:
+    """Write down that a run fails, since its jobs end without a word; `last`: the last's status."""
     sentence = (
-        f"{_MOST_ENDS} jobs in a row ended without a word; see the logs of the kits, and let the "
-        "run go on with `intarsia federation resume`."
+        f"{_MOST_ENDS} jobs in a row ended without a word{f' (the last: {last})' if last else ''}; "
+        "see the logs of the kits, and let the run go on with `intarsia federation resume`."
     )
     _write_json(own / _FAILURE, {"error": "SiteError", "sentence": sentence, "again": False})
 
