@@ -697,12 +697,14 @@ def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
     from intarsia.deployment import process as kit_process
 
     log = tmp_path / "audit.log"
-    with log.open("wb") as file:
-        file.truncate(size)
-    kit_process._put_by(log)
-    assert (log.is_file(), (tmp_path / "audit.log.1").is_file()) == (
-        (True, False) if size == 20_000_000 else (False, True)
-    )
+    log.write_bytes(bytes(size))
+    with log.open("ab", buffering=0) as file:  # as the library has it open
+        kit_process._put_by(log)
+        file.write(b"next")
+    put_by, kept = tmp_path / "audit.log.1", size == 20_000_000
+    assert log.stat().st_size == (size + 4 if kept else 4)
+    assert put_by.is_file() == (not kept)
+    assert kept or put_by.stat().st_size == size
     kit_process._put_by(tmp_path / "none.log")
 
 
@@ -716,10 +718,10 @@ def test_the_folders_of_the_newest_jobs_stay(tmp_path):
         (path / "app").mkdir(parents=True)
     for at, path in enumerate(reversed(jobs)):  # the first is the newest
         os.utime(path, (1000 + at, 1000 + at))
-    kit_process._clear_jobs(tmp_path)
+    kit_process._clear_jobs(tmp_path, ())
     assert [path for path in jobs if path.exists()] == jobs[:20]
     assert all(path.exists() for path in others)
-    kit_process._clear_jobs(tmp_path / "nowhere")
+    kit_process._clear_jobs(tmp_path / "nowhere", ())
 
 
 @pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])
