@@ -306,7 +306,7 @@ def test_an_administrator_gives_memory_back_every_so_many_questions(tmp_path, mo
         made.append(weakref.ref(Cycle()))
         return {"status": "RUNNING"}
 
-    monkeypatch.setattr(nvflare, "_CALLS", 3)
+    monkeypatch.setattr(nvflare, "_ASKED", 3)
     monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
     monkeypatch.setattr(nvflare, "_opened", lambda kit: SimpleNamespace(get_job_meta=answer))
     jobs, left = nvflare.Jobs(tmp_path), []

@@ -70,6 +70,7 @@ _CALLS: Final = 200  # of a site, after which it gives memory back, and the serv
 # Seconds after which a question of the administrator's is given up. Three tries to hear of all
 # sites take 22; what hands in a job, and ends a connection, has no limit in the library.
 _GIVEN_UP: Final = 60.0
+_ASKED: Final = 50  # questions of the administrator's, after which it gives memory back
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -486,7 +487,7 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
-        self._freed = _Freed(_CALLS)
+        self._freed = _Freed(_ASKED)
         # what is wrong is raised; Python shows warnings of a library that nobody else takes
         logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
