@@ -60,6 +60,9 @@ _CONNECTION: Final = {  # how the server stands to a site
     "ask whoever runs the server whether it is running",
     "refuses": "not connected: the server refuses the certificate of {name}, as it is revoked; ask "
     "whoever runs the server, and for a new one run intarsia federation join {name}",
+    "foreign": "not connected: what answers at the server's address has no certificate of this "
+    "kit's federation; see whether the kit is the newest that came from there and its address is "
+    "right (intarsia doctor {kit}), and whether a proxy on the way opens TLS",
 }
 
 Which = Annotated[

@@ -322,7 +322,7 @@ class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
                 if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
                     connection.note(kit, "answers")
                 else:
-                    connection.note_silence(kit, after="answers")
+                    connection.note_silence(kit, "answers")
                 return reply
 
             own.cell.send_request = sent
