@@ -137,6 +137,19 @@ def test_what_ended_a_job_is_not_said_of_the_one_after_it(tmp_path):
         assert (status.state, status.problem) == ("running", told)
 
 
+def test_a_run_that_is_being_stopped_is_not_to_be_stopped_once_more(tmp_path):
+    own = asked(tmp_path)
+    given = tmp_path, remote.described(tmp_path), remote.NAMES, RetryPolicy()
+    (own / "job.id").write_text("job-1")
+    with pytest.raises(ExperimentError, match="is running; stop it with"):
+        federation_server.request(*given, overwrite=True, alive=True)
+    federation_server.stop_run(tmp_path, "four")
+    with pytest.raises(ExperimentError, match="is being stopped; give the command again in some"):
+        federation_server.request(*given, overwrite=True, alive=True)
+    (own / "job.id").unlink()  # as the supervisor does
+    federation_server.request(*given, overwrite=True, alive=True)
+
+
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
     own, jobs = asked(tmp_path), Jobs()
     turns(tmp_path, jobs, 3)

@@ -138,8 +138,13 @@ def request(
         )
     own = folder / "runs" / description.name
     if own.exists():
-        at_work = (own / _JOB).is_file() and _read_status(own).state in ("running", "stopped")
-        if overwrite and alive and at_work:
+        state = _read_status(own).state if (own / _JOB).is_file() else "waiting"
+        if overwrite and alive and state == "stopped":
+            raise ExperimentError(
+                f"The run {description.name!r} is being stopped; give the command again in some "
+                "seconds."
+            )
+        if overwrite and alive and state == "running":
             raise ExperimentError(
                 f"The run {description.name!r} is running; stop it with `intarsia federation stop "
                 f"{folder.parent} --run {description.name}` before it is replaced."
