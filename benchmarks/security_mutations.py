@@ -1106,6 +1106,25 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "engines/transports/origins.py",
+        (
+            "origins that are not the certificate's",
+            "FQCN.split(origin)[0] == name",
+            "True",
+            "tests/attacks/test_site_as_server.py",
+        ),
+    ),
+    *_of(
+        "engines/transports/nvflare.py",
+        ("origins that nobody checks", "origins.COMPONENT, ", "", REVOKED),
+        (
+            "whoever connects within a machine",
+            '"connection_security": "mtls"',
+            '"connection_security": "clear"',
+            "tests/attacks/test_site_as_server.py",
+        ),
+    ),
+    *_of(
         "engines/transports/revocation.py",
         (
             "kits: a revoked certificate refused",
@@ -1468,6 +1487,12 @@ MUTATIONS = [
         ),
         ("totals of who is left", "left = len(own) <", "left = len(own) <= 0 *", LEFT),
         (
+            "logarithms of few labels",
+            "and len(raw) < _LEAST_LOGARITHMS",
+            "and False",
+            "tests/attacks/test_labels_by_logarithms.py",
+        ),
+        (
             "totals in training of who is left",
             "or len(messages) < len(graded_clients(schema, wanted)):",
             ":",
@@ -1622,6 +1647,12 @@ MUTATIONS = [
     *_of(
         "algorithms/hyfdca/newton/client.py",
         ("a Hessian of few samples", "if message.budget < least:", "if False:", SHARES),
+        (
+            "counts of curved rows in small groups",
+            "elif stop - start < _FEW:",
+            "elif False:",
+            "tests/attacks/test_counts_of_small_groups.py",
+        ),
     ),
     *_of(
         "engines/remote/round_count.py",

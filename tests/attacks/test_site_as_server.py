@@ -1,4 +1,11 @@
-"""A site that calls another one as the server does: over NVIDIA FLARE any of a job could."""
+"""A site that calls another one as the server does: over NVIDIA FLARE any of a job could.
+
+It also could with the server's name as the origin of its messages, by the token of a registration
+before its last one: the library holds an origin against tokens that are registered alone. So a site
+began jobs at the others, spent what their owners allow in a day, and ended runs. What they answered
+went to the server. On a site's machine any process could do the same, without a kit: a site's own
+process listened there to whoever connects.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +13,12 @@ import json
 import logging
 import os
 import re
+import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 import four_sites
@@ -32,10 +42,18 @@ from nvflare.collab.runtime.dispatch import (
     _call_app_method,
     make_participant_map,
 )
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
+from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
+from nvflare.private.defs import CellMessageHeaderKeys
+from nvflare.private.fed.server import fed_server
+from nvflare.private.fed.utils.identity_utils import IdentityAsserter, TokenVerifier
 
+from intarsia.engines.transports import kits
 from intarsia.engines.transports.nvflare import ServerSide, SiteSide, parent_command
+from intarsia.engines.transports.origins import Origins
 
 TESTS = Path(__file__).parents[1] / "support"
 JOB = "job"
@@ -150,6 +168,123 @@ def test_the_server_is_answered(bank):
 def test_nobody_can_call_the_server():
     assert not any(ServerApp(ServerSide("run")).get_collab_interface().values())
     assert any(ClientApp(SiteSide()).get_collab_interface().values())
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory):
+    """Return a server's verifier, and what shows that the telecom registered there once."""
+    startup = tmp_path_factory.mktemp("kits") / "server" / "startup"
+    startup.mkdir(parents=True)
+    authority, (part, *_) = kits.Authority._drawn("two"), kits._parts("server", "localhost")
+    authority.equip(startup, part)
+    own = IdentityAsserter(str(startup / "server.key"), str(startup / "server.crt"))
+    token = "of a registration before the last one"
+    return TokenVerifier(own.cert), {
+        CellMessageHeaderKeys.CLIENT_NAME: "telecom",
+        CellMessageHeaderKeys.TOKEN: token,
+        CellMessageHeaderKeys.TOKEN_SIGNATURE: own.sign("telecom" + token, return_str=True),
+    }
+
+
+def handed_on(signed, certificate, origin):
+    """Return whether a server hands on a message over the connection of a certificate."""
+    verifier, headers = signed
+    message = Message({**headers, MessageHeaderKey.ORIGIN: origin}, b"a call")
+    message.set_prop(MessagePropKey.COMMON_NAME, certificate)
+    refused = fed_server.validate_auth_headers(
+        message=message,
+        token_verifier=verifier,
+        logger=logging.getLogger(__name__),
+        client_fqcn_resolver=lambda name, token: None,  # the site has another token since
+        local_cell_fqcn="server",
+    )
+    return refused is None
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_server_hands_on_no_message_of_a_site_in_the_name_of_another(signed, works, monkeypatch):
+    monkeypatch.setattr(fed_server, "validate_auth_headers", fed_server.validate_auth_headers)
+    if not works:
+        Origins()
+    own = "telecom", CELLS["telecom"]
+    assert all(handed_on(signed, "telecom", origin) for origin in own)
+    assert handed_on(signed, None, CELLS["server"])  # a process of the server's own machine
+    others = ["server", CELLS["server"], CELLS["bank"], "telecom2.job", "server.telecom", ""]
+    assert [handed_on(signed, "telecom", one) for one in others] == [works] * len(others)
+    assert handed_on(signed, "N/A", CELLS["server"]) is works  # a connection without a certificate
+    for name, fits in ((kits.ADMIN, True), ("telecom", works)):
+        assert handed_on(signed, name, new_admin_client_name()) is fits
+
+
+@pytest.mark.slow
+def test_a_site_that_writes_the_servers_name_begins_no_job_at_the_others(four, tmp_path):
+    """The telecom registers twice, and calls each other site by its first token."""
+    four.stop("telecom")
+    path = os.pathsep.join([str(TESTS / "forging"), os.environ.get("PYTHONPATH", "")])
+    four.start("telecom", PYTHONPATH=path, HEARD=str(tmp_path))
+    try:
+        described = four.describe("hyfdca")
+        four.submit(four_sites.tree("hyfdca", described, four.tables, name="forging"))
+        four.finished("forging")
+    finally:
+        four.stop("telecom")
+        four.start("telecom")
+    assert (tmp_path / "token.json").is_file()
+    assert (tmp_path / "called.json").is_file()
+    for name in ("bank", "branch", "retailer"):
+        local = four.kits / name / "local"
+        assert not (local / "runs" / ("ab" * 8)).exists()
+        assert "ab" * 8 not in (local / client_folder.LOG).read_text()
+
+
+def test_within_its_machine_a_site_listens_to_its_own_certificate_alone(tmp_path):
+    startup = tmp_path / "bank" / "startup"
+    startup.mkdir(parents=True)
+    authority, (part, *_) = kits.Authority._drawn("two"), kits._parts("bank", "localhost")
+    authority.equip(startup, part)
+    (tmp_path / "bank" / "local").mkdir()
+    parent_command(tmp_path / "bank", client_folder.ENTRY_POINTS, server=False)
+    written = json.loads((tmp_path / "bank" / "local" / "comm_config.json").read_text())
+    internal = written["internal"]
+    url, _ = TcpDriver.get_urls(internal["scheme"], internal["resources"])
+    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    given = {key: str(startup / file) for key, file in files.items()}
+    params = {**internal["resources"], **given, "scheme": url.partition(":")[0]}
+    assert get_ssl_context(params, ssl_server=True).verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.slow
+def test_no_process_of_a_site_s_machine_connects_to_it_without_its_certificate(four):
+    described = four.describe("hyfdca")
+    four.submit(four_sites.tree("hyfdca", described, four.tables, name="within"))
+    four.finished("within")  # its own processes do
+    keeper = psutil.Process(four.processes["bank"].pid)
+    ports = [
+        one.laddr.port
+        for process in keeper.children(recursive=True)
+        for one in process.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert len(ports) == 1
+    startup = four.kits / "bank" / "startup"
+    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    context.check_hostname = False
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        heard(ports[0], context)
+    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    with pytest.raises(TimeoutError):  # it is let in, and has sent no message
+        heard(ports[0], context)
+
+
+def heard(port, context):
+    """Return what a port says to whoever connects by TLS."""
+    with (
+        socket.create_connection(("localhost", port), timeout=10.0) as line,
+        context.wrap_socket(line) as tls,
+    ):
+        tls.settimeout(3.0)
+        tls.sendall(b"\0")
+        return tls.recv(1)
 
 
 @pytest.mark.slow

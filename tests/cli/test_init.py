@@ -871,3 +871,15 @@ def test_values_with_a_decimal_comma_are_those_with_a_point(tmp_path, monkeypatc
     proposed(tmp_path, monkeypatch, own, shop(income=[f"{income[k]:.2f}" for k in SHOP]))
     assert "other samples" not in said(capfd)[1]
     assert client(tomllib.loads((tmp_path / "mine.toml").read_text()), 1)["id"] == "customer"
+
+
+def test_labels_with_a_decimal_comma_are_the_classes_that_a_run_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def comma(values: Iterable[object]) -> list[str]:
+        return [str(float(str(one))).replace(".", ",") for one in values]
+
+    own = bank(income=comma(INCOME[:80]), default=comma(DEFAULT[:80]))  # 0,0 and 1,0
+    made = proposed(tmp_path, monkeypatch, own, shop(basket=comma(BASKET[20:])), separator=";")
+    assert made["labels"]["positive"] == "1"
+    assert main(["run", "mine.toml", "-q"]) == 0

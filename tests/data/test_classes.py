@@ -284,3 +284,10 @@ def test_a_run_and_inspect_note_levels_in_other_words():
     tables["shop"]["smokes"] = rows % 2
     with pytest.raises(FederationError, match="where 0 and 1 mean 'no' and 'yes', write them so"):
         intarsia.run(tables=tables, label="y")
+
+
+def test_levels_that_a_third_client_tells_apart_are_no_other_words():
+    own = {"one": {"town": ["a", "b"]}, "other": {"town": ["c", "d"]}}
+    assert notes_on_words(own)
+    assert notes_on_words({**own, "third": {"town": ["a", "b", "e"]}})
+    assert not notes_on_words({**own, "third": {"town": ["b", "c", "e"]}})

@@ -885,3 +885,66 @@ def test_half_a_surrogate_pair_in_a_frame_is_refused() -> None:
         table_from(frame)
     with pytest.raises(TableError, match="half a surrogate pair"):
         table_from(np.eye(2), names=["a", "b\udc00"])
+
+
+def test_an_index_of_pandas_is_a_column_of_a_parquet_file_only_if_it_has_a_name(tmp_path):
+    path = tmp_path / "own.parquet"
+    frame = pd.DataFrame({"x": np.arange(6.0)})
+    frame[frame["x"] != 2].to_parquet(path)  # whose index is 0, 1, 3, 4, 5
+    assert "__index_level_0__" in pq.read_schema(path).names
+    assert read(Source(name="bank", path=str(path))).columns == ("x",)
+    chosen = Source(name="bank", path=str(path), id="__index_level_0__")
+    assert read(chosen).samples.tolist() == [0, 1, 3, 4, 5]
+    frame.rename_axis("id")[frame["x"] != 2].to_parquet(path)
+    assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [0, 1, 3, 4, 5]
+    frame.rename_axis("id").to_parquet(path)  # a range, of which no column is written
+    with pytest.raises(TableError, match=r"no column of the file.*frame.reset_index\(\)"):
+        read(Source(name="bank", path=str(path), id="id"))
+    frame.rename_axis("id").reset_index().to_parquet(path)
+    assert read(Source(name="bank", path=str(path), id="id")).samples.tolist() == [*range(6)]
+
+
+def test_levels_and_labels_are_the_same_whatever_the_decimal_mark(tmp_path):
+    rows = ["0;0,5;1,0", "1;1,0;0,0", "2;2,5;1,0"]
+    (tmp_path / "comma.csv").write_text("\n".join(["id;dose;y", *rows]) + "\n")
+    text = (tmp_path / "comma.csv").read_text().replace(",", ".").replace(";", ",")
+    (tmp_path / "point.csv").write_text(text)
+    for name, decimal in (("comma", ","), ("point", ".")):
+        own = {"path": str(tmp_path / f"{name}.csv"), "decimal": decimal, "categorical": ("dose",)}
+        own |= {"name": name, "id": "id", "label": "y"}
+        assert read(Source(**own)).categorical["dose"].levels == ("0.5", "1", "2.5")
+        mapped = read(Source(**own, label_map={"0": "no", "1": "yes"})).labels
+        assert mapped is not None
+        assert mapped.values.tolist() == ["yes", "no", "yes"]
+
+
+@pytest.mark.parametrize("unit", [" days", "cm", " °C", " mmol/l", " Jahre", " kg/m²", " µg"])
+def test_numbers_with_a_unit_behind_them_are_no_category(unit, tmp_path):
+    path = tmp_path / "own.csv"
+
+    def of(texts: list[str]) -> Table:
+        path.write_text("\n".join(["t", *texts]) + "\n")
+        return read(Source(name="bank", path=str(path)))
+
+    said = rf"numbers with '{unit.strip()}' \(such as '0{unit}'\), which are text; write the numb"
+    with pytest.raises(TableError, match=said):
+        of([f"{number % 12}{unit}" for number in range(400)])
+    # doses, rooms and the like: a few, and words before the number
+    assert of([f"{number % 4 * 5}{unit}" for number in range(400)]).categorical
+    assert of([f"{unit.strip()} {number % 12}" for number in range(400)]).categorical
+
+
+@pytest.mark.parametrize("written", ["{}%", "€{}", "{} kg"])
+def test_labels_that_are_numbers_with_a_unit_are_no_classes(written, tmp_path):
+    path = tmp_path / "own.csv"
+
+    def of(numbers: range) -> Table:
+        texts = [f"1,{written.format(number)}" for number in numbers]
+        path.write_text("\n".join(["x,y", *texts]) + "\n")
+        return read(Source(name="bank", path=str(path), label="y"))
+
+    with pytest.raises(TableError, match=r"label column 'y' has numbers with .*; write the num"):
+        of(range(100))
+    labels = of(range(5)).labels  # a few are classes
+    assert labels is not None
+    assert labels.values.dtype.kind == "U"

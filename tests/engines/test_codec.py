@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 import numpy as np
@@ -187,6 +187,12 @@ def test_only_the_classes_that_the_reader_names_come_out():
     data = codec.encode(Outer(Inner(1, "x"), 2))
     with pytest.raises(CodecError, match=r"'Inner' was found where one of \['Outer'\]"):
         codec.decode(data, Outer)
+
+
+def test_an_error_names_a_few_of_many_classes():
+    many = [make_dataclass(f"Record{number}", []) for number in range(20)]
+    with pytest.raises(CodecError, match=r"one of \['Empty', .*'Record14'\] and 13 more was"):
+        codec.decode(codec.encode(Outer(1, 2)), *many, Empty)
 
 
 def test_a_record_of_another_version_is_refused():

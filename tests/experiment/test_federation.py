@@ -7,9 +7,11 @@ import zlib
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+import intarsia
 from intarsia.data import reader
 from intarsia.data.reader import table_from
 from intarsia.datasets import registry as datasets
@@ -430,3 +432,56 @@ def test_of_clients_in_threads_the_first_one_s_error_is_told(tmp_path, in_thread
 def test_libraries_with_threads_and_workers_of_one_leave_no_other_threads(tmp_path, in_threads):
     how = ({"threads": 2}, {"workers": 1}, {"workers": 2}, {"workers": 9}, {})
     assert [many_clients(tmp_path, **keys).side_by_side for keys in how] == [1, 1, 2, 4, 4]
+
+
+def test_labels_that_are_numbers_agree_whatever_their_digits():
+    rng = np.random.default_rng(0)
+    x, rows = rng.normal(size=(300, 2)), np.arange(300)
+    y = x @ [1.0, 2.0] + rng.normal(size=300)
+    one = pd.DataFrame({"id": rows, "a": x[:, 0], "y": [float(f"{own:.15g}") for own in y]})
+    other = pd.DataFrame({"id": rows, "b": x[:, 1], "y": y})
+    assert (one["y"] != y).sum() > 100
+    how = {"id": "id", "label": "y", "loss": "squared", "regularisation": 1e-3, "test": 0.0}
+    how |= {"yardsticks": False, "tolerance": 1e-12}
+    model = intarsia.run(tables={"one": one, "other": other}, **how).model
+    own = np.column_stack([(x - x.mean(axis=0)) / x.std(axis=0), np.ones(300)])
+    truth = own @ np.linalg.solve(own.T @ own + 0.3 * np.eye(3), own.T @ y)
+    np.testing.assert_allclose(model.predict(pd.DataFrame(x, columns=["a", "b"])), truth, rtol=1e-9)
+    with pytest.raises(FederationError, match=r"different labels.*agree in twelve digits \(single"):
+        intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
+
+
+def labelled_twice():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2))
+    whole = pd.DataFrame(x, columns=["a", "b"]).assign(id=range(200))
+    whole["paid"] = np.where(x[:, 0] > 0, "yes", "no")
+    whole["left"] = np.where(x[:, 1] > 0, "yes", "no")
+    return whole
+
+
+@pytest.mark.parametrize("name", ["left", "Paid "])
+def test_label_columns_of_different_names_are_told(name):
+    whole = labelled_twice()
+    bank = whole[:100][["id", "a", "paid"]]
+    shop = whole[100:][["id", "b", "left"]].rename(columns={"left": name})
+    own = {"bank": {"label": "paid"}, "shop": {"label": name}}
+    run = intarsia.run(
+        tables={"bank": bank, "shop": shop}, id="id", table_settings=own, yardsticks=False
+    )
+    said = [note for note in run.notes if note.startswith("The labels are the column ")]
+    if name == "left":
+        assert "the column 'paid' at 'bank', 'left' at 'shop'; one model" in said[0]
+    else:
+        assert not said
+
+
+def test_labels_that_are_a_feature_elsewhere_are_told_whatever_the_case():
+    whole = labelled_twice()
+    shop = whole[["id", "b", "paid"]].rename(columns={"paid": "PAID"})
+    own = {"bank": {"label": "paid"}, "shop": {}}
+    tables = {"bank": whole[["id", "a", "paid"]], "shop": shop}
+    run = intarsia.run(tables=tables, id="id", table_settings=own, yardsticks=False)
+    [said] = [note for note in run.notes if "predicts the label from itself" in note]
+    assert "'paid' has the labels of 'bank' and 'PAID' is a feature at 'shop'" in said
+    assert "set label to 'PAID' at 'shop'" in said

@@ -19,6 +19,8 @@ from intarsia.errors import ConvergenceError, ExperimentError
 from intarsia.inference import export as exporting
 from intarsia.inference.export import export
 from intarsia.models.linear import LinearClassifier, LinearRegressor
+from intarsia.models.onnx_model import linear_onnx
+from intarsia.models.scikit_model import scikit_pipeline
 from intarsia.models.serialization import read_model
 
 COLOURS = ["red", "green = dark", "blå"]
@@ -237,3 +239,54 @@ def test_what_cannot_be_exported_is_one_sentence(trained, tmp_path, monkeypatch,
         assert f"needs the library {name}, which is not installed; run" in capfd.readouterr().err
     with pytest.raises(ExperimentError, match="is no file in a folder that is there"):
         export(folder, "onnx", out=tmp_path / "none" / "x.onnx")
+
+
+def rare_and_own():
+    """Two tables with a category: each has levels of its own, and one few of some."""
+    made = labelled("binary").drop(columns="code").assign(id=np.arange(400))
+    made["colour"] = np.where(np.arange(400) < 200, made["colour"], "pale")
+    made.loc[[3, 5, 7], "colour"] = "seldom"
+    return {"one": made[:200], "two": made[200:]}
+
+
+GAPS = ["red", "pale", "seldom", "a new one", "", "?"]
+
+
+def test_a_new_level_is_other_and_a_missing_one_the_mean_in_a_pipeline():
+    how = {"label": "y", "id": "id", "loss": "logistic", "yardsticks": False, "test": 0.0}
+    model = intarsia.run(tables=rare_and_own(), **how).model
+    assert "colour=other" in model.feature_names_in_
+    rows = pd.concat([frame(1)] * 8).assign(colour=[*GAPS, None, np.nan])
+    wanted = model.decision_function(rows)
+    # the rows of few are the three of "seldom": what they say counts for a new level, too
+    assert wanted[2] == wanted[3] != wanted[4] == wanted[5] == wanted[6] == wanted[7]
+    np.testing.assert_allclose(scikit_pipeline(model).decision_function(rows), wanted, atol=1e-9)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="intarsia[export] is not installed")
+    session = onnxruntime.InferenceSession(linear_onnx(model))
+    given = {"numbers": rows[["a", "b", "c"]].to_numpy()[:6]}
+    given |= {name: rows[[name]].to_numpy()[:6] for name in model.levels_}
+    [said] = session.run(["scores"], given)
+    np.testing.assert_allclose(said, wanted[:6], atol=1e-9)
+
+
+@pytest.mark.parametrize("client", ["one", "two"])
+def test_a_graph_takes_a_level_that_the_network_was_not_trained_on_as_it_does(client, tmp_path):
+    for name in ("torch", "onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(name, reason="intarsia[export,torch] is not installed")
+    how = {"algorithm": "flic", "label": "y", "id": "id", "yardsticks": False, "test": 0.0}
+    out = tmp_path / "run"
+    intarsia.run(tables=rare_and_own(), out=out, rounds=2, **how)
+    model = read_model(out / "model")[client]
+    found = export(out, "onnx", client=client)
+    assert found.difference < 1e-4
+    session = exporting._library("onnxruntime", "onnx").InferenceSession(found.path)
+    rows = pd.concat([frame(1)] * 6).assign(colour=GAPS)
+    given = {"numbers": rows[["a", "b", "c"]].to_numpy()}
+    given |= {name: rows[[name]].to_numpy() for name in model.levels_}
+    [said] = session.run(["scores"], given)
+    wanted = model.decision_function(rows)
+    np.testing.assert_allclose(said, wanted, atol=1e-5)
+    if client == "one":
+        assert wanted[1] == wanted[2] == wanted[3] != wanted[4] == wanted[5]
+    else:  # which has one level
+        assert np.ptp(wanted[[0, 2, 3, 4, 5]]) == 0

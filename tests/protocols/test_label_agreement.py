@@ -121,7 +121,7 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
     )
     preprocessing.check_agreement(engine, schema)
     ((one, other),) = opened
-    assert one.shape == (3, 25)
+    assert one.shape == (6, 25)  # three numbers of each label, rounded in two ways
     np.testing.assert_array_equal((one + other) % (2**31 - 1), 0)
     assert len(np.unique(one)) == one.size  # of labels of which there are three
     # which samples are compared each client tells from the public schema
@@ -152,10 +152,34 @@ def test_what_clients_open_is_the_same_whatever_the_labels_of_another_are(
     assert seen[0] == seen[1]
 
 
-def test_whole_numbers_of_values_are_those_of_no_other_value():
+def test_whole_numbers_are_those_of_values_that_were_rounded_in_two_ways():
     values = np.array([0.0, 1.0, -1.0, 1 + 2.0**-52, 1e300, -1e-300, 2.0**31 - 1, 5e-324])
     found = preprocessing._whole_numbers(values)
     assert found.max() < 2**22
     places = np.array([1, 2**22, 2**44], np.uint64)
-    np.testing.assert_array_equal((places[:, None] * found).sum(axis=0), values.view(np.uint64))
+    ways = preprocessing.rounded_labels(values)
+    for way, rounded in zip((found[:3], found[3:]), ways, strict=True):
+        np.testing.assert_array_equal((places[:, None] * way).sum(axis=0), rounded.view(np.uint64))
+        np.testing.assert_allclose(rounded, values, rtol=2.0**-38)
     np.testing.assert_array_equal(preprocessing._whole_numbers(np.array([-0.0])), 0)
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_labels_agree_that_differ_by_how_they_were_written(mode):
+    rng = np.random.default_rng(1)
+    sizes = 10.0 ** rng.integers(-9, 9, 3000)
+    values = rng.standard_normal(3000) * sizes
+    # beside powers of two and of where one of the ways of rounding steps
+    values[:1000] = np.repeat([1.0, -2.0, 3.0 * 2**-40, 1 + 2.0**-38], 250) * 2.0 ** rng.integers(
+        -30, 30, 1000
+    )
+    values[1000:2000] *= 1 + rng.uniform(-1, 1, 1000) * 2.0**-40
+    written = np.array([float(f"{one:.13g}") for one in values])
+    assert (written != values).sum() > 1500
+    nudged = values * (1 + rng.choice([-1, 1], 3000) * 4e-13)
+    every = [dict(enumerate(one)) for one in (values, written, nudged)]
+    checked(blocks_of([every[0], every[1], every[0], every[2]], [range(3000)] * 4), NUMBERS, mode)
+    for one in range(0, 3000, 300):  # each alone
+        other = {**every[0], one: values[one] * (1 + 1e-11)}
+        with pytest.raises(FederationError, match="must agree in twelve digits"):
+            checked(blocks_of([every[0], other], [range(3000)] * 2), NUMBERS, mode)

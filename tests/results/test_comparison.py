@@ -3,12 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import intarsia
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.inspection.recommend import advise
-from intarsia.results.comparison import Spread, duration, number, size, three_way
+from intarsia.results.comparison import Spread, compare, duration, number, size, three_way
 from intarsia.results.result import Metrics, Result, Score
 
 
@@ -202,3 +204,48 @@ def test_columns_of_two_blocks_are_remarked():
     }
     [remark] = advise(Schema.of(odd, Labels("binary", ("0", "1")))).remarks
     assert "'p', 'q' are of the feature block 'lob' at 'b' and of the feature block 'lab'" in remark
+
+
+def frames(shift=0.0, third=False):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    y = np.where(x.sum(axis=1) + shift * rng.normal(size=200) > 0, "yes", "no")
+    whole = pd.DataFrame(x, columns=list("abc")).assign(id=range(200), y=y)
+    found = {"bank": whole[["id", "a", "y"]], "shop": whole[["id", "b"]]}
+    return found | ({"post": whole[["id", "c"]]} if third else {})
+
+
+def compared(folder, *given, **more):
+    """Return a comparison of runs, each of (tables, seed, salt)."""
+    how = {"id": "id", "label": "y", "loss": "logistic", "yardsticks": False, **more}
+    return compare(
+        intarsia.run(tables=own, out=folder / str(number), seed=seed, salt=salt, **how)
+        for number, (own, seed, salt) in enumerate(given)
+    )
+
+
+def test_runs_of_tables_that_changed_have_no_mean(tmp_path):
+    found = compared(tmp_path, (frames(), 0, ""), (frames(), 1, ""), (frames(9.0), 2, ""))
+    assert [group.seeds for group in found] == [(0, 1), (2,)]
+    assert [list(group.settings) for group in found] == [["tables.crc"]] * 2
+    one, other = (group.settings["tables.crc"] for group in found)
+    assert one != other
+    assert one == (tmp_path / "1" / "tables.crc").read_text()
+
+
+def test_runs_that_draw_other_test_rows_of_the_same_tables_have_one(tmp_path):
+    found = compared(tmp_path, (frames(), 0, ""), (frames(), 1, ""), (frames(), 1, "2"))
+    assert [group.seeds for group in found] == [(0, 1, 1)]
+    assert not found[0].settings
+    # pseudonyms are others in each run
+    hidden = {"alignment": {"ids": "pseudonyms"}}
+    found = compared(tmp_path / "hidden", (frames(), 0, ""), (frames(), 1, ""), **hidden)
+    assert [group.seeds for group in found] == [(0, 1)]
+
+
+def test_a_client_that_some_runs_lack_is_told_in_a_word(tmp_path):
+    found = compared(tmp_path, (frames(), 0, ""), (frames(third=True), 0, ""))
+    assert [dict(group.settings) for group in found] == [
+        {"client.post": "not there"},
+        {"client.post": "there"},
+    ]

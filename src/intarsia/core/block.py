@@ -22,6 +22,7 @@ from intarsia.errors import TableError
 Array = NDArray[np.float64]
 ClientId = str
 INTERCEPT = "(intercept)"  # a constant feature 1 that clients may add
+RARE = "other"  # the level of rows whose own level others may not know
 # Array (samples, features), NaN where missing; or csr_array, 0 where absent; or before blocks are
 # in the order of a schema `Unwritten` rows of the latter
 Values = Any

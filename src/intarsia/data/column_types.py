@@ -256,6 +256,10 @@ class _Column:
         """Return the number that a text says as the source writes numbers, or None."""
         return number(text, self.source.decimal, self.source.thousands)
 
+    def canonical(self, text: str) -> str:
+        """Return a category or class as text that is the same however the source writes numbers."""
+        return canonical(text, self.number(text))
+
     def _check_exact(self, text: str, figure: float | None) -> None:
         """Raise if a text is a whole number that is another one as a float64."""
         whole = re.sub(r"\D", "", text).lstrip("0") or "0"
@@ -334,7 +338,7 @@ class _Column:
     def levels(self) -> Category:
         """Return the column as a category."""
         codes, texts = self.texts
-        names = [None if text is None else canonical(text) for text in texts]
+        names = [None if text is None else self.canonical(text) for text in texts]
         levels = tuple(sorted({name for name in names if name is not None}))
         place = {level: position for position, level in enumerate(levels)}
         target = np.array([-1 if name is None else place[name] for name in names] + [-1], np.int32)
@@ -563,8 +567,8 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
 
 
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
-    """Raise if every text is a number with the same sign of a currency, or "%"."""
-    unit = unit_of(given)
+    """Raise if every text is a number with the same sign of a currency, or unit."""
+    unit = unit_of(given, FEW_LEVELS)
     if not unit:
         return
     advice = f"write the numbers without {unit!r}, or list {{}} in exclude or in categorical"
@@ -769,7 +773,7 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     if source.label_map:
         codes, texts = own.texts
         named = {canonical(key): canonical(str(to)) for key, to in source.label_map.items()}
-        mapped = [None if one is None else named.get(canonical(one), one) for one in texts]
+        mapped = [None if one is None else named.get(own.canonical(one), one) for one in texts]
         marked += own.rows_of([one == "" for one in mapped])
         column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
         own = _Column.of(column, name, source, "label ")
@@ -790,8 +794,13 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
         except _UnfitError as one:
             said = f"{own.name} {one.said}"
             raise source.error(said, one.reason.advice, one.reason.without_settings) from None
+        if len(given) > FEW_LEVELS and (unit := unit_of(given, FEW_LEVELS)):
+            raise source.error(
+                f"{own.name} has numbers with {unit!r} (such as {given[0]!r}), which are text",
+                f"write the numbers without {unit!r}",
+            )
         problem = _telling(own, given)
-        names = ["" if text is None else canonical(text) for text in texts]
+        names = ["" if text is None else own.canonical(text) for text in texts]
         return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked)
     return LabelColumn(name, values, marked=marked)
 

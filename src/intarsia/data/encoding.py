@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import Array, Block, ClientId, Labels, taken
+from intarsia.core.block import RARE, Array, Block, ClientId, Labels, taken
 from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
 from intarsia.data.labels import (
@@ -35,7 +35,7 @@ from intarsia.data.labels import (
     with_weights,
 )
 from intarsia.data.parsing import ascending
-from intarsia.data.table import RARE, Table
+from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError, listed
 from intarsia.maths.one_hot import write_entries, write_rows
 
@@ -328,7 +328,7 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
     notes = []
     for column, clients in first.items():
         pairs = islice(combinations(filter(None, clients), 2), _MOST_COMPARED)
-        pair = next((pair for pair in pairs if _in_other_words(*pair)), None)
+        pair = next((pair for pair in pairs if _in_other_words(*pair, clients)), None)
         if pair is None:
             continue
         told = (f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in pair)
@@ -340,12 +340,17 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
     return tuple(notes)
 
 
-def _in_other_words(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Return whether levels of two clients seem to be the same, written otherwise."""
+def _in_other_words(
+    one: frozenset[str], other: frozenset[str], every_client: Collection[frozenset[str]]
+) -> bool:
+    """Return whether levels of two clients seem to be the same, written otherwise.
+
+    Two of each are not where some client, of all, has one of both: it tells them apart.
+    """
     if any(spelled_apart({"one": one, "other": other})):
         return True
     if len(one) == len(other) == 2 and one.isdisjoint(other):
-        return True
+        return not any(own & one and own & other for own in every_client)
     small = [{level.casefold() for level in some} for some in (one, other, one & other)]
     every = len(small[0]) == len(one) and len(small[1]) == len(other)  # else case tells apart
     return every and small[0] & small[1] != small[2]

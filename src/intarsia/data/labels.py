@@ -555,7 +555,7 @@ def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
     notes = []
     alike: dict[str, list[str]] = {}
     for one in labels.classes:
-        alike.setdefault("".join(one.split()).casefold(), []).append(one)
+        alike.setdefault(_folded(one), []).append(one)
     same = [" and ".join(map(repr, some)) for some in alike.values() if len(some) > 1]
     if same:
         shown = "; ".join(same[:5]) + (f"; {len(same) - 5} more" if len(same) > 5 else "")
@@ -569,18 +569,38 @@ def notes_on_labels(schema: Schema, settings: LabelSettings) -> tuple[str, ...]:
             f"Label column {labels.name!r} has {classes} classes and {labelled} "
             "samples with a label, fewer than two for each; check that it is the column to predict."
         )
-    name = labels.name
-    holders = [
-        client
-        for client, holding in schema.holdings.items()
-        if name in holding.features or name in holding.levels
-    ]
-    if holders:  # whether the values agree nobody may see
-        own = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
+    name, there = labels.name, dict[str, list[ClientId]]()
+    for client, holding in schema.holdings.items():
+        for own in (*holding.features, *holding.levels):
+            if _folded(own) == _folded(name):
+                there.setdefault(own, []).append(client)
+    for own, holders in there.items():  # whether the values agree nobody may see
+        known = [client for client, holding in schema.holdings.items() if holding.labelled.any()]
+        as_called = "" if own == name else f"{own!r} "
         notes.append(
-            f"Column {name!r} has the labels of {listed(own)} and is a feature at "
+            f"Column {name!r} has the labels of {listed(known)} and {as_called}is a feature at "
             f"{listed(holders)}: a model that reads it predicts the label from itself. Unless it "
-            f"means something else there, set label to {name!r} at {listed(holders)}, or list it "
+            f"means something else there, set label to {own!r} at {listed(holders)}, or list it "
             "in exclude."
         )
     return tuple(notes)
+
+
+def notes_on_label_columns(labelled: Mapping[ClientId, LabelColumn]) -> tuple[str, ...]:
+    """Return a note where clients' labels are columns of different names."""
+    names: dict[str, list[ClientId]] = {}
+    for client, column in labelled.items():
+        names.setdefault(_folded(column.name), []).append(client)
+    if len(names) < 2:
+        return ()
+    told = [f"{labelled[some[0]].name!r} at {listed(some, 4)}" for some in names.values()]
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    return (
+        f"The labels are the column {', '.join(told[:4])}{more}; one model learns all of them as "
+        "the answer to one question: choose another label where they answer different ones.",
+    )
+
+
+def _folded(name: str) -> str:
+    """Return a name without blanks and in small letters."""
+    return "".join(name.split()).casefold()

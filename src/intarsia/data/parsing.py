@@ -17,6 +17,7 @@ _SPELLINGS = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " ")),
     *((".", "'"), (",", "'"), (".", "_")),
 )
+_WORD = re.compile(r"[^\W\d_]\w{0,11}(/\w{1,12})?|°\w")  # of a unit
 _AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?\s*(\D*)")
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
 _YEAR_LAST = re.compile(r"(\d\d?)[-/.](\d\d?)[-/.](\d{4})(| .*|T.*)")
@@ -79,13 +80,17 @@ def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:
     return (found["."], found[","]) if len(found) == 2 else None
 
 
-def unit_of(texts: Iterable[str]) -> str:
-    """Return the sign of a currency, or "%", that every text has beside a number; "": none."""
+def unit_of(texts: Sequence[str], many: int) -> str:
+    """Return the sign of a currency, or "%", that every text has beside a number; "": none.
+
+    Of more than so `many` texts also a word behind it, as in "71 days" and "5 mg/l".
+    """
     parts = [_AND_UNIT.fullmatch(text) for text in texts]
     units = {"" if one is None else (one[1] + one[3]).strip() for one in parts}
     unit = units.pop() if len(units) == 1 else ""
     signs = all(one in "%\u2030" or unicodedata.category(one) == "Sc" for one in unit)
-    return unit if signs else ""
+    behind = len(texts) > many and all(one is not None and not one[1] for one in parts)
+    return unit if signs or (behind and _WORD.fullmatch(unit)) else ""
 
 
 def day(text: str, order: str = "days") -> float | None:

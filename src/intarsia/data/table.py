@@ -15,12 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, Values, sort_keys, taken
+from intarsia.core.block import RARE, Array, Block, ClientId, Values, sort_keys, taken
 from intarsia.data.labels import LabelColumn
 from intarsia.data.parsing import ascending
 from intarsia.errors import ExperimentError, TableError
 
-RARE = "other"  # the level of rows whose own level others may not know
 _HASHED_AT_ONCE = 1 << 16  # ids whose hashes are in memory as objects
 
 

@@ -65,6 +65,7 @@ from intarsia.training.setup import (
     declare_exchanges,
     first_key,
     graded_parts,
+    reads_alone,
     settle_block,
     transform_block,
 )
@@ -427,7 +428,8 @@ class Work:
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
         self._requests.begin(*job, self._agreed().hex())
-        prepared = preprocessing.initial(name, self._blocks["train"])
+        alone = reads_alone(self._algorithm, self._options)
+        prepared = preprocessing.initial(name, self._blocks["train"], alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._seal(None)
             return prepared, None

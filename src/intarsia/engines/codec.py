@@ -14,7 +14,7 @@ import re
 import struct
 import typing
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
@@ -35,6 +35,7 @@ _DTYPE = re.compile(f"[<>|=][{_KINDS}][0-9]{{1,9}}")  # as `dtype.str` is
 _DEEPEST = 64  # values within values
 _MOST_AXES = 64  # of an array, as NumPy has them
 _KEPT = 1 << 20
+_NAMED = 8  # names in an error
 _MOST_VALUES = 4_000_000  # in all: reading a small value takes a microsecond, whatever is sent
 
 
@@ -215,6 +216,12 @@ def size_within(value: Any, left_out: type | None = None) -> int:
     raise _unknown(value)
 
 
+def _some(names: Iterable[str]) -> str:
+    """Return a few names in order, and how many others there are."""
+    found = sorted(names)
+    return f"{found[:_NAMED]}" + (f" and {len(found) - _NAMED} more" if found[_NAMED:] else "")
+
+
 def _unknown(value: Any) -> CodecError:
     return CodecError(
         f"A value of type {type(value).__name__} cannot be written; use dataclasses, arrays "
@@ -369,8 +376,8 @@ class _Reader:
         name = self.text()
         if name not in self.classes:
             raise CodecError(
-                f"A record {name[:80]!r} was found where one of {sorted(self.classes)} was "
-                "expected."
+                f"A record {name[:80]!r} was found where one of {_some(self.classes)} was "
+                "expected: it is not of this run, or was written by another version."
             )
         kind = self.classes[name]
         names, known = _fields(kind)[0], _known(kind)
@@ -380,7 +387,7 @@ class _Reader:
             if field not in known or field in values:
                 raise CodecError(
                     f"The record {name!r} has the field {field[:80]!r} where one of "
-                    f"{sorted(names)} was expected, each once: it was written by another version."
+                    f"{_some(names)} was expected, each once: it was written by another version."
                 )
             values[field] = self.value()
         # an older version did not write what was added since, with a default

@@ -17,6 +17,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
 from intarsia.privacy.entity_matching.normalisation import look
+from intarsia.protocols.preprocessing import correct_labels, rounded_labels
 
 
 def check_features(blocks: Mapping[ClientId, Block]) -> None:
@@ -122,7 +123,7 @@ def check_label_values(
         losses.check_labels(loss, y, f"client {client!r}", rows=rows)
 
 
-def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
+def check_labels(blocks: Mapping[ClientId, Block], own: Names, meaning: Labels) -> None:
     """Refuse labels of one sample that differ between clients."""
     names = [name for name, block in blocks.items() if block.y is not None]
     ids = np.concatenate([blocks[name].samples for name in names])
@@ -132,12 +133,14 @@ def check_labels(blocks: Mapping[ClientId, Block], own: Names) -> None:
     ids, labels, client = ids[known], labels[known], client[known]
     order = np.argsort(sort_keys(ids), kind="stable")
     ids, labels, client = ids[order], labels[order], client[order]
-    wrong = np.flatnonzero((ids[1:] == ids[:-1]) & (labels[1:] != labels[:-1]))
+    rounded = rounded_labels(labels)
+    unlike = (rounded[:, 1:] != rounded[:, :-1]).all(axis=0)
+    wrong = np.flatnonzero((ids[1:] == ids[:-1]) & unlike)
     if len(wrong):
         first = wrong[0]
         holder = names[client[first]]
         raise FederationError(
             f"{len(wrong)} samples have different labels at two clients (first: sample "
             f"{own.id_of(holder, ids[first])!r} at {holder!r} and {names[client[first + 1]]!r}); "
-            "correct one of the tables."
+            f"{correct_labels(meaning)}."
         )

@@ -42,6 +42,7 @@ from intarsia.data.encoding import (
 from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
+    notes_on_label_columns,
     notes_on_labels,
     notes_on_marked,
     with_weights,
@@ -227,7 +228,7 @@ def build(
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    checks.check_labels(train, names)
+    checks.check_labels(train, names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):
@@ -250,7 +251,7 @@ def parties(
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
         notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
-        notes += notes_on_marked({name: one.labels for name, one in found.items()})
+        notes += _notes_on_label_columns(found)
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
@@ -365,7 +366,7 @@ def _own(
         if tables is not None:
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=some)  # steps 1 to 4
-    marked = notes_on_marked({name: one.labels for name, one in found.items()})
+    marked = _notes_on_label_columns(found)
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
     marked += notes_on_words(_public_levels(found))
@@ -557,6 +558,13 @@ def _with_labels(blocks: Mapping[ClientId, Block]) -> list[ClientId]:
             labelled.update(block.samples[~np.isnan(block.y)].tolist())
     known = [name for name in blocks if not labelled.isdisjoint(blocks[name].samples.tolist())]
     return known or list(blocks)
+
+
+def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
+    """Return notes on marks among the labels, and on label columns of different names."""
+    columns = {name: one.labels for name, one in tables.items()}
+    labelled = {name: one for name, one in columns.items() if one is not None}
+    return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:

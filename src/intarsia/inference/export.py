@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import RARE, Block, ClientId
 from intarsia.core.files.atomic_files import write_over
 from intarsia.errors import ConvergenceError, ExperimentError, nearest
 from intarsia.maths.linear.losses import SHAPES, shape_of
-from intarsia.models.feature_mapping import RawColumns
+from intarsia.models.feature_mapping import RawColumns, counts_as
 from intarsia.models.serialization import read_model
 from intarsia.results.result import load
 
@@ -201,6 +201,7 @@ def _trial_rows(model: Any) -> _Rows:
     """Return rows around the means, a tenth of whose values are missing or unknown."""
     features = tuple(str(name) for name in model.feature_names_in_)
     raw, rng = RawColumns.of(features, model.levels_), np.random.default_rng(0)
+    trained = getattr(model, "trained_levels", None)  # of networks
     if hasattr(model, "coef_"):
         means, size = model.means_, np.abs(np.atleast_2d(model.coef_)).max(axis=0)
         scales = np.divide(1.0, size, out=np.ones(len(size)), where=size > 0)
@@ -211,11 +212,14 @@ def _trial_rows(model: Any) -> _Rows:
     numbers[rng.random(numbers.shape) < 0.1] = np.nan
     parts, categories = [numbers], {}
     for name, levels in raw.categories.items():
+        # the last two are a new level, and a missing one
+        texts = np.array([*levels, _UNSEEN, ""], object)
         drawn = rng.integers(len(levels), size=_ROWS)
-        unseen = rng.random(_ROWS) < 0.1
-        known = np.array(levels, object)[drawn]
-        categories[name] = np.where(unseen, _UNSEEN, known)
-        parts.append(np.where(unseen[:, None], np.nan, np.eye(len(levels))[drawn]))
+        drawn = np.where(rng.random(_ROWS) < 0.1, rng.integers(-2, 0, _ROWS), drawn)
+        known, new = counts_as(levels, None if trained is None else trained[name])
+        each = np.vstack([np.eye(len(levels)), np.full(len(levels), np.nan)])[[*known, new, -1]]
+        categories[name] = texts[drawn]
+        parts.append(each[drawn])
     block = Block(np.arange(_ROWS), raw.features, np.hstack(parts))
     return _Rows(numbers, raw.numbers, categories, block)
 
@@ -297,7 +301,11 @@ def _write_arrays(model: Any, path: Path) -> Exported:
         made_of = model.architecture
         inner = made_of.to_dict() or {name: str(one) for name, one in made_of.to_arrays().items()}
         told |= {"kind": "network", "architecture": inner}
-        told["says"] = "the network takes (value - centre) / scale; a missing value is its mean"
+        told["says"] = (
+            "the network takes (value - centre) / scale, and 0 where the scale is 0; a missing "
+            f"value is its mean; a level whose scale is 0, or a new one, is {RARE!r} where that is "
+            "a level with a scale, and else missing"
+        )
     if hasattr(model, "classes_") and (not hasattr(model, "labels") or model.labels.classes):
         told["classes"] = model.classes_.tolist()
     plain = {name: np.ascontiguousarray(one) for name, one in arrays.items()}

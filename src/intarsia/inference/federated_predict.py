@@ -41,6 +41,7 @@ from intarsia.models.feature_mapping import check_names, encode_known, known_col
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
 from intarsia.protocols import inference
+from intarsia.protocols.untrained_levels import without_untrained
 from intarsia.results.result import load
 from intarsia.results.run_folder import describe
 from intarsia.training.setup import sealed_sums
@@ -308,7 +309,11 @@ def _block(table: Table, every: LinearModel | ClientNetwork) -> Block:
         groups={},
         shapes={},
     )
-    return encode_known(kept, levels, "Column ", f" of {table.client!r}")
+    block = encode_known(kept, levels, "Column ", f" of {table.client!r}")
+    if isinstance(every, LinearClassifier | LinearRegressor):
+        return block  # whose model has no level that training lacked
+    scale = dict(zip(every.features, every.scales.tolist(), strict=True))
+    return without_untrained(block, np.array([scale[name] > 0 for name in block.features]))
 
 
 def _columns(block: Block, table: Table) -> set[str]:

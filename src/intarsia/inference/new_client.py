@@ -235,7 +235,7 @@ def _join_layers(
     assert algorithm.model.join is not None
     part: Part = "test" if found.tested else "train"
     with clock.part("preprocessing"):
-        parties = LocalParties(experiment, found.parts)
+        parties = LocalParties(experiment, found.parts, alone=True)
         engine, notes = set_up(parties, experiment.preprocessing, found.schemas)
     assert isinstance(engine, Simulation)
     [name] = engine.ids

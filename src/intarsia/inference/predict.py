@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 from scipy.special import expit
 
-from intarsia.core.block import Array, Block, ClientId, Labels
+from intarsia.core.block import RARE, Array, Block, ClientId, Labels
 from intarsia.core.text_tables import csv_writer, without_formula
 from intarsia.data.labels import OTHER, LabelColumn, encode_labels, positive_class
 from intarsia.data.parsing import ascending, canonical
 from intarsia.data.source import Format, Source
-from intarsia.data.table import RARE, Table
+from intarsia.data.table import Table
 from intarsia.errors import ExperimentError, TableError, listed, nearest, nearest_column
 from intarsia.experiment.feature_dictionary import Dictionary
 from intarsia.inference import new_table
@@ -281,14 +281,15 @@ def _known_columns(
     features = [str(name) for name in model.feature_names_in_]
     # what that client left out in training, however it is called, is no feature
     settings = new_table.table_settings(folder, header.reader or header.guessed)
-    known = known_columns_of(features, names, model.levels_)[0]
+    read_by = _read_by(model)
+    known = known_columns_of(features, names, read_by)[0]
     left = {
         name
         for name, column in header.column_of.items()
         if column in settings.exclude or (name in known and settings.leaves_out(column))
     }
     kept = [name for name in names if name not in left]
-    known, levels = known_columns_of(features, kept, model.levels_)
+    known, levels = known_columns_of(features, kept, read_by)
     if header.kind in NAMED:
         own_names = [name for name in kept if name != id]
         try:
@@ -303,6 +304,14 @@ def _known_columns(
     if id is not None and id not in names and header.kind in NAMED:
         raise TableError(f"{table} has no column {id!r}; {nearest_column(id, names)}.")
     return known, levels, left
+
+
+def _read_by(model: LinearModel | ClientNetwork) -> Levels:
+    """Return the levels of categorical columns by which tables are read."""
+    if not isinstance(model, LinearClassifier | LinearRegressor):
+        return model.trained_levels
+    levels: Levels = model.levels_
+    return levels
 
 
 def _check_client(
@@ -568,6 +577,8 @@ def _notes(
     notes = []
     coded = {f"{name}={level}": name for name in levels for level in levels[name]}
     covered = {*known, *coded}
+    if recorded is not None:  # levels that training lacked are no columns of a table's own
+        covered.update(f"{name}={level}" for name in levels for level in recorded[name])
     every = len(_columns_of(list(means), recorded, names))
     for what, some in _by_what_they_count(means, [one for one in means if one not in covered]):
         lacking = _columns_of(some, recorded)

@@ -9,7 +9,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError, listed
 from intarsia.inspection.column_names import (
     LABELS,
@@ -82,8 +81,7 @@ def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
     found: list[TableProposal] = []
     first: dict[bool, str] = {}
     for one in tables:
-        own = one.columns[str(one.source.label)].texts if labelled(one) else ()
-        written = [canonical(text) for text in own]
+        written = one.columns[str(one.source.label)].written if labelled(one) else []
         said = {text: _TRUTHS.get(text.casefold()) for text in written}
         named = {text: usual[text.casefold()] for text in written}
         why = "the same class, whatever the case"
@@ -108,8 +106,8 @@ def rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
         if labelled(one):
             own = one.columns[str(one.source.label)]
             counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
-            for text, count in zip(own.texts, counts, strict=True):
-                rows[str(one.source.label_map.get(canonical(text), canonical(text)))] += int(count)
+            for text, count in zip(own.written, counts, strict=True):
+                rows[str(one.source.label_map.get(text, text))] += int(count)
     return rows
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of
 from intarsia.data.labels import positive_last, spelled_apart
-from intarsia.data.parsing import ascending, canonical, number, spellings_of
+from intarsia.data.parsing import ascending, number, spellings_of
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
@@ -546,10 +546,10 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     for one in tables:
         for own in one.features:
             found = levels.setdefault(one.feature(own), set())
-            for text in own.texts:
+            for text in own.written:
                 if len(found) > 1:
                     break
-                found.add(canonical(text).casefold())
+                found.add(text.casefold())
     kept = []
     for one in tables:
         for own in one.features:
@@ -565,7 +565,7 @@ def _alike_but_for_case(tables: Sequence[TableProposal], notes: list[str]) -> tu
     for one in tables:
         for own in one.features:
             if own.figures is None or own.name in one.source.categorical:
-                levels.setdefault(one.feature(own), set()).update(map(canonical, own.texts))
+                levels.setdefault(one.feature(own), set()).update(own.written)
     found = tuple(
         name for name, some in levels.items() if len({one.casefold() for one in some}) < len(some)
     )
@@ -591,7 +591,7 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
         mixed = len({own.figures is None for own in some}) > 1
         if not (mixed or name in coded or all(own.whole for own in some)):
             continue
-        levels = {canonical(text) for own in some for text in own.texts}
+        levels = {text for own in some for text in own.written}
         if (mixed or name in coded) and len(levels) > _MOST_LEVELS:
             unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
         elif mixed or name in coded or _codes(name, some, levels):

@@ -110,15 +110,15 @@ class Column:
     @cached_property
     def canonical(self) -> NDArray[Any]:
         """Return the value of each row as text that is written alike everywhere, (rows,)."""
-        return np.array([*self._written, ""], np.str_)[self.codes]
+        return np.array([*self.written, ""], np.str_)[self.codes]
 
     @cached_property
     def values_there(self) -> frozenset[str]:
         """Return the different values, written as in `canonical`."""
-        return frozenset(self._written)
+        return frozenset(self.written)
 
     @cached_property
-    def _written(self) -> list[str]:
+    def written(self) -> list[str]:
         """Return the different values as text that is written alike everywhere."""
         values = self.figures or (None,) * len(self.texts)
         return [canonical(text, value) for text, value in zip(self.texts, values, strict=True)]

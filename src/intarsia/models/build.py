@@ -13,7 +13,6 @@ from intarsia.core.block import INTERCEPT, Array, ClientId
 from intarsia.core.schema import Schema
 from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
-from intarsia.data.table import RARE
 from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.models.linear_parameters import LinearParameters, restore
 from intarsia.protocols.preprocessing import Preparation
@@ -58,18 +57,12 @@ def linear_model(
         return None
     place = {str(name): at for at, name in enumerate(schema.features.ids)}
     centres, scales, means = _by_name(schema, scaling)
-    # where no training row had a level of few rows, one that is new counts as a missing one
-    rare = {
-        f"{column}={RARE}"
-        for client in scaling
-        for column, levels in schema.holdings[client].levels.items()
-        if len(levels) > 1
-    }
+    untrained = _untrained(schema, scaling, scales)
     # a feature that is constant has no weight: rounding may have left one, for new tables to count
     weights = {
         name: conclusion.weights[:, place[name]] * (scales[name] > 0)
         for name in _in_tables(schema, scaling)
-        if scales[name] > 0 or name not in rare
+        if name not in untrained
     }
     own_scales = [scales[name] for name in weights]
     scales = {name: scale or 1.0 for name, scale in scales.items()}
@@ -131,8 +124,13 @@ def client_models(
     for client, (own, intercept) in weights.items():
         weight = dict(zip(_names(schema, client), own.tolist(), strict=True))
         centres, scales, means = _by_name(schema, {client: scaling[client]})
+        untrained = _untrained(schema, [client], scales)
         found[client] = LinearRegressor.from_weights(
-            {name: weight[name] for name in _in_tables(schema, [client], sort=False)},
+            {
+                name: weight[name]
+                for name in _in_tables(schema, [client], sort=False)
+                if name not in untrained
+            },
             means=centres,
             # a feature that is constant has no direction in which samples vary, and no weight
             scales={name: scale or 1.0 for name, scale in scales.items()},
@@ -216,6 +214,22 @@ def server_network(
 def _names(schema: Schema, client: ClientId) -> list[str]:
     """Return a client's features in the order of the schema."""
     return [str(name) for name in schema.features.ids[schema.features.own(client)]]
+
+
+def _untrained(
+    schema: Schema, clients: Iterable[ClientId], scales: Mapping[str, float]
+) -> set[str]:
+    """Return the levels of categories that no training row had; not where it had one or none.
+
+    A model that lacks them takes them for new ones.
+    """
+    found: set[str] = set()
+    for client in clients:
+        for column, levels in schema.holdings[client].levels.items():
+            names = [f"{column}={level}" for level in levels]
+            if any(scales[name] > 0 for name in names):
+                found.update(name for name in names if scales[name] == 0)
+    return found
 
 
 def _levels(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from intarsia.core.block import Block, Labels
+from intarsia.core.block import RARE, Block, Labels
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
 from intarsia.data.table import Table as DataTable
@@ -170,6 +170,21 @@ def known_columns_of(
     }
     known = [name for name in names if name in numeric or name in levels]
     return known, {name: tuple(levels[name]) for name in known if name not in numeric}
+
+
+MISSING = ("?", "")  # text that stands for a missing value
+
+
+def counts_as(
+    levels: Sequence[str], trained: Collection[str] | None = None
+) -> tuple[list[int], int]:
+    """Return as which of its levels each of a category counts, and a new one; -1: a missing value.
+
+    `trained` are those that training had; None: all.
+    """
+    trained = levels if trained is None else trained
+    rest = levels.index(RARE) if RARE in levels and RARE in trained else -1
+    return [at if level in trained else rest for at, level in enumerate(levels)], rest
 
 
 def check_names(

@@ -22,6 +22,7 @@ from intarsia.data.labels import as_in_tables
 from intarsia.errors import ExperimentError
 from intarsia.models.feature_mapping import Levels, Table, known_columns
 from intarsia.models.serialization import ClientModels
+from intarsia.protocols.untrained_levels import without_untrained
 
 _MOST_CLASSES = 6  # that the one line of a network names
 
@@ -60,6 +61,18 @@ class ClientNetwork:
     def centres(self) -> Array:
         """Return what is taken off each feature, (features,)."""
         return self.means if self.centres_ is None else self.centres_
+
+    @property
+    def trained_levels(self) -> Levels:
+        """Return the levels of categorical columns that training had, by which tables are read."""
+        if self.levels_ is None:
+            return None
+        scale = dict(zip(self.features, self.scales.tolist(), strict=True))
+        found = dict(self.levels_)
+        for column, levels in self.levels_.items():
+            had = tuple(level for level in levels if scale[f"{column}={level}"] > 0)
+            found[column] = had or levels
+        return found
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
@@ -143,11 +156,14 @@ class ClientNetwork:
     def _standardised(self, table: Table) -> Block:
         known, values, gaps = known_columns(table, list(self.features), self.levels_)
         x = values.toarray() if issparse(values) else values
-        whole = np.tile(self.means, (len(x), 1))
-        whole[:, known] = np.where(np.isnan(x), self.means[known], x)
+        whole = np.full((len(x), len(self.features)), np.nan)
+        whole[:, known] = x
         for columns, rows in gaps:
-            whole[np.ix_(rows, known[columns])] = self.means[known[columns]]
+            whole[np.ix_(rows, known[columns])] = np.nan
         positive = self.scales > 0
+        own = Block(np.arange(len(x)), self.features, whole, levels=self.levels_ or {})
+        whole = without_untrained(own, positive).x
+        whole = np.where(np.isnan(whole), self.means, whole)
         inverse = np.divide(1.0, self.scales, out=np.zeros(len(self.scales)), where=positive)
         return Block(np.arange(len(x)), self.features, (whole - self.centres) * inverse)
 

@@ -1,9 +1,10 @@
 """A trained model as an ONNX graph, which takes a table's columns as they are.
 
 Inputs are `numbers`, the numeric columns as one matrix (rows, columns) of float64, in which NaN is
-missing, and each column of categories by its name, (rows, 1) text. A missing number, an unknown
-level and a missing one count as the feature's mean in training, as `predict` has it. The metadata
-say the names: `numbers`, `categories` and `classes`, as JSON.
+missing, and each column of categories by its name, (rows, 1) text. A missing number, and a level
+that is "?", "" or unknown, count as the feature's mean in training, as `predict` has it; an unknown
+level counts as "other" where training rows had that. The metadata say the names: `numbers`,
+`categories` and `classes`, as JSON.
 
 Outputs of a classifier are `label`, where there are log-odds `probabilities` (rows, classes), and
 `scores`, but for networks of more than two classes; of a regressor `prediction`, (rows,).
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from intarsia import __version__
 from intarsia.errors import ExperimentError, first_line
 from intarsia.maths.linear.losses import LOG_LINK, loss_code
-from intarsia.models.feature_mapping import RawColumns
+from intarsia.models.feature_mapping import MISSING, Levels, RawColumns, counts_as
 
 if TYPE_CHECKING:
     from intarsia.models.networks import ClientNetwork
@@ -80,7 +81,7 @@ def network_onnx(network: ClientNetwork) -> bytes:
     order = raw.order(network.features)
     means, scales, taken = (one[order] for one in (network.means, network.scales, network.centres))
     inverse = np.divide(1.0, scales, out=np.zeros(len(scales)), where=scales > 0)
-    x = graph.columns(raw, means)
+    x = graph.columns(raw, means, network.trained_levels)
     x = graph.add("Mul", graph.add("Sub", x, graph.keep(taken)), graph.keep(inverse))
     # back to the order of the network
     x = graph.add("Gather", x, graph.keep(np.argsort(order), np.int64), axis=1)
@@ -156,10 +157,11 @@ class _Graph:
         self._constants.append(_onnx().numpy_helper.from_array(array, name))
         return name
 
-    def columns(self, raw: RawColumns, means: Array) -> str:
+    def columns(self, raw: RawColumns, means: Array, trained: Levels = None) -> str:
         """Add the inputs; return the features, (rows, features), with means where some are missing.
 
-        They and their means are in the order of `raw.features`.
+        They and their means are in the order of `raw.features`. `trained` are the levels of which
+        training had rows; None: all.
         """
         parts: list[str] = []
         if raw.numbers:
@@ -176,12 +178,15 @@ class _Graph:
                 )
             self._input(name, np.str_, 1)
             table = np.vstack([np.eye(len(levels)), means[at : at + len(levels)]])
+            known, new = counts_as(levels, None if trained is None else trained[name])
+            gaps = [text for text in MISSING if text not in levels]
             number = self.add(
                 *("LabelEncoder", name),
                 domain="ai.onnx.ml",
-                keys_strings=list(levels),
-                values_int64s=list(range(len(levels))),
-                default_int64=len(levels),
+                keys_strings=[*levels, *gaps],
+                # the last row of the table are the means
+                values_int64s=[at % len(table) for at in (*known, *(-1 for _ in gaps))],
+                default_int64=new % len(table),
             )
             flat = self.add("Reshape", number, self.keep([-1], np.int64))
             parts.append(self.add("Gather", self.keep(table), flat, axis=0))

@@ -1,8 +1,9 @@
 """A trained linear model as a pipeline of scikit-learn, which needs nothing of this package.
 
-It takes a pandas DataFrame with the columns of the tables. A missing number, an unknown level and a
-missing one count as the feature's mean in training, as `predict` has it: of a category each level
-is a column, and what is none of them is one more, whose coefficient is that of the means.
+It takes a pandas DataFrame with the columns of the tables. A missing number, and a level that is
+missing, "?", "" or unknown, count as the feature's mean in training, as `predict` has it; an
+unknown level counts as "other" where training rows had that. Of a category each level is a column,
+and so are what stands for a missing one, and what is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import LabelBinarizer, OneHotEncoder, OrdinalEncoder
 
 from intarsia.maths.linear.losses import LOG_LINK, loss_code
-from intarsia.models.feature_mapping import RawColumns
+from intarsia.models.feature_mapping import MISSING, RawColumns, counts_as
 
 if TYPE_CHECKING:
     from intarsia.models.serialization import LinearModel
@@ -61,16 +62,19 @@ def _columns(raw: RawColumns, means: Array, weights: Array) -> tuple[ColumnTrans
     for place, (name, levels) in enumerate(raw.categories.items()):
         frame[name] = np.resize(np.array(levels, object), rows)
         own, at = slice(at, at + len(levels)), at + len(levels)
+        gaps = [*(text for text in MISSING if text not in levels), None, np.nan]
+        last = len(levels) + len(gaps)
         known = OrdinalEncoder(
-            categories=[list(levels)],
+            categories=[np.array([*levels, *gaps], object)],
             handle_unknown="use_encoded_value",
-            unknown_value=-1,
-            encoded_missing_value=-1,
+            unknown_value=last,
+            encoded_missing_value=-1,  # of None and NaN
         )
-        each = OneHotEncoder(categories=[np.arange(-1.0, len(levels))], sparse_output=False)
+        each = OneHotEncoder(categories=[np.arange(-1.0, last + 1)], sparse_output=False)
         parts.append((f"category {place}", Pipeline([("level", known), ("each", each)]), [name]))
-        other = weights[:, own] @ means[own]
-        found += [other[:, None], weights[:, own]]
+        mean, (_, new) = (weights[:, own] @ means[own])[:, None], counts_as(levels)
+        unknown = mean if new < 0 else weights[:, own][:, [new]]
+        found += [mean, weights[:, own], *(mean for _ in gaps), unknown]
     made = ColumnTransformer(parts).fit(frame)
     if numbers:
         made.named_transformers_["numbers"].statistics_ = means[: len(numbers)].copy()

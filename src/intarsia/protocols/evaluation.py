@@ -73,6 +73,9 @@ Trained = Callable[[Any], NDArray[np.bool_]]  # state → classes in training, (
 
 LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
 _AT_THE_END: Final = 1  # model by which a client tells its own grades
+# rows of a client that it tells the logarithms of labels of: with the sums of whole numbers and of
+# their squares these tell each label of fewer
+_LEAST_LOGARITHMS: Final = 50
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
@@ -113,7 +116,8 @@ class Sums:
     error: Array  # (2,) Σ (y - z)²
     absolute: Array  # (2,) Σ |y - z|
     macro_f1: Array  # () of the client's own samples; NaN: withheld; 0 for regression
-    # (2,) of one loss: Σ y log y (Poisson), Σ log y (Gamma), samples with y ≤ z (quantile)
+    # (2,) of one loss: Σ y log y (Poisson), Σ log y (Gamma), each NaN of few rows; samples with
+    # y ≤ z (quantile)
     term: Array | None = None
 
 
@@ -742,7 +746,10 @@ def _sums(graded: Graded, *, counts: bool, shape: float = 0.0) -> Sums:
         raw, error = 0.0 * raw, 0.0 * error
     terms = (np.ones(len(raw)), each, correct, raw, raw**2, error**2, np.abs(error))
     found = Sums(*[*(weights @ one for one in terms), np.array(f1)])
-    return found if term is None else replace(found, term=weights @ term)
+    if term is None:
+        return found
+    withheld = not counts and loss in losses.LOG_LINK and len(raw) < _LEAST_LOGARITHMS
+    return replace(found, term=np.full(2, np.nan) if withheld else weights @ term)
 
 
 def _term(loss: int, z: Array, y: Array) -> Array | None:

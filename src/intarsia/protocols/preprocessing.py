@@ -32,8 +32,9 @@ Whether the clients that have a label of the same sample have the same one.
 
 The clients that label a sample are compared in a row, each with the next, and by numbers that hide
 their labels as those of step 1 hide copies. The words are of all that hold a sample's label, each
-of which adds some. What two of them send of a sample adds up to 0 where their labels are equal, to
-the last bit.
+of which adds some. What two of them send of a sample adds up to 0 where their labels are equal.
+Labels are rounded in two ways, as copies are, to a relative 1e-12 or so: numbers that differ by how
+they were written are equal in one of them.
 
 What crosses: the server learns which two clients differ, and in how many samples; no client learns
 a label, also not one that makes up labels.
@@ -62,6 +63,7 @@ from intarsia.core.block import (
     Block,
     ClientId,
     Copies,
+    Labels,
     row_weights,
     stored,
     with_data,
@@ -69,6 +71,12 @@ from intarsia.core.block import (
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, SiteError, TableError
+from intarsia.protocols.untrained_levels import (
+    levels_without_rows,
+    put,
+    with_levels,
+    without_untrained,
+)
 
 _function = partial(fl.client_function, protocol="preprocessing")
 Positions = NDArray[np.intp]
@@ -95,7 +103,8 @@ class HiddenLabels:
     And so are their weights, where rows have some.
     """
 
-    numbers: NDArray[np.uint32]  # (3, or with weights 6, samples that both label of each pair)
+    # (6, or with weights 12, samples that both label of each pair): three for each way of rounding
+    numbers: NDArray[np.uint32]
 
 
 def check_agreement(clients: fl.Clients, schema: Schema) -> None:
@@ -113,7 +122,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     words = clients.sum(draw_words, AskWords()).words
     # discloses which two clients have labels that differ, and in how many samples
     told = clients.ask(compare_labels, dict.fromkeys(_compared(schema), LabelWords(words)))
-    height = 6 if schema.labels.weighted else 3
+    kinds = 2 if schema.labels.weighted else 1
+    height = kinds * 2 * 3
     for name, one in told.items():
         width = sum(len(shared) for *both, shared in pairs if name in both)
         if (one.numbers.dtype, one.numbers.shape) != (np.uint32, (height, width)):
@@ -127,9 +137,11 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
             start = taken[name]
             taken[name] += len(shared)
             total += told[name].numbers[:, start : taken[name]]
-        differs = np.flatnonzero((total % _PRIME > 0).any(axis=1))
-        if len(differs):
-            (wrong if differs[0] < 3 else weighed).append((first, second, shared))
+        other: NDArray[np.bool_] = (total % _PRIME > 0).reshape(kinds, 2, 3, -1)
+        other = np.any(other, axis=2)
+        unlike = other[:, 0] & other[:, 1]  # whichever way they are rounded
+        if unlike.any():
+            (wrong if unlike[0].any() else weighed).append((first, second, shared))
     if not wrong and weighed:
         first, second, shared = weighed[0]
         raise FederationError(
@@ -142,7 +154,7 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
         more = f", and so do {len(wrong) - 1} more pairs of clients" if len(wrong) > 1 else ""
         raise FederationError(
             f"{first!r} and {second!r} have different labels of one or more of the {len(shared)} "
-            f"samples that both label{more}; correct one of the tables."
+            f"samples that both label{more}; {correct_labels(schema.labels)}."
         )
 
 
@@ -187,7 +199,7 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
     ) -> tuple[Preparation, HiddenLabels]:
         own = schema.samples.own(state.client)
         kinds = [block.y, row_weights(block)] if schema.labels.weighted else [block.y]
-        numbers = [np.zeros((3 * len(kinds), 0), np.uint64)]
+        numbers = [np.zeros((6 * len(kinds), 0), np.uint64)]
         for first, second, shared in known():
             if state.client not in (first, second):
                 continue
@@ -212,13 +224,32 @@ def _secret_of(words: Array) -> fl.SecretKey:
     return fl.SecretKey(_digest(np.rint(words) % 2**_BITS))
 
 
+def correct_labels(labels: Labels) -> str:
+    """Return the advice where two clients have different labels of a sample."""
+    if labels.task != "regression":
+        return "correct one of the tables"
+    return (
+        "correct one of the tables: numbers must agree in twelve digits (single precision has "
+        "seven), or let one client alone have the labels"
+    )
+
+
+def rounded_labels(values: Array) -> Array:
+    """Return values rounded in two ways, (2, values): those that differ by less agree in one."""
+    mantissas, exponents = np.frexp(values)
+    ways = [way(mantissas * 2.0**_DIGITS) for way in (np.floor, np.rint)]
+    return np.stack([np.ldexp(one, exponents - _DIGITS) for one in ways]) + 0.0  # no -0
+
+
 def _whole_numbers(values: Array) -> Words:
-    """Return three numbers for each value, (3, values), that no other value has; 0 is 0."""
-    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)
-    return np.stack([bits >> np.uint64(22 * at) & np.uint64(2**22 - 1) for at in range(3)])
+    """Return three numbers for each way of rounding a value, (6, values); 0 is 0."""
+    bits = rounded_labels(values).view(np.uint64)
+    parts = [bits >> np.uint64(22 * at) & np.uint64(2**22 - 1) for at in range(3)]
+    return np.stack(parts, axis=1).reshape(6, -1)
 
 
 _FINEST = 2.0**-30  # relative difference from which values differ; below this size, times it
+_DIGITS = 39  # bits of labels to which these are rounded: half of the last is some 1e-12
 _PRIME = 2**31 - 1  # M: a difference of copies is missed with a chance of 1/M
 _BITS = 12  # of a word: 1,024 clients may add up such numbers within the default privacy.range
 _WORDS = 11  # of a set of features: they hide as keys of 128 bits do
@@ -335,9 +366,16 @@ class Constant:
     features: fl.PerFeature  # (1, features) 1 where constant
 
 
-def initial(client: ClientId, block: Block) -> Preparation:
-    """Return the preparation that changes nothing."""
-    return Preparation(np.zeros(block.shape[1]), np.ones(block.shape[1]), client=client)
+def initial(client: ClientId, block: Block, *, alone: bool = False) -> Preparation:
+    """Return the preparation that changes nothing, from a client's training block.
+
+    `alone` says that the client alone trains what reads its columns: levels of a category that none
+    of its own rows has are then 0, as constant features are.
+    """
+    scale = np.ones(block.shape[1])
+    if alone:
+        scale[levels_without_rows(block)] = 0.0
+    return Preparation(np.zeros(block.shape[1]), scale, client=client)
 
 
 def prepare(
@@ -701,7 +739,7 @@ def _projections(
         own[rows, np.searchsorted(columns, some)[places]] = 0.0
     for levels in block.kinds_of_levels() if wide.any() else ():
         for absent in lacking[:, some == levels[0]].T > 0:
-            _clear(own, absent, np.isin(columns, levels))
+            put(own, absent, np.flatnonzero(np.isin(columns, levels)))
     entries = own.data if isinstance(own, csr_array) else own
     entries[np.isnan(entries)] = 0.0  # of a sample that no other client holds
     generator = fl.RandomKey(("copies", cell)).generator()
@@ -738,14 +776,6 @@ def _hidden(values: Words, key: fl.SecretKey, place: int, owners: int) -> Words:
     order = np.argsort(key.fold_in("order").words(values.shape[1]), kind="stable")
     found: Words = ((factors * values + shifts) % _PRIME)[:, order]
     return found
-
-
-def _clear(x: Any, rows: NDArray[np.bool_], columns: NDArray[np.bool_]) -> None:
-    """Let the values of some rows, (samples,), and columns, (features,), be 0, in place."""
-    if isinstance(x, csr_array):
-        x.data[np.repeat(rows, np.diff(x.indptr)) & columns[x.indices]] = 0.0
-    else:
-        x[np.ix_(rows, columns)] = 0.0
 
 
 @_function
@@ -818,7 +848,8 @@ def settle_scale(
     deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     scale[_is_intercept(block)] = 1.0
-    return replace(state, scale=scale), Constant((scale == 0).astype(np.float64)[None, :])
+    constant = Constant((scale == 0).astype(np.float64)[None, :])
+    return replace(state, scale=np.where(state.scale > 0, scale, 0.0)), constant
 
 
 def _is_intercept(block: Block) -> NDArray[np.bool_]:
@@ -876,6 +907,39 @@ def prepared(
     block = _with_observed(state, part, block)
     if state.weights is not None and part == "train":
         block = replace(block, weights=state.weights)
+    if part != "train":
+        return _graded(state, block)
+    return _standardised(state, block, once=once, in_place=in_place)
+
+
+def _graded(state: Preparation, block: Block) -> Block:
+    """Return a block on which models are graded: as new tables of `predict` are read.
+
+    A row without a level of a category of many has its mean, where all training rows have one. Of
+    rows that others hold too, those that all lack it are such, and the holders' parts add up.
+    """
+    lacked = dict(enumerate(rows for _, rows in block.without_level()))
+    block = without_untrained(block, state.scale > 0)
+    found = _standardised(state, block)
+    inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
+    for number, (levels, rows) in enumerate(block.without_level()):
+        if state.average is None or not rows.any() or not state.average[levels].any():
+            continue
+        share, holders = rows.astype(np.float64), _holders(block, levels)
+        if block.copies is not None and block.copies.observed is not None:
+            told = block.copies.observed[:, block.copies.take(None, levels).arrays[3][0]]
+            alone = np.where(told == 0, 1 / holders, 0.0)
+            share = np.where(lacked[number] & (holders > 1), alone, share)
+        own = np.flatnonzero(share)
+        values = np.outer(share[own], (state.average * inverse)[levels])
+        found = with_levels(found, own, levels, values)
+    return found
+
+
+def _standardised(
+    state: Preparation, block: Block, *, once: bool = False, in_place: bool = False
+) -> Block:
+    """Return a block less the means, in units of the scales."""
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
     if state.mean.any():
         block = replace(block, zero=-state.mean * inverse)

@@ -230,6 +230,7 @@ class _Run:
     result: Result
     tables: Mapping[str, Mapping[str, Any]]  # its settings
     figures: tuple[Published, ...]
+    checksum: str = ""  # of the clients' own tables; "": none says whether they differ
 
     @classmethod
     def of(cls, result: Result) -> _Run:
@@ -245,7 +246,12 @@ class _Run:
             data[f"client.{table['name']}"] = {
                 key: value for key, value in table.items() if key not in _PLACES
             }
-        return cls(result, {**own, "experiment": setting, **data}, described.published)
+        # of tables that are dealt out it goes by the seed, of pseudonyms by their secret
+        own_tables = described.dataset is None and described.alignment.ids == "plain"
+        checksum = ""
+        if result.folder is not None and own_tables:
+            checksum = run_folder.checksum_of_tables(result.folder)
+        return cls(result, {**own, "experiment": setting, **data}, described.published, checksum)
 
     @property
     def salt(self) -> str:
@@ -282,25 +288,52 @@ def compare(results: Iterable[Result]) -> Comparison:
         tuple(
             _group(key, settings, alike)
             for key, runs in named.items()
-            for settings, alike in _by_settings(runs)
+            for settings, some in _by_settings(runs)
+            for own, alike in _by_tables(some)
+            for settings in [{**settings, **own}]
         )
     )
 
 
 def _by_settings(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:
     """Return runs with the same settings together, beside those that tell them apart."""
-    keys = dict.fromkeys(key for run in runs for key in run.keys if key != _SALT)
+    every = dict.fromkeys(table for run in runs for table in run.tables)
+    clients = [one for one in every if one.startswith("client.")]
+    partly = [one for one in clients if any(one not in run.tables for run in runs)]
+    keys = dict.fromkeys(
+        key
+        for run in runs
+        for key in run.keys
+        if key != _SALT and key.rpartition(".")[0] not in partly
+    )
     values = {key: [run.setting(key) for run in runs] for key in keys}
+    values |= {
+        key: ["there" if key in one.tables else "not there" for one in runs] for key in partly
+    }
     differing = [key for key, some in values.items() if any(one != some[0] for one in some)]
     groups: list[tuple[dict[str, Any], list[_Run]]] = []
-    for run in runs:
-        settings = {key: run.setting(key) for key in differing}
+    for at, run in enumerate(runs):
+        settings = {key: values[key][at] for key in differing}
         alike = next((some for known, some in groups if known == settings), None)
         if alike is None:
             groups.append((settings, [run]))
         else:
             alike.append(run)
     return groups
+
+
+def _by_tables(runs: Sequence[_Run]) -> list[tuple[dict[str, Any], list[_Run]]]:
+    """Return runs of the same tables together, and their checksum where others have another.
+
+    Runs that drew other test rows have another checksum of the same tables.
+    """
+    found: dict[str, list[_Run]] = {}
+    for run in runs:
+        found.setdefault(run.checksum, []).append(run)
+    salts = {(run.salt, run.checksum) for run in runs if run.checksum}
+    if len(salts) == len({salt for salt, _ in salts}):
+        return [({}, list(runs))]
+    return [({"tables.crc": checksum or None}, some) for checksum, some in found.items()]
 
 
 def measure_of(scores: Iterable[Score | None]) -> str:

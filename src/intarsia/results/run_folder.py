@@ -139,6 +139,11 @@ def change_description(folder: Path, description: Experiment) -> None:
     keep_description(folder, description, _fingerprint_of_tables(folder))
 
 
+def checksum_of_tables(folder: Path) -> str:
+    """Return the checksum of a run's tables; "": the folder has none."""
+    return _fingerprint_of_tables(folder) if (folder / _TABLES).is_file() else ""
+
+
 def _fingerprint_of_tables(folder: Path) -> str:
     """Return the checksum of a run's tables; one that is damaged is that of no tables."""
     return (folder / _TABLES).read_text(encoding="utf-8", errors="replace")

@@ -42,6 +42,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
 from intarsia.protocols.evaluation import Evaluation, evaluate, grade_scores, whole_samples
+from intarsia.protocols.untrained_levels import as_learnt_alone
 from intarsia.results.result import Finished
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
@@ -343,10 +344,14 @@ def networks_alone(
 ) -> dict[ClientId, Evaluation]:
     """Return the grades of each client's network that learns from its own samples."""
     names = engine.schema("train").clients
-    parts = {str(one): {name: engine.block(name, one) for name in names} for one in ("train", part)}
+    own: dict[str, dict[ClientId, Block]] = {str(one): {} for one in ("train", part)}
+    for name in names:
+        learnt = engine.block(name)
+        for one, blocks in own.items():
+            blocks[name] = as_learnt_alone(learnt, engine.block(name, one))
     labels = engine.schema("train").labels
     done = simulate(
-        *(algorithm, options, parts, labels),
+        *(algorithm, options, own, labels),
         rounds=rounds,
         seed=seed,
         watch=lambda number: told("round", number, rounds),

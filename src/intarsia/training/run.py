@@ -722,12 +722,13 @@ class InThisProcess:
             at_once=plan.additive and plan.clip is None and not description.yardsticks,
             cluster=self.cluster,
             accelerated=_on_accelerator(plan.options),
+            alone=setup.reads_alone(plan.algorithm, plan.options),
         )
         engine, notes = setup.set_up(
             *(parties, description.preprocessing, schemas), clip=plan.clip, additive=plan.additive
         )
         self.scaling = parties.scaling
-        return Ready(engine, "test" if tested else "train", notes)
+        return Ready(engine, "test" if tested else "train", (*notes, *parties.notes))
 
     def keep(self, plan: Plan, engine: setup.Engine) -> None:
         """Keep the parameters of the clients' networks, or of their linear models."""

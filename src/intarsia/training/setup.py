@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from intarsia.core.algorithm import Algorithm
-from intarsia.core.block import INTERCEPT, Block, ClientId
+from intarsia.core.block import INTERCEPT, RARE, Block, ClientId
 from intarsia.core.client_functions import Part, RandomKey, SecretKey
 from intarsia.core.disclosure import Release, Sends, each
 from intarsia.core.schema import Schema
@@ -32,6 +32,7 @@ from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import differential_privacy, evaluation, preprocessing
+from intarsia.protocols.untrained_levels import rows_of_untrained
 from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
 from intarsia.training.registry import NAMED, Named
@@ -120,6 +121,13 @@ def transform_block(
     if step == "clipped":
         return differential_privacy.clipped(state, part, block)
     return block.counted_once() if step == "counted once" and part == "train" else block
+
+
+def reads_alone(algorithm: Algorithm | Baseline, options: Any) -> bool:
+    """Return whether each client alone trains what reads its columns."""
+    nothing = getattr(options, "shares", "") == "nothing"
+    nothing |= getattr(options, "shared_parts", None) == ()
+    return algorithm.model.kind != "linear" and (algorithm.model.own_feature_space or nothing)
 
 
 def client_secrets(
@@ -233,10 +241,13 @@ class LocalParties:
     at_once: bool = False  # training values are to count once, and do so when they are prepared
     cluster: Cluster | None = None  # computes for them; None: this machine does
     accelerated: bool = False  # whether their networks train on an accelerator
+    alone: bool = False  # whether each alone trains what reads its columns
     engine: Simulation | None = None
     # part and client of the values that nobody else has
     copied: set[tuple[str, ClientId]] = field(default_factory=set)
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
+    # column -> at whom how many rows to grade have a level of it that training had not
+    untrained: dict[str, list[str]] = field(default_factory=dict)
 
     def settle(self, schemas: Mapping[str, Schema]) -> Simulation:
         """Return the engine over the blocks in the order of the schemas."""
@@ -265,7 +276,9 @@ class LocalParties:
         )
         for blocks in self.parts.values():
             blocks.clear()
-        engine.make_states(lambda name: preprocessing.initial(name, engine.block(name)))
+        engine.make_states(
+            lambda name: preprocessing.initial(name, engine.block(name), alone=self.alone)
+        )
         return engine
 
     def transform(self, step: Step) -> None:
@@ -276,6 +289,8 @@ class LocalParties:
         if step == "counted once" and self.keep:
             self.engine.count_once(threads)
             return
+        if step == "prepared":
+            self._count_untrained(self.engine)
         at_once = self.at_once
         self.engine.transform(
             lambda name, part, block: transform_block(
@@ -284,6 +299,29 @@ class LocalParties:
                 in_place=(part, name) in self.copied,
             ),
             threads,
+        )
+
+    def _count_untrained(self, engine: Simulation) -> None:
+        """Count the rows with levels of categories that training had not."""
+        for part in [one for one in self.parts if one != "train"]:
+            for name in engine.schema(part).clients:
+                block, trained = engine.block(name, part), self.scaling[name].scale > 0
+                for column, *_, rows in rows_of_untrained(block, trained):
+                    self.untrained.setdefault(column, []).append(f"{len(rows)} at {name!r}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return in a sentence which rows have a level that training had not."""
+        if not self.untrained:
+            return ()
+        of = " of the client" if self.alone else ""
+        told = [
+            f"{column} ({', '.join(own[:6])}{f' and at {len(own) - 6} more' if own[6:] else ''})"
+            for column, own in self.untrained.items()
+        ]
+        return (
+            f"A level that no training row{of} has counts as {RARE!r} where training rows had "
+            f"that, and as a missing value where not; of the rows to grade: {'; '.join(told)}.",
         )
 
 

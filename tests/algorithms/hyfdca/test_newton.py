@@ -440,6 +440,57 @@ def test_a_sample_that_misses_nearly_all_grows_to_all_rows_or_doubles(budget, fa
     assert newton._grow(state, far=far).budget == expected
 
 
+def test_curved_losses_begin_with_fewer_rows_in_the_frame():
+    rows = {"shared": False, "whole": True}
+    assert newton._first_budget(10**6, 50, **rows) == 2**23 // 50
+    assert newton._first_budget(10**6, 200, **rows) == 300 * 200
+    assert newton._first_budget(10**6, 500, **rows) == 2**25 // 500
+    assert newton._first_budget(10**6, 50, straight=True, **rows) == 2**25 // 50
+    assert newton._first_budget(5000, 50, **rows) == 5000
+
+
+def with_rare_marks(rng, samples=20_000, marks=12):
+    """Return a dense standardised table with marks of four rows each, and labels."""
+    x = np.hstack([rng.standard_normal((samples, 8)), np.zeros((samples, marks))])
+    for mark in range(marks):
+        x[rng.choice(samples, 4, replace=False), 8 + mark] = 1.0
+    score = x @ rng.standard_normal(x.shape[1]) + rng.logistic(size=samples)
+    return (x - x.mean(axis=0)) / x.std(axis=0), np.where(score > 0, 1.0, -1.0)
+
+
+def steps_of(x, y, monkeypatch, *, regularisation):
+    """Return of each step gap, objective and budget, where a tenth of the rows come at first."""
+    monkeypatch.setattr(newton, "_AT_FIRST", 0)
+    monkeypatch.setattr(newton, "_FOR_EACH", 0)
+    options = HyFDCA(loss="logistic", regularisation=regularisation, method="newton")
+    engine, server = started(HYFDCA, options, rectangles(x, y, 2, 2))
+    found = []
+    for number in range(1, 40):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        found.append((info.gap_relative, info.primal, server.phase.budget))
+        if info.gap_relative <= 1e-6:
+            return found
+    raise AssertionError(f"a gap of {found[-1][0]:.1e} after {len(found)} steps")
+
+
+def test_a_sample_that_misses_rare_columns_is_enlarged_before_its_step_is_taken(monkeypatch):
+    taken = 0
+    for seed in range(4):
+        x, y = with_rare_marks(np.random.default_rng(seed))
+        taken += len(steps_of(x, y, monkeypatch, regularisation=1e-7))
+    assert taken <= 54  # 67 where such steps are taken, too
+
+
+def test_steps_far_from_the_optimum_do_not_enlarge_a_sample_that_tells_enough(monkeypatch):
+    x = np.random.default_rng(0).standard_normal((20_000, 6))
+    y = np.where(x @ np.linspace(1, 6, 6) > 0, 1.0, -1.0)  # far to go: nothing bounds the weights
+    steps = steps_of(x, y, monkeypatch, regularisation=1e-7)
+    far = [budget for gap, _, budget in steps if gap > newton._FAR]
+    assert len(far) >= 4
+    assert set(far) == {2000}
+
+
 @pytest.mark.slow
 @CURVED
 @pytest.mark.parametrize("grid", [(4, 1), (1, 4), (2, 2)], ids="{0[0]}x{0[1]}".format)

@@ -210,7 +210,8 @@ def test_the_servers_kit_alone_has_the_component_and_no_job_may_name_it(kit):
         paths = [one["path"] for one in written["components"]]
         launcher = "intarsia.engines.transports.spare.Launcher"
         arrivals = "intarsia.engines.nvflare.Arrivals"
-        assert paths[1:] == [launcher, revocation.COMPONENT, arrivals]
+        origins = "intarsia.engines.transports.origins.Origins"
+        assert paths[1:] == [launcher, revocation.COMPONENT, origins, arrivals]
         assert not {*paths[1:]} & {*written["class_allow_list"]}
     revocation.revoke(kit, "bank")
     with pytest.raises(ExperimentError, match="scheme 'grpc', where certificates"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from intarsia.data.source import Source
 from intarsia.errors import first_line
 
 _STARTS = (b"PAR1", b"PARE")  # how such files begin, as they are and encrypted
+_UNNAMED = re.compile(r"__index_level_\d+__")  # an index without a name, as pandas writes it
 _BUFFER = 2**16  # bytes of each column that are read at once
 
 
@@ -38,7 +40,7 @@ class ParquetColumns:
                 )
             # else whole columns of the file's row groups would be there
             self._file = arrow_parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
-            self.schema: pa.Schema = self._file.schema_arrow
+            self.schema: pa.Schema = _without_row_numbers(self._file.schema_arrow, source)
             self.num_rows: int = self._file.metadata.num_rows
 
     def column(self, name: str) -> pa.ChunkedArray:
@@ -55,7 +57,7 @@ class ParquetColumns:
     def whole(self) -> pa.Table:
         """Return all columns."""
         with self._told():
-            return self._file.read()
+            return self._file.read(columns=self.schema.names)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -67,6 +69,28 @@ class ParquetColumns:
                 "write it again, or set format to what it is",
                 "write it again",
             ) from error
+
+
+def _without_row_numbers(schema: pa.Schema, source: Source) -> pa.Schema:
+    """Return a file's columns without an index of pandas that has no name, unless one is named.
+
+    It is no column of the DataFrame, and numbers rows where some were left out.
+    """
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    for one in index:
+        name = one.get("name") if isinstance(one, dict) else None
+        if name is not None and name == source.id and name not in schema.names:
+            raise source.error(
+                f"id names {name!r}, which is the index of the DataFrame that was written and no "
+                "column of the file: of an index of consecutive numbers pandas keeps the first and "
+                "the last alone",
+                "write it again by frame.reset_index().to_parquet(...)",
+            )
+    named = {source.id, source.label, source.weights, *(source.features or ())}
+    for one in index:
+        if isinstance(one, str) and _UNNAMED.fullmatch(one) and one not in named:
+            schema = schema.remove(schema.get_field_index(one))
+    return schema
 
 
 def values_size(path: Path) -> int:

@@ -48,7 +48,7 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import connection, replaced, revocation, spare
+from intarsia.engines.transports import connection, origins, replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -60,6 +60,15 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
+# A site's process listens for those of its jobs, within its machine. Whoever connects there shows
+# the kit's certificate: any process of the machine could else call the site as the server. A
+# server's process asks for a token.
+_WITHIN: Final = {
+    "internal": {
+        "scheme": "tcp",
+        "resources": {"host": "localhost", "connection_security": "mtls"},
+    }
+}
 _LOG_BYTES: Final = 2_000_000  # of a log file, of which there are three generations
 _THREADS: Final = 16
 _ANSWER: Final = 5.0  # seconds in which a site must say that it is there
@@ -693,11 +702,13 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
-            resources["components"] += [revocation.component(kit), arrivals]
+            resources["components"] += [revocation.component(kit), origins.COMPONENT, arrivals]
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         write_atomically(local / "resources.json", text.encode())
+    if not server:
+        write_atomically(local / "comm_config.json", json.dumps(_WITHIN, indent=1).encode())
     rights = local / "authorization.json.default"
     if rights.is_file():
         found = json.loads(rights.read_text(encoding="utf-8"))

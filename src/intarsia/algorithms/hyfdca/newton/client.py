@@ -51,6 +51,7 @@ _SEALABLE = 2.0**60  # what a sealed number may reach
 SHORT = 0.25  # step below which many samples change sides
 _FADING = 0.1  # what is left of a curvature after a step without it
 _PASSED = 0.5  # the part of the mean curvature on a step that counts
+_FEW = 5  # rows of an overlap group, of fewer of which the number with curvature would tell each
 _SHIFT = 100.0  # added to log h where it is sent, so that 0 says that a sample has none
 
 
@@ -470,7 +471,8 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
     The owners of a cell see the same curvatures and take them in the same order, so they select
     the same samples. In the frame the order stays, so that most were selected before; elsewhere
     those that tell most come first. The curvatures stand for all samples of the cell with
-    curvature.
+    curvature. Elsewhere a cell of few samples has all of them selected, with curvature or not: the
+    server reads how many are.
     """
     found: list[NDArray[np.int64]] = []
     scaled: list[Array] = []
@@ -481,6 +483,8 @@ def _select(point: Point, message: Gather, counted: Array) -> tuple[NDArray[np.i
         given = (start, stop, point.order[start:stop], most)
         if message.framed:
             samples, curvature = curved_samples(counted, *given)
+        elif stop - start < _FEW:
+            samples, curvature = np.arange(start, stop), counted[:, start:stop]
         else:
             samples, curvature = telling_samples(counted, *given, norms)
         found.append(samples)

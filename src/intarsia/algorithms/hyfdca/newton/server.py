@@ -24,7 +24,9 @@ round is one Newton step:
      proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row. Where it misses
-   nearly all, all rows are taken instead of more than half
+   nearly all, all rows are taken instead of more than half. In a frame such a step is not taken:
+   it would go so far that curvature is lost. Of a curved loss a quarter of the rows in a frame
+   comes at first: more cost more than they save in steps
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
    system tiny ones, once it stands still; in a frame none); with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
@@ -108,7 +110,8 @@ from intarsia.maths.linear.elastic_net import stiffness
 
 PHASE = "newton"
 MOST_FEATURES = 512  # most features for the exact solve
-_IN_FRAME = 2**25  # values of the rows in the frame at first: of more rows some stand for all
+_IN_FRAME = 2**25  # most values of the rows in the frame at first: of more, some stand for all
+_AT_FIRST, _FOR_EACH = 2**23, 300  # fewer, or so many rows for each feature, of curved losses
 _COPIED = 2**27  # values of the rows that conjugate gradients copy at first, in single precision
 _WIDE = 40  # samples for each feature up to which a sample saves little
 _WIDE_SPARSE = 10  # and to which steps on all rows of a sparse table in a frame take no longer
@@ -264,6 +267,7 @@ def begin(
             shared=dealer is not None,
             whole=framed != sparse,
             bent=loss in losses.BENT,
+            straight=loss == losses.SQUARED or loss in losses.BENT,
         ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
@@ -363,9 +367,12 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
         tiny=newton.tiny + bool((_matters(newton) & (length < _TINY)).any()),
     )
-    some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
-    if some and (_matters(newton) & (bend > _MISSED)).any():
-        newton = _grow(newton, far=bool((_matters(newton) & (bend > _MISSED_FAR)).any()))
+    missed = _matters(newton) & (bend > _MISSED)
+    if newton.dealer is None and newton.curved > newton.budget and missed.any():
+        newton = _grow(newton, far=bool((missed & (bend > _MISSED_FAR)).any()))
+        if newton.framed and not (newton.loss in losses.SMOOTHED or elastic):
+            # what the sample misses would go so far that its curvature is lost: solve again here
+            length = np.where(missed, 0.0, length)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss in losses.SMOOTHED
     # with the log link each sample has curvature wherever it is
@@ -394,8 +401,10 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         length = np.asarray(length - tiny, np.float64)
     newton = _at(newton, clients, length, np.where(eager, newton.weight, 0.0))
     slow = (length > 0) & ~eager & (newton.error > 0.1 * previous)
-    whole = newton.framed and newton.dealer is None
-    near = whole or newton.gap.max() <= _FAR
+    # far away steps are slow, too, because F is not quadratic: a large sample is not to blame
+    small = newton.framed and newton.dealer is None
+    small = small and newton.budget < _FOR_EACH * newton.features
+    near = small or newton.gap.max() <= _FAR
     if slow.any() and near and newton.curved > 1.01 * newton.budget:
         newton = _grow(newton)
     newton = _check_progress(newton, clients)
@@ -529,7 +538,13 @@ def _with_best(newton: Newton, alpha: Any) -> Newton:
 
 
 def _first_budget(
-    samples: int, features: int, *, shared: bool, whole: bool, bent: bool = False
+    samples: int,
+    features: int,
+    *,
+    shared: bool,
+    whole: bool,
+    bent: bool = False,
+    straight: bool = False,
 ) -> int:
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
@@ -540,7 +555,12 @@ def _first_budget(
     if not whole and bent and samples <= _WIDE * features:
         # which samples have curvature changes with a step: all tell it, at little more cost
         return min(samples, max(few, _COPIED // features))
-    return min(samples, max(few, _IN_FRAME // features)) if whole else few
+    if not whole:
+        return min(samples, few)
+    most = _IN_FRAME // features
+    if not straight:
+        most = min(most, max(_AT_FIRST // features, _FOR_EACH * features))
+    return min(samples, max(few, most))
 
 
 def _fallen(newton: Newton, times: float = 2) -> Array:
