@@ -89,6 +89,58 @@ def test_a_kit_on_a_full_disk_is_started_when_there_is_room(tmp_path, monkeypatc
     assert not (kit / "intarsia.pid").exists()
 
 
+@pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="processes take no names here")
+def test_what_a_process_leaves_is_kept_short_while_it_runs(tmp_path, monkeypatch):
+    """A server runs for months; before, logs were cut and jobs removed when it was started."""
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.05)
+    monkeypatch.setattr(kit_process, "_TIDIED", 0.1)
+    monkeypatch.setattr(kit_process, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(kit_process, "_MOST_JOBS", 2)
+    numbers = range(10, 18)
+    names = [f"cd46f9{number}-21d4-4605-a065-203a415aafcc" for number in numbers]
+    in_store, store = tmp_path / "local" / "runs" / "calm", tmp_path / "storage" / "jobs-storage"
+    in_store.mkdir(parents=True)
+    (in_store / "job.id").write_text(names[1])
+    # one job goes on in a process that has taken its name, and one whose command has its id
+    code = f"""
+import subprocess, sys, time
+from pathlib import Path
+wait = "import time, sys; from pathlib import Path; comm = Path('/proc/self/comm'); "
+wait += "comm.write_text(sys.argv[1]); Path(sys.argv[1]).touch(); time.sleep(3600)"
+for name, module in (("job-{names[2][:8]}", "{kit_process._SPARE}"), ("python", "{names[3]}")):
+    words = ["-c", wait, name, module, "nvflare.private.fed.app", {str(tmp_path)!r}]
+    subprocess.Popen([sys.executable, *words])
+while not (Path("job-{names[2][:8]}").exists() and Path("python").exists()):
+    time.sleep(0.02)
+for name in {names!r}:
+    for place in (Path("."), Path("storage/jobs-storage")):
+        (place / name).mkdir(parents=True)
+    time.sleep(0.02)
+while True:
+    Path("audit.log").open("a").write("a" * 1001)
+    print("b" * 1001, flush=True)
+    time.sleep(0.3)
+"""
+    process = kit_process.KitProcess(tmp_path, lambda: [sys.executable, "-c", code])
+    logs = [tmp_path / f"{name}.log" for name in ("audit", "console")]
+    kept, pause = {*names[1:4], *names[-2:]}, threading.Event()
+    with process.running():
+        for _ in range(1200):
+            there = [
+                {path.name for path in place.iterdir()} & set(names)
+                for place in (tmp_path, store)
+                if place.is_dir()
+            ]
+            cut = all(log.with_name(f"{log.name}.1").is_file() for log in logs)
+            if cut and there == [kept] * 2:
+                break
+            pause.wait(0.05)
+        assert there == [kept] * 2
+        assert cut
+    assert all(log.stat().st_size < 3000 for log in logs)
+    assert (tmp_path / "console.log.1").read_bytes().startswith(b"bbb")
+
+
 def test_a_full_disk_does_not_keep_a_kit_from_being_stopped(tmp_path):
     def command():
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -20,6 +20,7 @@ from intarsia.deployment import server as federation_server
 from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import AbsentError, ExperimentError
+from intarsia.results import checkpoint
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
@@ -136,6 +137,19 @@ def test_what_ended_a_job_is_not_said_of_the_one_after_it(tmp_path):
         assert (status.state, status.problem) == ("running", told)
 
 
+def test_a_run_that_is_being_stopped_is_not_to_be_stopped_once_more(tmp_path):
+    own = asked(tmp_path)
+    given = tmp_path, remote.described(tmp_path), remote.NAMES, RetryPolicy()
+    (own / "job.id").write_text("job-1")
+    with pytest.raises(ExperimentError, match="is running; stop it with"):
+        federation_server.request(*given, overwrite=True, alive=True)
+    federation_server.stop_run(tmp_path, "four")
+    with pytest.raises(ExperimentError, match="is being stopped; give the command again in some"):
+        federation_server.request(*given, overwrite=True, alive=True)
+    (own / "job.id").unlink()  # as the supervisor does
+    federation_server.request(*given, overwrite=True, alive=True)
+
+
 def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
     own, jobs = asked(tmp_path), Jobs()
     turns(tmp_path, jobs, 3)
@@ -147,6 +161,19 @@ def test_a_job_that_ends_before_its_run_is_submitted_again(tmp_path):
     turns(tmp_path, jobs)
     assert len(jobs.submitted) == 3
     assert json.loads((own / "request.json").read_text())["sites"] == list(remote.NAMES)
+
+
+def test_a_job_that_begins_between_two_questions_is_not_ended(tmp_path):
+    asked(tmp_path)
+    jobs, noted = Jobs(), []
+
+    def begin():
+        jobs.working = dict.fromkeys(remote.NAMES, ())  # the sites do not have it yet
+        jobs.status = lambda job: jobs.working.clear() or "RUNNING"  # and have when this is said
+
+    looks(tmp_path, jobs, begin, nothing, note=noted.append)
+    assert len(noted) == len(jobs.submitted) == 1
+    assert not jobs.aborted
 
 
 def test_a_job_that_is_listed_as_running_when_the_server_starts_is_ended_first(tmp_path):
@@ -401,7 +428,10 @@ def test_a_run_whose_jobs_end_without_a_word_fails_after_the_fifth(tmp_path):
     turns(tmp_path, jobs, 3)
     (status,) = federation_server.list_statuses(tmp_path)
     assert status.state == "failed"
-    assert "5 jobs in a row ended without a word" in status.problem
+    assert (
+        "5 jobs in a row ended without a word (the last: FINISHED:EXECUTION_EXCEPTION);"
+        in status.problem
+    )
     submitted = len(jobs.submitted)
     federation_server.resume_run(tmp_path, "four")
     turns(tmp_path, jobs, 2)
@@ -472,6 +502,22 @@ def test_the_end_of_a_run_is_told_once(tmp_path, sentence, state, meanwhile):
     assert noted[0].startswith("four: job job-1 is submitted")
     assert noted[1:] == [sentence]
     assert before == 1 + (not meanwhile)
+
+
+def test_how_a_run_stands_takes_as_long_after_thousands_of_rounds(tmp_path, monkeypatch):
+    own, read = asked(tmp_path), []
+    (own / "out").mkdir()
+    (own / "out" / "result.json").write_text("{}")
+    whole = checkpoint.parse_json
+    monkeypatch.setattr(checkpoint, "parse_json", lambda text: read.append(text) or whole(text))
+    for rounds in (1, 5000):
+        text = "".join(f'{{"round": {number}, "loss": 0.5}}\n' for number in range(1, rounds + 1))
+        (own / "out" / "history.jsonl").write_text(text)
+        [found] = federation_server.list_statuses(tmp_path)
+        assert found.round == rounds
+        # the server looks every two seconds, at all runs of months
+        assert len(read) <= 2
+        read.clear()
 
 
 def test_a_run_that_ended_before_this_was_written_down_is_not_told_anew(tmp_path):
@@ -664,12 +710,14 @@ def test_a_log_that_has_grown_long_is_begun_anew(tmp_path, size):
     from intarsia.deployment import process as kit_process
 
     log = tmp_path / "audit.log"
-    with log.open("wb") as file:
-        file.truncate(size)
-    kit_process._put_by(log)
-    assert (log.is_file(), (tmp_path / "audit.log.1").is_file()) == (
-        (True, False) if size == 20_000_000 else (False, True)
-    )
+    log.write_bytes(bytes(size))
+    with log.open("ab", buffering=0) as file:  # as the library has it open
+        kit_process._put_by(log)
+        file.write(b"next")
+    put_by, kept = tmp_path / "audit.log.1", size == 20_000_000
+    assert log.stat().st_size == (size + 4 if kept else 4)
+    assert put_by.is_file() == (not kept)
+    assert kept or put_by.stat().st_size == size
     kit_process._put_by(tmp_path / "none.log")
 
 
@@ -683,10 +731,10 @@ def test_the_folders_of_the_newest_jobs_stay(tmp_path):
         (path / "app").mkdir(parents=True)
     for at, path in enumerate(reversed(jobs)):  # the first is the newest
         os.utime(path, (1000 + at, 1000 + at))
-    kit_process._clear_jobs(tmp_path)
+    kit_process._clear_jobs(tmp_path, ())
     assert [path for path in jobs if path.exists()] == jobs[:20]
     assert all(path.exists() for path in others)
-    kit_process._clear_jobs(tmp_path / "nowhere")
+    kit_process._clear_jobs(tmp_path / "nowhere", ())
 
 
 @pytest.mark.parametrize("words", [[], ["--json", "--sites"]], ids=["text", "json"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import math
 import os
 import signal
@@ -255,6 +256,19 @@ def test_a_line_of_the_history_has_null_for_what_json_lacks(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.append_history({"round": 1, "dual": -np.inf, "loss": np.float64("nan"), "gap": 0.5})
     assert checkpoints.history() == [{"round": 1, "dual": None, "loss": None, "gap": 0.5}]
+
+
+@pytest.mark.parametrize("rest", ["", '{"round": 20, "lo', "\n", "\n\nno line\n"])
+@pytest.mark.parametrize("count", [0, 1, 20])
+@pytest.mark.parametrize("letters", [1, 3000, 20_000])
+def test_the_newest_line_of_the_history_is_the_last_whole_one(tmp_path, rest, count, letters):
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.newest_line() == {}
+    lines = [{"round": number, "note": str(number % 10) * letters} for number in range(count)]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (tmp_path / "history.jsonl").write_text(text + rest)
+    assert checkpoints.newest_line() == (lines[-1] if lines else {})
+    assert checkpoints.history() == lines
 
 
 def test_a_half_written_line_of_the_history_is_dropped(tmp_path):

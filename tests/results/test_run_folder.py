@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -245,6 +246,22 @@ def test_a_new_run_over_sites_leaves_nothing_of_the_one_before(tmp_path, monkeyp
     assert json.loads((out / "run.id").read_text())["run"] != before["run"]
     with pytest.raises(CheckpointError, match=r"holds no experiment\.json"):
         remote_running.resume_over(out, sites.Lines(found))
+
+
+def test_a_run_that_was_stopped_holds_nobody_back_though_its_workers_are_there(tmp_path):
+    out = tmp_path / "out"
+
+    def stop(found):
+        if found.round == 2:
+            raise KeyboardInterrupt
+
+    given = {"tables": tables(), "label": "label", "out": out, "workers": 2, **SETTINGS}
+    with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook keeps what a cell ended by
+        intarsia.run(progress=stop, **given)
+    assert multiprocessing.active_children()
+    found = intarsia.run(overwrite=True, **given)
+    assert found.rounds == 4
+    assert kept.value.__traceback__ is not None
 
 
 def test_a_lock_that_went_with_its_folder_holds_nobody_back_and_nothing_is_mixed(tmp_path):

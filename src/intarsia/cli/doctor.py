@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import platform
 import socket
+import ssl
 import stat
 import tempfile
 import warnings
@@ -417,11 +419,30 @@ def _way_to_server(kit: Path) -> Finding:
     target = str(_addresses(kit, "fed_client.json")["service"]["target"])
     host, _, port = target.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=_SECONDS):
+        with socket.create_connection((host, int(port)), timeout=_SECONDS) as line:
+            other = _other_than_server(kit, line)
+        if not other:
             return _ok("ports", f"{target} answers")
+        said = f"what answers at {target} is not this federation's server ({other})"
+        remedy = "see whether the kit is the newest that came from there, and its address right"
+        return _problem("ports", said, f"{remedy}, and whether a proxy on the way opens TLS")
     except socket.gaierror:
         return _problem("ports", f"the server's host {host!r} is unknown here", "see to its name")
     except OSError as problem:
         why = problem.strerror or f"no answer in {_SECONDS:g} seconds"
         remedy = "start the server, or let this machine reach it through the firewall"
         return _problem("ports", f"{target} cannot be reached ({why})", remedy)
+
+
+def _other_than_server(kit: Path, line: socket.socket) -> str:
+    """Return why whoever answers a site is not its server, by the certificate; "": it may be."""
+    own = kit / "startup"
+    with contextlib.suppress(OSError):  # of files that are damaged, or a line that breaks
+        context = ssl.create_default_context(cafile=own / "rootCA.pem")
+        context.check_hostname = False  # in a federation one has a certificate of a server
+        context.load_cert_chain(own / "client.crt", own / "client.key")
+        try:
+            context.wrap_socket(line).close()
+        except ssl.SSLError as problem:
+            return problem.reason or "no TLS"
+    return ""

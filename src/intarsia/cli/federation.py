@@ -60,6 +60,9 @@ _CONNECTION: Final = {  # how the server stands to a site
     "ask whoever runs the server whether it is running",
     "refuses": "not connected: the server refuses the certificate of {name}, as it is revoked; ask "
     "whoever runs the server, and for a new one run intarsia federation join {name}",
+    "foreign": "not connected: what answers at the server's address has no certificate of this "
+    "kit's federation; see whether the kit is the newest that came from there and its address is "
+    "right (intarsia doctor {kit}), and whether a proxy on the way opens TLS",
 }
 
 Which = Annotated[
@@ -330,7 +333,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     if is_server:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
-        found["schedules"] = [asdict(one) for one in schedules(kit)]
+        daily, found["damaged"] = schedules(kit)
+        found["schedules"] = [asdict(one) for one in daily]
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
@@ -363,6 +367,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         )
     for one in found.get("schedules", ()):
         say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
+    for damaged in found.get("damaged", ()):
+        say(f"  {damaged}")
     for there, words in ((True, "connected"), (False, "not connected")):
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -34,11 +34,15 @@ PROCESS_FILES: Final = (_PID, _LOCK)  # of a kit, which say something only while
 _PAUSE: Final = 0.5  # seconds between looks at the process
 _LONGEST: Final = 30.0  # seconds before a new start, at most
 _MODULE: Final = "nvflare.private.fed"
-_AUDIT: Final = "audit.log"
 EVENTS: Final = "events.log"  # what happened to a kit's process, and at a server to its runs
-_MOST_BYTES: Final = 20_000_000  # of that file, when a process starts to write it
-_JOB: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job's folder, with logs
-_MOST_JOBS: Final = 20  # whose folders stay, when a process starts
+_CONSOLE: Final = "console.log"  # what the process printed since it was started
+_LOGS: Final = (EVENTS, "audit.log", _CONSOLE)  # that nobody else keeps short
+_MOST_BYTES: Final = 20_000_000  # of each of them
+_JOB: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job, by its id
+_JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with logs, and as sent
+_MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
+_TIDIED: Final = 600.0  # seconds between two looks at what grows
+_SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
 
 
 class KitProcess:
@@ -114,7 +118,6 @@ class KitProcess:
             for one in (signal.SIGTERM, signal.SIGINT):
                 stack.callback(signal.signal, one, signal.signal(one, self.stop))
             command = self._begun(stack, sentence)
-            _put_by(self._kit / EVENTS)
             keeper = threading.Thread(
                 target=self._keep, args=[command], name=f"kit {self._kit.name}"
             )
@@ -179,13 +182,15 @@ class KitProcess:
         """Run the process until it ends or is to stop."""
         _end(_workers(self._kit))
         (self._kit / "transfer").mkdir(exist_ok=True)
-        _put_by(self._kit / _AUDIT)
-        _clear_jobs(self._kit)
-        with (self._kit / "console.log").open("wb") as log:
+        (self._kit / _CONSOLE).write_bytes(b"")
+        tidied = -_TIDIED
+        with (self._kit / _CONSOLE).open("ab") as log:
             child = subprocess.Popen(command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT)
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not self._stop.wait(_PAUSE):
-                pass
+                if (now := time.monotonic()) - tidied >= _TIDIED:
+                    _tidy(self._kit)
+                    tidied = now
             if child.returncode in self._last:
                 self.ended = child.returncode
                 self.note(self._last[child.returncode])
@@ -199,20 +204,43 @@ class KitProcess:
         _end(_workers(self._kit))
 
 
+def _tidy(kit: Path) -> None:
+    """Keep what a process leaves in its kit from growing for as long as it runs."""
+    for name in _LOGS:
+        _put_by(kit / name)
+    used = _jobs_in_use(kit)
+    for place in _JOBS if used is not None else ():
+        _clear_jobs(kit / place, used or frozenset())
+
+
 def _put_by(log: Path) -> None:
-    """Begin a log anew that has grown long; the one before it stays."""
+    """Begin a log anew that has grown long, for those too who have it open; a copy stays."""
     with contextlib.suppress(OSError):
         if log.stat().st_size > _MOST_BYTES:
-            log.replace(log.with_name(f"{log.name}.1"))
+            shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+            os.truncate(log, 0)
 
 
-def _clear_jobs(kit: Path) -> None:
-    """Remove what the jobs before the newest left in a kit: their copies of logs and settings."""
+def _jobs_in_use(kit: Path) -> frozenset[str] | None:
+    """Return how the ids of jobs begin that go on in a kit, or are to; None: it cannot be told."""
+    said = [path.read_text(encoding="utf-8") for path in (kit / "local").glob("runs/*/job.id")]
+    for process in _workers(kit):
+        with contextlib.suppress(psutil.Error):
+            name, words = process.name(), process.cmdline()
+            if _SPARE in words and not name.startswith(("spare", "job-")):
+                return None  # the system takes no names of processes
+            said += [name.removeprefix("job-"), *_JOB.findall(" ".join(words))]
+    return frozenset(one[:8] for one in said)
+
+
+def _clear_jobs(place: Path, used: Collection[str]) -> None:
+    """Remove what the jobs before the newest left: their copies of logs and settings."""
     with contextlib.suppress(OSError):
-        jobs = [path for path in kit.iterdir() if _JOB.fullmatch(path.name) and path.is_dir()]
+        jobs = [path for path in place.iterdir() if _JOB.fullmatch(path.name) and path.is_dir()]
         jobs.sort(key=lambda path: path.stat().st_mtime)
         for path in jobs[:-_MOST_JOBS]:
-            shutil.rmtree(path, ignore_errors=True)
+            if path.name[:8] not in used:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def is_running(kit: Path) -> bool:

@@ -138,8 +138,13 @@ def request(
         )
     own = folder / "runs" / description.name
     if own.exists():
-        at_work = (own / _JOB).is_file() and _read_status(own).state in ("running", "stopped")
-        if overwrite and alive and at_work:
+        state = _read_status(own).state if (own / _JOB).is_file() else "waiting"
+        if overwrite and alive and state == "stopped":
+            raise ExperimentError(
+                f"The run {description.name!r} is being stopped; give the command again in some "
+                "seconds."
+            )
+        if overwrite and alive and state == "running":
             raise ExperimentError(
                 f"The run {description.name!r} is running; stop it with `intarsia federation stop "
                 f"{folder.parent} --run {description.name}` before it is replaced."
@@ -150,11 +155,18 @@ def request(
                 "or replace the run with --overwrite."
             )
         with run_folder.alone_in(own / "out"):  # a job may not have come to its end
-            shutil.rmtree(own)
+            remove_run(own)
     tree = experiment.to_dict(description)
     tree["experiment"].pop("out", None)
     asked = {"experiment": tree, "sites": list(sites), "patience": vars(patience)}
     return _put(own, asked)
+
+
+def remove_run(own: Path) -> None:
+    """Remove a run's folder; one that is half removed would be a run that waits."""
+    gone = own.parents[1] / f".removed-{own.name}"
+    shutil.rmtree(gone, ignore_errors=True)  # of a process that was killed in it
+    shutil.rmtree(own.rename(gone))
 
 
 def _put(own: Path, asked: Mapping[str, Any]) -> Path:
@@ -268,8 +280,7 @@ def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
 
 def _status_in(own: Path) -> RunStatus:
     out = own / "out"
-    lines = Checkpoints(out).history() if out.is_dir() else []
-    last: dict[str, Any] = lines[-1] if lines else {}
+    last = Checkpoints(out).newest_line() if out.is_dir() else {}
     failure = _read_json(own / _FAILURE, None)
     state: State = "waiting"
     if (out / "result.json").is_file():
@@ -467,8 +478,8 @@ def _job_is_over(
         if said:
             (own / _ENDS).unlink(missing_ok=True)
         elif _ends_again(own):
-            _fail(own)
-    elif lost is None or _falls_short(own, job, status, there, lost, note):
+            _fail(own, status)
+    elif lost is None or _falls_short(own, job, status, there, jobs.sites, lost, note):
         afterwards.callback(_abort, jobs, job)
     else:
         return False
@@ -481,22 +492,29 @@ def _falls_short(
     job: str,
     status: str,
     there: Mapping[ClientId, Collection[str]],
+    ask: Callable[[], Mapping[ClientId, Collection[str]]],
     lost: set[ClientId],
     note: Callable[[str], None],
 ) -> bool:
     """Return whether a job is to be ended: it cannot begin, or a site is back without it."""
+
+    def without_it(there: Mapping[ClientId, Collection[str]]) -> set[ClientId]:
+        return {site for site in asked.sites if site in there and job not in there[site]} - lost
+
     asked = _asked_for(own)
     if status != _RUNNING:
         short = sum(site in there for site in asked.sites) < asked.least
         if short:  # the library would look for its sites less and less often
             note(f"{own.name}: the job is ended before it began, since sites do not answer")
         return short
-    back = {site for site in asked.sites if site in there and job not in there[site]} - lost
+    # the answers are older than the status: the job may have begun at the sites since
+    back = without_it(there) and without_it(ask())
     if not back or _has_said(own):  # what ended it is said: it comes to its end
         return False
     names = listed(sorted(back))
     if not _ends_again(own):
-        note(f"{own.name}: the job is ended, since {names} is back without it")
+        are = "is" if len(back) == 1 else "are"
+        note(f"{own.name}: the job is ended, since {names} {are} back without it")
         return True
     note(f"{own.name}: jobs end again and again at {names}; see the logs there")
     lost |= back
@@ -582,11 +600,11 @@ def _ends_again(own: Path) -> bool:
     return True
 
 
-def _fail(own: Path) -> None:
-    """Write down that a run fails, since its jobs end without a word."""
+def _fail(own: Path, last: str = "") -> None:
+    """Write down that a run fails, since its jobs end without a word; `last`: the last's status."""
     sentence = (
-        f"{_MOST_ENDS} jobs in a row ended without a word; see the logs of the kits, and let the "
-        "run go on with `intarsia federation resume`."
+        f"{_MOST_ENDS} jobs in a row ended without a word{f' (the last: {last})' if last else ''}; "
+        "see the logs of the kits, and let the run go on with `intarsia federation resume`."
     )
     _write_json(own / _FAILURE, {"error": "SiteError", "sentence": sentence, "again": False})
 

@@ -36,6 +36,7 @@ from intarsia.errors import CheckpointError, CodecError, UserError
 DAMAGE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 _KEPT = 2  # the newest, and one to fall back to
 _LENGTH = struct.Struct("<Q")
+_BLOCK = 1 << 14  # bytes of the history that are read at a time from its end
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,22 @@ class Checkpoints:
         """Return the lines of the history; a line that was cut short is left out."""
         return [line for line, _ in self._lines()]
 
+    def newest_line(self) -> dict[str, Any]:
+        """Return the last whole line of the history, read from its end; {}: there is none."""
+        if not self._history.is_file():
+            return {}
+        with self._history.open("rb") as history:
+            start, end = history.seek(0, os.SEEK_END), b""
+            while start:
+                read = min(_BLOCK, start)
+                start = history.seek(start - read)
+                first, *lines = (history.read(read) + end).split(b"\n")
+                for line in reversed(lines if start else [first, *lines]):
+                    with contextlib.suppress(ValueError):
+                        return _line(line)
+                end = first
+        return {}
+
     def append_history(self, line: Mapping[str, Any]) -> None:
         """Add one line to the history; CheckpointError as for `save`.
 
@@ -221,9 +238,7 @@ class Checkpoints:
         with self._history.open("rb") as history:
             for text in history:
                 try:
-                    line = parse_json(text)
-                    check_kind(line, dict[str, Any])
-                    check_kind(line.get("round"), int)
+                    line = _line(text)
                 except ValueError:
                     return  # cut short: nothing whole can follow
                 yield line, text
@@ -263,6 +278,14 @@ class Checkpoints:
         """Remove what a run that died while writing left behind."""
         for path in self._folder.glob(f"*{UNFINISHED}"):
             shutil.rmtree(path)
+
+
+def _line(text: bytes) -> dict[str, Any]:
+    """Return a line of the history; ValueError if it is none."""
+    found: dict[str, Any] = parse_json(text)
+    check_kind(found, dict[str, Any])
+    check_kind(found.get("round"), int)
+    return found
 
 
 class _Clients(Mapping[ClientId, Any]):

@@ -44,9 +44,13 @@ def alone(lock: Path, sentence: str) -> Iterator[None]:
                 yield
                 return
             else:
-                if is_still(file, lock):
-                    yield
-                    return
+                try:
+                    if is_still(file, lock):
+                        yield
+                        return
+                finally:
+                    # forks of this process have the file open too, and may be there for longer
+                    fcntl.flock(file, fcntl.LOCK_UN)
         time.sleep(0.02)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
@@ -82,6 +83,55 @@ def test_a_run_is_asked_for_once_a_day_from_its_time_on(kit):
     assert days.said == [f"calm-2026-11-{day} is asked for by its schedule" for day in (27, 28)]
 
 
+DAMAGED = {
+    "cut": '{"schedule": {"name"',
+    "no table": "[1]",
+    "a key of another version": '{"schedule": {"name": "x", "hour": 2}, "experiment": {}}',
+    "no time": '{"schedule": {"name": "x", "at": "2:00", "keep": 0, "since": "2026-11-27"}, '
+    '"experiment": {"experiment": {}}}',
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_schedule_is_said_and_holds_up_no_other(kit, capsys, text):
+    days = Days(kit)
+    days.add()
+    path = kit / "local/schedules/aaa.json"
+    path.write_text(text)
+    assert days.at(27, 2) == ["calm-2026-11-27"]
+    days.at(27, 3)
+    said = "calm-2026-11-27 is asked for by its schedule"
+    assert sorted(days.said)[1:] == [said]  # and the damage once
+    assert f"{path} is damaged" in sorted(days.said)[0]
+    assert main(["federation", "status", str(kit)]) == 3
+    shown = capsys.readouterr().err
+    assert f"{path} is damaged" in " ".join(shown.split())
+    assert "every day at 02:00: calm" in shown
+    assert main(["federation", "unschedule", str(kit), "aaa"]) == 0
+    assert not path.exists()
+
+
+def test_a_run_whose_removal_was_cut_short_is_none_that_waits(kit, monkeypatch):
+    days = Days(kit)
+    days.add(keep=1)
+    for day in (27, 28, 29):
+        days.at(day, 2)
+        days.end(day)
+
+    def killed(path, **_):
+        if path.exists():
+            shutil.rmtree(path / "out")
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "shutil", SimpleNamespace(rmtree=killed))
+        with pytest.raises(KeyboardInterrupt):
+            days.at(29, 3)
+    assert [one.state for one in server.list_statuses(kit / "local")] == ["finished"]
+    days.at(29, 4)
+    assert [one.name for one in server.list_statuses(kit / "local")] == ["calm-2026-11-29"]
+
+
 def test_none_is_asked_for_while_the_one_before_is_at_work(kit):
     days = Days(kit)
     days.add()
@@ -115,7 +165,7 @@ def test_a_schedule_whose_run_is_refused_ends_and_says_so(kit):
     path.write_text(json.dumps(content))
     assert days.at(27, 2) == []
     assert "is at an end, as its run is refused: " in days.said[0]
-    assert schedules(kit) == []
+    assert schedules(kit) == ([], [])
 
 
 def test_the_commands_write_show_and_end_a_schedule(kit, tmp_path, capfd):
@@ -138,7 +188,7 @@ def test_the_commands_write_show_and_end_a_schedule(kit, tmp_path, capfd):
     assert main(["federation", "unschedule", str(kit), "clam"]) == 2
     assert "has no schedule 'clam'" in one_error(capfd.readouterr().err)
     assert main(["federation", "unschedule", str(kit), "calm"]) == 0
-    assert schedules(kit) == []
+    assert schedules(kit) == ([], [])
     capfd.readouterr()
     assert main(["federation", "unschedule", str(kit), "calm"]) == 2
     assert "no schedule 'calm', nor any other" in one_error(capfd.readouterr().err)

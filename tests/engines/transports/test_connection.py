@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import ssl
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,8 +22,10 @@ from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
 from nvflare.private.defs import CellChannelTopic
 from nvflare.private.fed.client.communicator import Communicator
 
+from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment.process import KitProcess
+from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 from intarsia.engines.transports.connection import connection, forget, note
 
@@ -54,9 +58,9 @@ def asked(code):
     Communicator.send_heartbeat(SimpleNamespace(cell=cell))
 
 
-def connects(port):
+def connects(port, **more):
     """Connect once to a port of this machine, as the library does."""
-    connector = SimpleNamespace(params={"host": "localhost", "port": port})
+    connector = SimpleNamespace(params={"host": "localhost", "port": port, **more})
     AioHttpDriver().connect(connector)
 
 
@@ -103,9 +107,53 @@ def test_a_site_knows_that_its_certificate_is_refused_until_it_is_not(kit):
     assert connection(kit) == "answers"
 
 
+@pytest.mark.filterwarnings("ignore:ssl_context is deprecated")  # as the library calls aiohttp
+def test_a_site_and_doctor_know_that_what_answers_is_another_federation(kit):
+    """Or a proxy that opens TLS: its certificate is of another authority."""
+    for name in ("ours", "theirs"):
+        kit_files.provisioned("two", "localhost", (8702, 8703), ["bank"], kit.parent / name)
+    own, theirs = (kit.parent / name for name in ("ours", "theirs"))
+    startup, context = own / "bank" / "startup", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*(theirs / f"server/startup/server.{end}" for end in ("crt", "key")))
+
+    class Line(HTTPServer):
+        def handle_error(self, *_):
+            pass  # of a handshake that the other side ends
+
+        def get_request(self):
+            line, address = self.socket.accept()
+            return context.wrap_socket(line, server_side=True), address
+
+    secure = {
+        **{"scheme": "https", "secure": True, "ca_cert": str(startup / "rootCA.pem")},
+        **{"client_cert": str(startup / "client.crt"), "client_key": str(startup / "client.key")},
+    }
+    with Line(("localhost", 0), BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        port = server.server_port
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            connects(port, **secure)
+        (startup / "fed_client.json").write_text(
+            json.dumps({"servers": [{"service": {"target": f"localhost:{port}"}}]})
+        )
+        found = doctor._way_to_server(own / "bank")
+        shutil.copy(theirs / "bank/startup/rootCA.pem", startup)  # the server's
+        well = doctor._way_to_server(own / "bank")
+        server.shutdown()
+        thread.join()
+    assert connection(kit) == "foreign"
+    assert str(found).startswith(f"problem  ports: what answers at localhost:{port} is not this")
+    assert str(well) == f"ok       ports: localhost:{port} answers"
+    with pytest.raises(aiohttp.ClientConnectorError):
+        connects(port)  # it has ended
+    assert connection(kit) == "silent"
+
+
 @pytest.mark.parametrize(
     ("state", "told"),
     [
+        ("foreign", "not connected: what answers at the server's address has no certificate of "),
         ("answers", "connected: the server answers"),
         ("silent", "not connected: the server does not answer; see intarsia federation logs "),
         ("refuses", REFUSED),

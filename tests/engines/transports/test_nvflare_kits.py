@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -273,6 +275,85 @@ def test_a_question_that_does_not_come_back_is_given_up_and_the_next_has_a_new_s
     assert not second.closed.is_set()
     first.free.set()
     assert first.closed.wait(60)  # one that is there too late is left, too
+
+
+def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, monkeypatch):
+    """As the library writes it where the disk of a site is full."""
+    full = "lab: exception_occurred: OSError: [Errno 28] No space left on device"
+    detail = ["server: OK", "bank: OK", full, "num_ok_sites 1 < required_min_sites 2"]
+    known = {
+        "missed": {"status": "FINISHED:FAILED_TO_RUN", "job_deploy_detail": detail},
+        "begun": {"status": "RUNNING", "job_deploy_detail": detail},  # at enough of them
+        "other": {"status": "FINISHED:FAILED_TO_RUN"},
+    }
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    session = SimpleNamespace(get_job_meta=known.__getitem__)
+    monkeypatch.setattr(nvflare, "_opened", lambda kit: session)
+    jobs = nvflare.Jobs(tmp_path)
+    assert jobs.status("missed") == f"FINISHED:FAILED_TO_RUN, {full}"
+    assert jobs.status("begun") == "RUNNING"
+    assert jobs.status("other") == "FINISHED:FAILED_TO_RUN"
+
+
+def test_an_administrator_gives_memory_back_every_so_many_questions(tmp_path, monkeypatch):
+    class Cycle:
+        def __init__(self):
+            self.own = self
+
+    made = []
+
+    def answer(job):
+        made.append(weakref.ref(Cycle()))
+        return {"status": "RUNNING"}
+
+    monkeypatch.setattr(nvflare, "_ASKED", 3)
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    monkeypatch.setattr(nvflare, "_opened", lambda kit: SimpleNamespace(get_job_meta=answer))
+    jobs, left = nvflare.Jobs(tmp_path), []
+    gc.disable()
+    try:
+        for _ in range(6):
+            jobs.status("job")
+            left.append(sum(one() is not None for one in made))
+    finally:
+        gc.enable()
+    assert left == [1, 2, 0, 1, 2, 0]
+
+
+# What begins and ends jobs at a server, with a disk that is full.
+RUNNER = """
+import sys
+from types import SimpleNamespace
+from nvflare.private.fed.server.job_runner import JobRunner
+from nvflare.private.fed.server.server_state import HotState
+from intarsia.engines.transports.nvflare import Arrivals
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+Arrivals("arrivals")
+runner = JobRunner("")
+runner.log_debug = lambda *_: None
+jobs = SimpleNamespace(get_jobs_to_schedule=full)
+engine = SimpleNamespace(
+    get_component=lambda name: jobs,
+    server=SimpleNamespace(server_state=HotState()),
+    get_clients=lambda: ["bank"],
+)
+context = SimpleNamespace(get_engine=lambda: engine, get_identity_name=lambda: "server")
+if sys.argv[1] == "ends":
+    jobs.get_jobs_to_schedule = lambda _: []
+    runner.running_jobs = SimpleNamespace(keys=full)
+runner.run(context)
+"""
+
+
+@pytest.mark.parametrize("what", ["begins", "ends"])
+def test_a_server_ends_where_what_begins_or_ends_jobs_does_so_that_it_is_started_again(what):
+    command = [sys.executable, "-c", RUNNER, what]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert "No space left on device" in found.stderr
 
 
 def test_leaving_a_server_that_does_not_let_go_takes_no_longer_than_a_question(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.deployment.federation_file import sites_of
-from intarsia.deployment.server import list_statuses, request
+from intarsia.deployment.server import list_statuses, remove_run, request
 from intarsia.errors import BusyError, ExperimentError, UserError, nearest
 from intarsia.experiment import config as experiments
 from intarsia.experiment.config import Experiment
@@ -51,9 +51,7 @@ def add(kit: Path, description: Experiment, at: str, keep: int, now: datetime) -
         If the time is none, or the name cannot be that of a run's folder.
     """
     try:
-        moment = time.fromisoformat(at)
-        if at != f"{moment:%H:%M}":
-            raise ValueError
+        moment = _moment(at)
     except ValueError:
         raise ExperimentError(f"--at is {at!r}; give hours and minutes, such as 02:00.") from None
     if not _NAME.fullmatch(description.name):
@@ -76,7 +74,7 @@ def add(kit: Path, description: Experiment, at: str, keep: int, now: datetime) -
 
 def remove(kit: Path, name: str) -> None:
     """End a schedule; its runs stay. ExperimentError if there is none of this name."""
-    known = [one.name for one in schedules(kit)]
+    known = [path.stem for path in _files(kit)]
     if not known:
         raise ExperimentError(
             f"{kit} has no schedule {name!r}, nor any other; there is nothing to end."
@@ -86,18 +84,45 @@ def remove(kit: Path, name: str) -> None:
     (kit / _FOLDER / f"{name}.json").unlink()
 
 
-def schedules(kit: Path) -> list[Schedule]:
-    """Return what the server of a kit runs every day, by name."""
-    return [Schedule(**_read(path)["schedule"]) for path in _files(kit)]
+def schedules(kit: Path) -> tuple[list[Schedule], list[str]]:
+    """Return what the server of a kit runs every day, by name, and what is wrong with the rest."""
+    found, wrong = list[Schedule](), list[str]()
+    for path in _files(kit):
+        try:
+            found.append(_read(path)[0])
+        except ExperimentError as problem:
+            wrong.append(str(problem))
+    return found, wrong
 
 
 def _files(kit: Path) -> list[Path]:
     return sorted((kit / _FOLDER).glob("*.json"))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def _read(path: Path) -> tuple[Schedule, dict[str, Any]]:
+    """Return a schedule and the experiment of its runs; ExperimentError if the file is damaged."""
+    try:
+        found = parse_json(path.read_bytes())
+        one, tree = Schedule(**found["schedule"]), found["experiment"]
+        check_kind(one, Schedule)
+        check_kind(tree, dict[str, Any])
+        _moment(one.at)
+        tree["experiment"]["name"] = one.name
+    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise ExperimentError(
+            f"The schedule in {path} is damaged ({type(problem).__name__}: {str(problem)[:200]}), "
+            "and nothing is run by it; end it with `intarsia federation unschedule "
+            f"{path.parents[2]} {path.stem}`, and set it anew."
+        ) from None
+    return one, tree
+
+
+def _moment(at: str) -> time:
+    """Return a time of the day; ValueError if it is not hours and minutes."""
+    moment = time.fromisoformat(at)
+    if at != f"{moment:%H:%M}":
+        raise ValueError(f"{at!r} is not hours and minutes, such as 02:00")
+    return moment
 
 
 class Daily:
@@ -121,19 +146,25 @@ class Daily:
     ) -> None:
         self._kit, self._note, self._now = kit, note, now
         self._looked = ""  # the minute
+        self._told: set[str] = set()  # what is wrong with schedules
 
     def look(self) -> None:
         """Do what is due, once a minute; OSError as of a full disk, and it is tried again."""
         now = self._now()
         if self._looked == (minute := f"{now:%Y-%m-%d %H:%M}"):
             return
+        wrong = set[str]()
         for path in _files(self._kit):
-            self._submit_due(path, now)
-        self._looked = minute
+            try:
+                self._submit_due(path, now)
+            except ExperimentError as problem:
+                wrong.add(str(problem))
+        for sentence in sorted(wrong - self._told):
+            self._note(sentence)
+        self._looked, self._told = minute, wrong
 
     def _submit_due(self, path: Path, now: datetime) -> None:
-        found = _read(path)
-        one, tree = Schedule(**found["schedule"]), found["experiment"]
+        one, tree = _read(path)
         runs, run = _runs_of(self._kit, one), one.run_of(now.date())
         finished = [name for name, state in runs if state == "finished"]
         for old in finished[: -one.keep] if one.keep else ():
@@ -156,7 +187,7 @@ class Daily:
         own = self._kit / "local" / "runs" / run
         # one that somebody reads is removed later
         with contextlib.suppress(BusyError), run_folder.alone_in(own / "out"):
-            shutil.rmtree(own)
+            remove_run(own)
             self._note(f"{run} is removed, as {kept} finished runs are kept")
 
 

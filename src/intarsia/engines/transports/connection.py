@@ -14,10 +14,12 @@ from typing import Any, Final, Literal
 
 from intarsia.core.files.atomic_files import write_atomically
 
-State = Literal["answers", "silent", "refuses"]
+# "foreign": what answers at the server's address is not the server, by its certificate
+State = Literal["answers", "silent", "refuses", "foreign"]
 
 _FILE: Final = "local/server"  # of a site's kit
-_STATES: Final[tuple[State, ...]] = ("answers", "silent", "refuses")
+_TOLD: Final[tuple[State, ...]] = ("refuses", "foreign")  # that hold until something else is said
+_STATES: Final[tuple[State, ...]] = ("answers", "silent", *_TOLD)
 _FORBIDDEN: Final = 403  # status of HTTP by which `revocation` refuses a certificate
 _LATE: Final = 45.0  # seconds after which a server's answer holds no more; the next is due in ten
 
@@ -31,9 +33,9 @@ def note(kit: Path, state: State) -> None:
             write_atomically(kit / _FILE, state.encode())
 
 
-def note_silence(kit: Path, *, after: State) -> None:
+def note_silence(kit: Path, *after: State) -> None:
     """Write down that the server is silent, if it stood so before that."""
-    if _read(kit) == after:
+    if _read(kit) in after:
         note(kit, "silent")
 
 
@@ -48,12 +50,12 @@ def connection(kit: Path) -> State:
     with contextlib.suppress(OSError):
         if state == "answers" and time.time() - (kit / _FILE).stat().st_mtime < _LATE:
             return "answers"
-    return "refuses" if state == "refuses" else "silent"
+    return state if state in _TOLD else "silent"
 
 
 def note_connecting(kit: Path) -> None:
     """Let this process write down what comes of each try to connect."""
-    from aiohttp import ClientError, WSServerHandshakeError
+    from aiohttp import ClientError, ClientSSLError, WSServerHandshakeError
     from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
 
     connect = AioHttpDriver.connect
@@ -65,9 +67,13 @@ def note_connecting(kit: Path) -> None:
             if problem.status == _FORBIDDEN:
                 note(kit, "refuses")
             raise
+        except ClientSSLError:
+            if _read(kit) != "answers":  # a job has a connection of its own
+                note(kit, "foreign")
+            raise
         except (ClientError, OSError):
             # whether it answers no more is not for one connection to say: a job has its own
-            note_silence(kit, after="refuses")
+            note_silence(kit, *_TOLD)
             raise
 
     AioHttpDriver.connect = connect_noted

@@ -24,6 +24,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,7 @@ from nvflare.fuel.flare_api.api_spec import JobNotFound, NoClientsAvailable
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.private.defs import CellChannelTopic
+from nvflare.private.fed.server.job_runner import JobRunner
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
@@ -77,6 +79,7 @@ _CALLS: Final = 200  # of a site, after which it gives memory back, and the serv
 # Seconds after which a question of the administrator's is given up. Three tries to hear of all
 # sites take 22; what hands in a job, and ends a connection, has no limit in the library.
 _GIVEN_UP: Final = 60.0
+_ASKED: Final = 50  # questions of the administrator's, after which it gives memory back
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -84,6 +87,7 @@ _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one me
 _LOST: Final = 10.0
 _TICK: Final = 0.5  # seconds between looks whether a job is to end
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
+_NOT_BEGUN: Final = "FINISHED:FAILED_TO_RUN"  # status of a job that did not get to all sites
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
 # there is none left but to end. All sites together ask so many times a second at most.
@@ -250,6 +254,24 @@ def _import_ahead() -> None:
     threading.Thread(target=imported, name="imports", daemon=True).start()
 
 
+def _or_end(work: Callable[..., None]) -> Callable[..., None]:
+    """Let the server's process end where one of its threads fails: it is started again.
+
+    The library lets those that begin and end jobs die of a full disk; no job would begin any more.
+    """
+
+    @functools.wraps(work)
+    def worked(*given: Any) -> None:
+        try:
+            work(*given)
+        except Exception:
+            with contextlib.suppress(OSError):  # of the same disk
+                traceback.print_exc()
+            os._exit(1)
+
+    return worked
+
+
 class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
     """Notes in the server's process that a site has connected: its process is a new one.
 
@@ -263,6 +285,8 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
         super().__init__()
         self._file = Path(file)
         self._registered: set[str] = set()
+        for name in ("run", "_job_complete_process"):
+            setattr(JobRunner, name, _or_end(getattr(JobRunner, name)))
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note a first heart beat; what cannot be written is seen when it is time to."""
@@ -307,7 +331,7 @@ class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
                 if reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
                     connection.note(kit, "answers")
                 else:
-                    connection.note_silence(kit, after="answers")
+                    connection.note_silence(kit, "answers")
                 return reply
 
             own.cell.send_request = sent
@@ -472,6 +496,7 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
+        self._freed = _Freed(_ASKED)
         # what is wrong is raised; Python shows warnings of a library that nobody else takes
         logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
@@ -480,12 +505,22 @@ class Jobs:
         return str(self._asked(lambda session: session.submit_job(str(job))))
 
     def status(self, job: str) -> str:
-        """Return the status of a job, "" if the server knows none of this id."""
+        """Return the status of a job, "" if the server knows none of this id.
+
+        It says where a job could not begin, and why.
+        """
         try:
             found = self._asked(lambda session: session.get_job_meta(job))
         except JobNotFound:
             return ""
-        return str(found.get("status", ""))
+        status = str(found.get("status", ""))
+        # of a site on which it could not begin, with what the library says of that
+        missed = [
+            one
+            for one in found.get("job_deploy_detail", ())
+            if ": " in one and not one.endswith(": OK")
+        ]
+        return f"{status}, {'; '.join(missed)}" if missed and status == _NOT_BEGUN else status
 
     def abort(self, job: str) -> None:
         """End a job."""
@@ -544,6 +579,7 @@ class Jobs:
             raise ConnectionError(f"the server does not answer ({kind})") from None
         finally:
             self._session = session
+            self._freed.called()
 
 
 def _within(seconds: float, act: Callable[[], Any]) -> Any:

@@ -358,21 +358,23 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     else:
         hidden = elastic and not clients.sealed
     hidden = hidden and bool((_matters(newton) & blind).any())
+    some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
+    missed = _matters(newton) & (bend > _MISSED) & some
+    # what the sample misses would go so far that its curvature is lost: solve again from here
+    stays = missed & newton.framed & (newton.loss not in losses.SMOOTHED) & (not elastic)
+    went = _matters(newton) & ~stays
     newton = evolve(
         newton,
         hidden=newton.hidden + 1 if hidden else 0,
         steps=newton.steps + 1,
         centred_at=newton.centred_at + 1,
         still=newton.still + 1 if not length.any() else 0,
-        shorts=newton.shorts + 1 if (_matters(newton) & (length < _SHORT)).any() else 0,
-        tiny=newton.tiny + bool((_matters(newton) & (length < _TINY)).any()),
+        shorts=newton.shorts + 1 if (went & (length < _SHORT)).any() else 0,
+        tiny=newton.tiny + bool((went & (length < _TINY)).any()),
     )
-    missed = _matters(newton) & (bend > _MISSED)
-    if newton.dealer is None and newton.curved > newton.budget and missed.any():
+    if missed.any():
         newton = _grow(newton, far=bool((missed & (bend > _MISSED_FAR)).any()))
-        if newton.framed and not (newton.loss in losses.SMOOTHED or elastic):
-            # what the sample misses would go so far that its curvature is lost: solve again here
-            length = np.where(missed, 0.0, length)
+    length = np.where(stays, 0.0, length)
     # steps 3 and 4: the new point, with a new centre at once where the step was a full one
     hinge = newton.loss in losses.SMOOTHED
     # with the log link each sample has curvature wherever it is
