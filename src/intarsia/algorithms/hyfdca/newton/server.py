@@ -24,9 +24,10 @@ round is one Newton step:
      proportion to its curvature times its squared norm
    The sample doubles where F bends far more along the direction than it says, or where the gap
    stays: it then misses what bends F, such as columns of which it has no row. Where it misses
-   nearly all, all rows are taken instead of more than half. In a frame such a step is not taken:
-   it would go so far that curvature is lost. Of a curved loss a quarter of the rows in a frame
-   comes at first: more cost more than they save in steps.
+   nearly all, all rows are taken instead of more than half. In a frame such a step is not taken
+   (but of the hinge, the quantile loss and the elastic net): it would go so far that curvature is
+   lost. Of a loss with curvature everywhere fewer rows in a frame come at first: more cost more
+   than they save in steps
    Short steps far from the optimum, and tiny ones anywhere, smooth the hinge more (in a shared
    system tiny ones, once it stands still; in a frame none); with the other
    losses they tell that samples gain curvature on the way, so that from then on those count that
