@@ -609,8 +609,8 @@ def _described(
             f"There {there} tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
-    shared = {**shared, **{key: settings[key] for key in dataframe.READING if key in settings}}
-    settings = {key: value for key, value in settings.items() if key not in dataframe.READING}
+    shared = {**shared, **{key: settings[key] for key in dataframe.FOR_ALL if key in settings}}
+    settings = {key: value for key, value in settings.items() if key not in dataframe.FOR_ALL}
     if tables is None:
         if shared or own:
             key = next(iter(shared), "table_settings")

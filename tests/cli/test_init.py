@@ -883,3 +883,27 @@ def test_labels_with_a_decimal_comma_are_the_classes_that_a_run_reads(
     made = proposed(tmp_path, monkeypatch, own, shop(basket=comma(BASKET[20:])), separator=";")
     assert made["labels"]["positive"] == "1"
     assert main(["run", "mine.toml", "-q"]) == 0
+
+
+def test_a_person_s_id_that_repeats_is_what_rows_are_split_by(tmp_path, monkeypatch, capfd):
+    persons = [[k // 4 for k in rows] for rows in (BANK, SHOP)]
+    tables = bank(patient_id=persons[0]), shop(patient_id=persons[1])
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert [client(found, at)["split_by"] for at in (0, 1)] == ["patient_id", "patient_id"]
+    assert "patient_id" not in str([one.get("exclude") for one in found["client"]])
+    assert "rows of one 'patient_id' are held out together" in said(capfd)[1]
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    result = load(tmp_path / "runs/mine")
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert "patient_id" not in model["features"]
+    assert any("Rows are held out by groups: 20 in 80 rows at 'a'" in one for one in result.notes)
+
+
+def test_a_table_that_lacks_the_person_s_id_is_named_and_the_file_runs(
+    tmp_path, monkeypatch, capfd
+):
+    found = proposed(*(tmp_path, monkeypatch, bank(patient_id=[k // 4 for k in BANK]), shop()))
+    assert "split_by" not in client(found, 0)
+    assert "'patient_id' may be of one person" in (told := said(capfd)[1])
+    assert "but b would need it too" in told
+    assert "It runs as it is" in " ".join((tmp_path / "mine.toml").read_text().split())

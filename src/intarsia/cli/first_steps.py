@@ -108,6 +108,8 @@ def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
         if told and table.source.label is not None and "label" in table.reasons:
             told[-1] += f" ({table.reasons['label']})"
+        by = table.source.split_by
+        told += [] if by is None else [f"rows of one {by!r} are held out together"]
         if "missing" in table.reasons:
             marks = [one for one in table.source.missing if one not in Source.missing]
             told += [f"takes for missing {listed(marks)}"]

@@ -78,6 +78,21 @@ def public_names(
     )
 
 
+def public_groups(
+    settings: Alignment, groups: Mapping[ClientId, Ids], secret: bytes
+) -> dict[ClientId, Ids]:
+    """Return what stands for the values that rows are split by, alike at all clients.
+
+    They never leave a client. Which rows are held out is public, and so it is to say nothing of
+    them without the key, where ids are not plain.
+    """
+    found = {name: normalisation.by_rules(own, settings.normalise) for name, own in groups.items()}
+    if settings.ids == "plain" or not found:
+        return dict(found)
+    key = key_in_file(settings, "split") or subkey(secret, "split")
+    return {name: pseudonyms(own, key) for name, own in found.items()}
+
+
 def key_in_file(settings: Alignment, purpose: str) -> bytes | None:
     """Return what the clients' shared key gives for a purpose; None: the settings name no file."""
     if settings.key is None:

@@ -71,6 +71,13 @@ _IDS = {
     *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
     *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
 }
+# of these, the ones whose rows may be several of one person
+_PERSONS = {
+    *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
+    *("household", "mrn", "ssn", "pid", "kunde", "kunden", "kundennummer", "patientennummer"),
+    *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
+    *("klant", "klient", "pacjent", "kund"),
+}
 _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
@@ -94,6 +101,12 @@ def is_id(name: str) -> bool:
     """Return whether a name is that of an id."""
     own = words(name)
     return bool(_IDS & set(own)) or any(one.endswith(_ID_ENDS) and len(one) > 4 for one in own)
+
+
+def is_person(name: str) -> bool:
+    """Return whether a name is that of a person's id, such as a patient's, or of a household's."""
+    own = words(name)
+    return bool(_PERSONS & set(own)) and not _AMOUNTS & set(own)
 
 
 def is_amount(name: str) -> bool:

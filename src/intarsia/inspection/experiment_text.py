@@ -18,8 +18,8 @@ from intarsia.inspection.table_proposal import TableProposal
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
 _KEYS = (
-    *("encoding", "decimal", "thousands", "missing", "id", "id_type", "label", "label_map"),
-    "categorical",
+    *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
+    *("label", "label_map", "categorical"),
 )
 _NETWORKS = ("flic",)
 _TAILS = {  # what may be better where a few values are far from the rest

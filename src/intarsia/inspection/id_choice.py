@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from intarsia.data.column_types import ids_of
 from intarsia.data.parsing import date_orders, number
 from intarsia.errors import TableError, listed
-from intarsia.inspection.column_names import is_id
+from intarsia.inspection.column_names import is_id, is_person
 from intarsia.inspection.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -26,6 +26,7 @@ from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
+_FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
 
 def with_ids(
@@ -58,6 +59,60 @@ def with_ids(
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
     return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def with_groups(
+    tables: Sequence[TableProposal], matched: Matched, notes: list[str]
+) -> list[TableProposal]:
+    """Return the tables with the column whose rows of one value are split together.
+
+    It is named as a person's id, and has values that repeat. Where a table that shares rows lacks
+    it a note says so, as a run would stop.
+    """
+    found = {one.source.name: _repeated_persons(one) for one in tables}
+    every = dict.fromkeys(name for own in found.values() for name in own)
+    if not every:
+        return list(tables)
+    having = {name: [n for n, own in found.items() if name in own] for name in every}
+    column = max(having, key=lambda name: len(having[name]))
+    there = {one.source.name for one in tables if column in one.columns}
+    lacking = [
+        one.source.name
+        for one in tables
+        if one.source.name not in there
+        and any(len(matched.rows(one.source.name, name)[0]) for name in there)
+    ]
+    gaps = [
+        n for n in there if next(t for t in tables if t.source.name == n).columns[column].missing
+    ]
+    said = (
+        f"rows of {in_words(having[column])} with the same {column!r} may be of one person, who is "
+        "then among training and test rows, and scores are too good. "
+    )
+    if lacking or gaps:
+        advice = (
+            f"{in_words(lacking)} would need it too" if lacking else "some rows have no value of it"
+        )
+        notes.append(f"{said}split_by = {column!r} would hold them out together, but {advice}.")
+        return list(tables)
+    why = "its values repeat: rows of one are held out together, and nothing is learned from it"
+    return [
+        one.with_keys({"split_by": why}, split_by=column) if one.source.name in there else one
+        for one in tables
+    ]
+
+
+def _repeated_persons(one: TableProposal) -> list[str]:
+    """Return the columns of a table that are named as a person's id, with values that repeat."""
+    apart = {one.source.id, one.source.label}
+    return [
+        name
+        for name, own in one.columns.items()
+        if name not in apart
+        and is_person(name)
+        and (own.figures is None or own.whole)
+        and _FEWEST_GROUPS <= len(own.texts) < _NEARLY_ALL * (own.codes >= 0).sum()
+    ]
 
 
 def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
 from intarsia.inspection.column_names import is_amount, is_id
-from intarsia.inspection.id_choice import with_ids
+from intarsia.inspection.id_choice import with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
 from intarsia.inspection.table_proposal import (
@@ -124,6 +124,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables, rules, notes = with_ids(tables, ids)
     matched = Matched(tables, rules)
     tables = [_with_no_label(one) for one in with_labels(tables, labels, matched)]
+    tables = with_groups(tables, matched, notes)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
     notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]

@@ -150,7 +150,7 @@ class TableProposal:
     @property
     def features(self) -> list[Column]:
         """Return the columns that are learned from."""
-        apart = {self.source.id, self.source.label, *self.left_out}
+        apart = {self.source.id, self.source.label, self.source.split_by, *self.left_out}
         return [one for name, one in self.columns.items() if name not in apart]
 
     def feature(self, column: Column) -> str:
