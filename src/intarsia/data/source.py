@@ -43,9 +43,8 @@ class Source:
     weights: str | None = None  # column with the weight of each row's loss, beside the label
     # column whose rows of one value, such as a patient's, are held out together; the id's is one
     split_by: str | None = None
-    split_by_pattern: str | None = (
-        None  # regular expression of the part of it that counts; None: all
-    )
+    # regular expression of the part of it that counts; None: all
+    split_by_pattern: str | None = None
     # label as the table has it -> as all clients have it; others stay as they are
     label_map: Mapping[str, str | bool | int | float] = field(
         default_factory=dict[str, str | bool | int | float]
