@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 import pytest
@@ -907,3 +908,27 @@ def test_a_table_that_lacks_the_person_s_id_is_named_and_the_file_runs(
     assert "'patient_id' may be of one person" in (told := said(capfd)[1])
     assert "but b would need it too" in told
     assert "It runs as it is" in " ".join((tmp_path / "mine.toml").read_text().split())
+
+
+@pytest.mark.parametrize("asked", [(), ("--id", "customer")])
+def test_ids_that_pandas_wrote_no_column_of_are_asked_for_in_a_sentence(
+    asked, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.csv", bank())
+    frame = pd.DataFrame({"basket": BASKET[:100]})
+    frame.rename_axis("customer").to_parquet(tmp_path / "b.parquet")
+    assert main(["init", "a.csv", "b.parquet", *asked]) == 2
+    told = one_error(said(capfd)[1])
+    assert "b.parquet" in told
+    assert "'customer', which is the index of the DataFrame that was written and no column" in told
+    frame.rename_axis("customer").reset_index().to_parquet(tmp_path / "b.parquet")
+    assert main(["init", "a.csv", "b.parquet", *asked]) == 0
+
+
+def test_ids_that_are_one_number_in_two_ways_are_said(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.csv", bank(customer=[f"{k}.50" for k in BANK]))
+    write(tmp_path, "b.csv", shop(customer=[f"{k}.5" for k in SHOP]))
+    assert main(["init", "a.csv", "b.csv", "--id", "customer"]) == 2
+    assert "60 ids of 'a' and 'b' are the same number in two ways" in one_error(said(capfd)[1])

@@ -81,9 +81,10 @@ def write_proposal(
         return
     advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
     if advice.algorithm is None:
+        checked = "".join(f" Check: {note}" for note in proposal.notes)
         raise ExperimentError(
             f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; see "
-            "whether --id or --label names the right columns."
+            f"whether --id or --label names the right columns.{checked}"
         )
     chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
     task = found.schema.labels.task

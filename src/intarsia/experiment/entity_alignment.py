@@ -11,8 +11,10 @@ psi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
+from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
 
 Ids = NDArray[Any]
+
+_DECIMAL = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+")
+_MOST_IDS, _MOST_COMPARED = 100_000, 20  # of a client, and clients, whose ids are compared
+_ALIKE = 0.2  # share of the ids of the smaller of two clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +57,48 @@ def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[Clie
             for name, own in ids.items()
         }
     )
+
+
+def same_numbers(own: Ids, others: Ids) -> int:
+    """Return how many text ids are others' as numbers, and not as they are written.
+
+    Such as 1.50 and 1.5. 0 where two ids of one table would be one number: they are no numbers.
+    """
+    if not own.dtype.kind == others.dtype.kind == "U":
+        return 0
+    figures = [
+        {one: canonical(one.replace(",", ".")) for one in ids.tolist() if _DECIMAL.fullmatch(one)}
+        for ids in (own, others)
+    ]
+    if any(len({*some.values()}) < len(some) for some in figures):
+        return 0
+    theirs = {number: one for one, number in figures[1].items()}
+    return sum(theirs.get(number, one) != one for one, number in figures[0].items())
+
+
+def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
+    """Return notes on clients whose ids are the same but for how they are written.
+
+    Of a few clients with text as ids, and not of very many rows.
+    """
+    texts = {n: own for n, own in ids.items() if own.dtype.kind == "U" and len(own) <= _MOST_IDS}
+    told: list[str] = []
+    for one, other in combinations([*texts][:_MOST_COMPARED], 2):
+        own, others = texts[one], texts[other]
+        if rows := same_numbers(own, others):
+            told.append(
+                f"{rows} ids of {one!r} and {other!r} are the same number in two ways, as 1.50 and "
+                "1.5 are, and count as different samples; write them alike in both tables."
+            )
+        elif not np.isin(own, others).any():
+            rules, rows = normalisation.rules_that_match(own, others)
+            if rows >= _ALIKE * min(len(own), len(others)):
+                said = ", ".join(f'"{rule}"' for rule in rules)
+                told.append(
+                    f"{one!r} and {other!r} have no id in common, and {rows} that a rule makes the "
+                    f"same; if these are the same samples, set normalise = [{said}] in [alignment]."
+                )
+    return tuple(told)
 
 
 def public_names(

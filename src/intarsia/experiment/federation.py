@@ -54,7 +54,7 @@ from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError, listed
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
 from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Split
-from intarsia.experiment.entity_alignment import Names
+from intarsia.experiment.entity_alignment import Names, notes_on_ids, same_numbers
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
@@ -254,7 +254,8 @@ def parties(
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
         notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
-        notes += (*_notes_on_label_columns(found), *_notes_on_groups(found))
+        notes += (*_notes_on_label_columns(found), *notes_on_ids(_ids_of(found)))
+        notes += _notes_on_groups(found)
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
@@ -343,12 +344,16 @@ def aligned(
         shared = replace(shared, columns=held)
     found = feature_dictionary.translate(found, sources, shared)
     checks.check_names({name: table.columns for name, table in found.items()})
-    ids = {name: table.samples for name, table in found.items() if not table.generated}
     give_back()
     return found | {
         name: replace(found[name], samples=own)
-        for name, own in entity_alignment.normalised(settings, ids).items()
+        for name, own in entity_alignment.normalised(settings, _ids_of(found)).items()
     }
+
+
+def _ids_of(tables: Mapping[ClientId, Table]) -> dict[ClientId, NDArray[Any]]:
+    """Return the ids of the clients that have some."""
+    return {name: table.samples for name, table in tables.items() if not table.generated}
 
 
 def _public_levels(tables: Mapping[ClientId, Table]) -> dict[ClientId, dict[str, tuple[str, ...]]]:
@@ -376,7 +381,11 @@ def _own(
         if tables is not None:
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=some)  # steps 1 to 4
-    marked = (*_notes_on_label_columns(found), *_notes_on_groups(found))
+    marked = (
+        *_notes_on_label_columns(found),
+        *notes_on_ids(_ids_of(found)),
+        *_notes_on_groups(found),
+    )
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
     marked += notes_on_words(_public_levels(found))
@@ -670,6 +679,11 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
         return (
             "its rows have no ids that others know: set id to the column that says which sample "
             "each row is, or label to that of its labels."
+        )
+    if rows := same_numbers(own, labelled):
+        return (
+            f"{rows} of their ids are those of samples with a label, written as 1.50 is for 1.5: "
+            "write them alike in both tables."
         )
     if own.dtype.kind == labelled.dtype.kind == "U":
         rules, alike = rules_that_match(own, labelled)

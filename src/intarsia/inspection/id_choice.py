@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data.column_types import ids_of
+from intarsia.data.formats.parquet import ParquetColumns, row_numbers
 from intarsia.data.parsing import date_orders, number
+from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed
+from intarsia.experiment.entity_alignment import notes_on_ids
 from intarsia.inspection.column_names import is_id, is_person
 from intarsia.inspection.table_proposal import (
     LEAST_SHARED,
@@ -54,11 +59,34 @@ def with_ids(
             except TableError as problem:
                 raise problem.retold(where=problem.where, advice=problem.without_settings) from None
     rules = _rules(tables)
+    notes += notes_on_ids(
+        {
+            one.source.name: np.array(one.columns[one.source.id].texts, np.str_)
+            for one in tables
+            if not rules and one.source.id is not None and one.columns
+        }
+    )
     matched = Matched(tables, rules)
     if not wanted:
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
     return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def refuse_row_numbers(tables: Sequence[TableProposal], wanted: Sequence[str]) -> None:
+    """Raise where the ids of a table were the index of a DataFrame, which its file has not.
+
+    They are those asked for, or a column of another table.
+    """
+    for one in tables:
+        place = Path(one.source.path or "")
+        if not one.columns or ending_of(place) not in (".parquet", ".pq"):
+            continue
+        others = {name for other in tables if other is not one for name in other.columns}
+        known = {*wanted} if wanted else {name for name in others if is_id(name)}
+        for name in row_numbers(place):
+            if name in known and not known & {*one.columns}:
+                ParquetColumns(place, replace(one.source, id=name))
 
 
 def with_groups(
