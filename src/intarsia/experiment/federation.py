@@ -619,15 +619,21 @@ def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]
 def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
     """Return a note of the groups by which clients' rows are split; none: each row is one."""
     told: list[str] = []
+    repeated = False
     for name, one in tables.items():
         if one.split_by is not None:
             rows = np.unique(one.split_by, return_counts=True)[1]
             told.append(f"{len(rows)} in {rows.sum()} rows at {name!r} (up to {rows.max()} rows)")
+            repeated |= bool(rows.max() > 1)
     if not told:
         return ()
     alone = [name for name, one in tables.items() if one.split_by is None]
     each = f" Those of {listed(alone)} are split one by one." if alone else ""
-    return (f"Rows are held out by groups: {'; '.join(told)}.{each}",)
+    narrow = (
+        " Intervals of scores and errors of coefficients take rows for independent: they are too "
+        "narrow where rows of a group are alike."
+    )
+    return (f"Rows are held out by groups: {'; '.join(told)}.{each}{narrow if repeated else ''}",)
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
