@@ -759,14 +759,23 @@ def _whole_numbers(ids: pa.ChunkedArray, *, strict: bool) -> tuple[NDArray[np.in
 def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
     if have_repeats(samples):
         ids, counts = np.unique(samples, return_counts=True)
-        twice = ids[counts > 1][0]
+        repeated = counts > 1
+        twice = ids[repeated][0]
         rows = np.flatnonzero(samples == twice)[:2] + 1
+        plain = advice = "every sample needs one row: aggregate or drop the repeated rows"
+        if repeated.sum() > _VISITS * len(ids):
+            several = "if they are samples of their own, such as visits of a patient"
+            named = f"split_by = {own.source.id!r} and, as id, what tells them apart, or none"
+            advice, plain = f"{plain}; {several}, set {named}", f"{plain}, or name another column"
         raise own.source.error(
-            f"{own.name} has {twice.item()!r} in {counts[counts > 1][0]} rows (first: rows "
-            f"{rows[0]} and {rows[1]}; {int((counts > 1).sum())} ids repeat)",
-            "every sample needs one row: aggregate or drop the repeated rows",
+            f"{own.name} has {twice.item()!r} in {counts[repeated][0]} rows (first: rows "
+            f"{rows[0]} and {rows[1]}; {int(repeated.sum())} ids repeat)",
+            *(advice, plain),
         )
     return samples
+
+
+_VISITS = 0.1  # share of the ids of several rows from which on these are samples of their own
 
 
 def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
