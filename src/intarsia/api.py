@@ -74,6 +74,7 @@ _EXAMPLES: dict[str, Any] = {
     "id": "customer",
     "label": "default",
     "weights": "weight",
+    "split_by": "patient",
     "id_type": "text",
     "categorical": ["town"],
     "exclude": ["town"],
@@ -198,8 +199,8 @@ def run(
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
         (loss, regularisation, …). `privacy` is a mode ("plain", "masked", "ckks") or the keys of
         [privacy] as a mapping, `alignment` those of [alignment]. They go before those of
-        `experiment`. For `tables` also decimal, thousands, dates and label_map, as in an experiment
-        file.
+        `experiment`. For `tables` also decimal, thousands, dates, label_map, split_by and
+        split_by_pattern, as in an experiment file.
 
     Raises
     ------
@@ -570,11 +571,11 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
 def _shared(**given: Any) -> dict[str, Any]:
     """Return the settings that are given for all tables; an empty list of names is none.
 
-    ExperimentError if one is a mapping, such as from tables to columns, or id, label or weights is
-    no text.
+    ExperimentError if one is a mapping, such as from tables to columns, or id, label, weights or
+    split_by is no text.
     """
     for key, value in given.items():
-        column = key in ("id", "label", "weights")
+        column = key in ("id", "label", "weights", "split_by")
         if key not in _EXAMPLES or isinstance(value, str | None):
             continue
         if not (column or isinstance(value, Mapping)):
@@ -609,7 +610,8 @@ def _described(
             f"There {there} tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
-    shared = {**shared, **{key: settings[key] for key in dataframe.FOR_ALL if key in settings}}
+    more = {key: settings[key] for key in dataframe.FOR_ALL if key in settings}
+    shared = {**shared, **_shared(**more)}
     settings = {key: value for key, value in settings.items() if key not in dataframe.FOR_ALL}
     if tables is None:
         if shared or own:

@@ -226,6 +226,8 @@ def test_python_takes_the_column_for_all_tables_that_have_it():
     assert "60 in 300 rows at 'ward'" in " ".join(shown.split())
     with pytest.raises(ExperimentError, match="split_by names the column 'patent', which no"):
         intarsia.run(tables={"ward": ward, "lab": lab}, **how | {"split_by": "patent"})
+    with pytest.raises(ExperimentError, match="split_by is .*expected the name of one column"):
+        intarsia.run(tables={"ward": ward, "lab": lab}, **how | {"split_by": ["patient"]})
 
 
 def test_two_runs_of_a_file_and_one_that_goes_on_hold_out_the_same(tmp_path):
@@ -237,3 +239,20 @@ def test_two_runs_of_a_file_and_one_that_goes_on_hold_out_the_same(tmp_path):
     again = federation.build(described, secret=one.secret)
     assert again.fingerprint() == one.fingerprint()
     assert federation.build(described).fingerprint() != one.fingerprint()  # another key
+
+
+def test_few_groups_of_which_none_is_held_out_are_told_or_refused():
+    ward, _ = hospitals()
+    kept = next(p for p in range(PATIENTS) if not held_out(p))
+    ward["house"] = kept  # one group, to train on
+    how = {"id": "visit", "label": "ill", "rounds": 1, "yardsticks": False, "exclude": ["patient"]}
+    found = intarsia.run(tables={"ward": ward}, split_by="house", **how)
+    assert found.metrics.server.samples == len(ward)
+    assert any("No row fell into the test part" in one for one in found.notes)
+    salts = [
+        k
+        for k in map(str, range(99))
+        if not held_out(kept, k) and not held_out(kept, f"validation {k}", 0.5)
+    ]
+    with pytest.raises(ExperimentError, match="No training sample is in fold 0 of 2 of"):
+        intarsia.run(tables={"ward": ward}, split_by="house", folds=2, salt=salts[0], **how)

@@ -108,9 +108,17 @@ def test_each_client_alone_is_not_compared_with_itself():
     assert 'run algorithm.name = "standalone" (linear models)' in note
 
 
-@pytest.mark.parametrize(("split", "said"), [({"test": 0}, 1), ({}, 0), ({"validation": 0.1}, 0)])
-def test_scores_of_rows_that_were_trained_on_are_noted(split, said):
+@pytest.mark.parametrize(
+    ("split", "part", "said"),
+    [
+        ({"test": 0}, "train", 1),
+        ({}, "test", 0),
+        ({}, "train", 1),
+        ({"validation": 0.1}, "test", 0),
+    ],
+)
+def test_scores_of_rows_that_were_trained_on_are_noted(split, part, said):
     tables = {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a", "path": "a.csv"}]}
     described = from_dict({**tables, "split": {"test": 0, **split} if split else {}})
-    notes = caveats.graded_in_training(described)
+    notes = caveats.graded_in_training(described, part)
     assert ["trained on" in note for note in notes] == [True] * said

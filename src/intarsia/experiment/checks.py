@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
 from intarsia.data.column_types import LARGEST
-from intarsia.errors import FederationError, TableError, listed
-from intarsia.experiment.config import Experiment
+from intarsia.errors import ExperimentError, FederationError, TableError, listed
+from intarsia.experiment.config import Experiment, Split
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
 from intarsia.privacy.entity_matching.normalisation import look
@@ -94,6 +94,19 @@ def check_split_columns(
                 f"{stated[column]!r} are split; set split_by to {column!r} at {name!r} too, or, if "
                 "it is something else there, rename it."
             )
+
+
+def check_graded(split: Split, rows: int) -> None:
+    """Refuse a fold or a validation part without a row, at all clients together."""
+    if rows or not split.graded[1]:
+        return
+    of = (
+        f"fold {split.fold} of {split.folds}" if split.folds else f"validation {split.validation:g}"
+    )
+    raise ExperimentError(
+        f"No training sample is in {of} of [split], of few rows or of few groups of split_by; set "
+        f"{'folds lower' if split.folds else 'validation higher'}, or another salt."
+    )
 
 
 def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDArray[Any]]]) -> None:

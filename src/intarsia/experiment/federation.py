@@ -215,6 +215,7 @@ def build(
         notes, structure = [*_note_on_memory(experiment), *marked], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
+    checks.check_graded(experiment.split, sum(len(one.samples) for one in test.values()))
     if end:
         notes.append(
             f"Scores are of {100 * (end - start):g} % of the training samples, held out for "

@@ -76,11 +76,21 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     )
 
 
-def graded_in_training(description: Experiment) -> tuple[str, ...]:
-    """Return a note where clients' tables have no rows that models are scored on alone."""
+def graded_in_training(description: Experiment, part: str) -> tuple[str, ...]:
+    """Return a note where clients' tables have no rows that models are scored on alone.
+
+    `part` is that on which they are.
+    """
     split = description.split
-    if description.dataset is not None or split.test or split.graded[1]:
+    if description.dataset is not None or split.graded[1]:
         return ()
+    if split.test:
+        told = (
+            f"No row fell into the test part, a share of {split.test:g} of few rows or of few "
+            "groups of split_by: the scores are of rows that the model was trained on, and better "
+            "than those of new rows will be; set another salt, or a higher test, in [split].",
+        )
+        return told if part == "train" else ()
     return (
         "No rows are held out (test in [split] is 0): the scores are of rows that the model was "
         "trained on, and better than those of new rows will be.",

@@ -296,7 +296,7 @@ def run_at(
         place.keep(plan, ready.engine)
         books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
         crossed = books.mode, books.crossings.summary()
-        notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+        notes = (*place.notes, *_notes(plan, part, sites=place.sites), *ready.notes, *outcome.notes)
         pooled = ready.engine if description.yardsticks and not place.sites else None
         if isinstance(pooled, Simulation):
             # reference models need the blocks alone
@@ -396,7 +396,7 @@ def _on_accelerator(options: Any) -> bool:
     return device_of(options) != "cpu"
 
 
-def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
+def _notes(plan: Plan, part: str, *, sites: bool) -> tuple[str, ...]:
     """Return what a reader of the result must know beside its numbers."""
     description, algorithm, schema = plan.description, plan.algorithm, plan.schema
     units = len(schema.samples), len(schema.clients)
@@ -406,7 +406,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
         *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
-        *caveats.graded_in_training(description),
+        *caveats.graded_in_training(description, part),
         *caveats.untracked(description, sites=sites),
         *caveats.named_alike(description, algorithm, schema),
         *privacy_guarantee.notes(plan.promise, plan.options, *units),
