@@ -226,7 +226,7 @@ def test_python_takes_the_column_for_all_tables_that_have_it():
     assert "60 in 300 rows at 'ward'" in " ".join(shown.split())
     with pytest.raises(ExperimentError, match="split_by names the column 'patent', which no"):
         intarsia.run(tables={"ward": ward, "lab": lab}, **how | {"split_by": "patent"})
-    with pytest.raises(ExperimentError, match="split_by is .*expected the name of one column"):
+    with pytest.raises(ExperimentError, match=r"split_by is .*expected the name of one column"):
         intarsia.run(tables={"ward": ward, "lab": lab}, **how | {"split_by": ["patient"]})
 
 
