@@ -510,6 +510,11 @@ def train_to_end(task: training.Task) -> Outcome:
             f"Not graded: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
             "samples, whose grades would tell their labels; split.test holds more samples out.",
         )
+    if not (schema.label_holders > 0).any():
+        notes += (
+            f"There are no scores: none of the {len(schema.samples):,} {part} samples has a label "
+            "at any client; split.test holds more samples out, split.salt others.",
+        )
     if has_network and every is not None and every.samples < labelled and not few:
         notes += (
             f'"All samples" are {every.samples:,} of the {labelled:,} {part} samples with a label: '
