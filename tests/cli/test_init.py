@@ -932,3 +932,17 @@ def test_ids_that_are_one_number_in_two_ways_are_said(tmp_path, monkeypatch, cap
     write(tmp_path, "b.csv", shop(customer=[f"{k}.5" for k in SHOP]))
     assert main(["init", "a.csv", "b.csv", "--id", "customer"]) == 2
     assert "60 ids of 'a' and 'b' are the same number in two ways" in one_error(said(capfd)[1])
+
+
+def test_the_rows_numbers_that_pandas_wrote_are_no_ids(tmp_path, monkeypatch):
+    order = np.random.default_rng(1).permutation(80)
+    here = {"Unnamed: 0": range(80), **bank(customer=[f"k{k}" for k in BANK])}
+    here["deal_nr"] = here.pop("customer")
+    there = {"Unnamed: 0": range(80), "dealid": [f"k{k}" for k in order], "basket": BASKET[order]}
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert (client(found, 0)["id"], client(found, 1)["id"]) == ("deal_nr", "dealid")
+    assert all("Unnamed: 0" in client(found, at)["exclude"] for at in (0, 1))
+    monkeypatch.chdir(tmp_path)
+    numbered = {**here, "Unnamed: 0": range(100, 180)}
+    named = proposed(tmp_path, monkeypatch, numbered, arguments=["--overwrite"])
+    assert client(named, 0)["id"] == "deal_nr"

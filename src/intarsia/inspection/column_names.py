@@ -78,6 +78,8 @@ _PERSONS = {
     *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
     *("klant", "klient", "pacjent", "kund"),
 }
+# what pandas and R call an index without a name, once it is written
+_ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
 _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
@@ -101,6 +103,11 @@ def is_id(name: str) -> bool:
     """Return whether a name is that of an id."""
     own = words(name)
     return bool(_IDS & set(own)) or any(one.endswith(_ID_ENDS) and len(one) > 4 for one in own)
+
+
+def numbers_rows(name: str) -> bool:
+    """Return whether a name is one that libraries give to a column of the rows' numbers."""
+    return bool(_ROW_NUMBERS.fullmatch(name))
 
 
 def is_person(name: str) -> bool:

@@ -17,7 +17,7 @@ from intarsia.data.parsing import date_orders, number
 from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.column_names import is_id, is_person
+from intarsia.inspection.column_names import is_id, is_person, numbers_rows
 from intarsia.inspection.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -149,7 +149,9 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         one.source.name: {
             name: own
             for name, own in one.columns.items()
-            if own.distinct and (own.figures is None or own.whole)
+            if own.distinct
+            and (own.figures is None or own.whole)
+            and not (own.whole and numbers_rows(name))
         }
         for one in tables
     }
