@@ -946,3 +946,20 @@ def test_the_rows_numbers_that_pandas_wrote_are_no_ids(tmp_path, monkeypatch):
     numbered = {**here, "Unnamed: 0": range(100, 180)}
     named = proposed(tmp_path, monkeypatch, numbered, arguments=["--overwrite"])
     assert client(named, 0)["id"] == "deal_nr"
+
+
+@pytest.mark.parametrize("names", [("customer_id", "customer_id"), ("customer_id", "kunden_nr")])
+def test_a_key_that_each_table_counts_by_itself_goes_behind_one_that_both_know(
+    names, tmp_path, monkeypatch
+):
+    order = np.random.default_rng(1).permutation(120)[:90]
+    here = {"id": range(1, 81), **bank(customer=[7 * k for k in BANK])}
+    here[names[0]] = here.pop("customer")
+    there = {"id": range(1, 91), names[1]: [7 * k for k in order], "basket": BASKET[order]}
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert [client(found, at)["id"] for at in (0, 1)] == [*names]
+    only = proposed(
+        *(tmp_path, monkeypatch, {**bank(customer=range(1, 81))}, {**shop(customer=range(1, 101))}),
+        arguments=["--overwrite"],
+    )
+    assert [client(only, at)["id"] for at in (0, 1)] == ["customer", "customer"]

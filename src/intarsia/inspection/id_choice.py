@@ -31,6 +31,7 @@ from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
+_COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
 _FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
 
@@ -193,9 +194,12 @@ def _likeness(first: Column, second: Column) -> float:
     share = shared / most
     if not shared or (not named and (share < 0.2 or shared < 10)):
         return 0.0
-    if not named and _count_rows(first, second):
+    counted = _count_rows(first, second)
+    if not named and counted:
         return 0.0
-    return share + same + (is_id(first.name) and is_id(second.name))
+    score = share + same + (is_id(first.name) and is_id(second.name))
+    # a key that each table numbers by itself, beside one that others know
+    return max(score - _COUNTED, 0.01) if counted else score
 
 
 def _count_rows(first: Column, second: Column) -> bool:
