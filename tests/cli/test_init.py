@@ -963,3 +963,16 @@ def test_a_key_that_each_table_counts_by_itself_goes_behind_one_that_both_know(
         arguments=["--overwrite"],
     )
     assert [client(only, at)["id"] for at in (0, 1)] == ["customer", "customer"]
+
+
+def test_amounts_of_which_some_are_the_same_are_no_ids(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    tables = []
+    for rows in (150, 170):  # of other people: 8 have an income of the other table
+        income = rng.choice(np.arange(20000, 26000), rows, replace=False)
+        ages, km = rng.integers(18, 80, rows), rng.normal(10, 3, rows).round(2)
+        churn = np.where(km + rng.normal(0, 2, rows) > 10, "yes", "no")
+        tables.append({"income": income, "age": ages, "km": km, "churn": churn})
+    assert 0 < len({*tables[0]["income"]} & {*tables[1]["income"]}) < 30
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert [client(found, at) for at in (0, 1)] == [{"label": "churn"}] * 2

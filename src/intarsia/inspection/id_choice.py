@@ -31,6 +31,7 @@ from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
+_BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
 _COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
 _FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
@@ -192,7 +193,9 @@ def _likeness(first: Column, second: Column) -> float:
     if 2 * shared < most and (named or written):
         shared = max(_shared([first, second], rules) for rules in _RULES)
     share = shared / most
-    if not shared or (not named and (share < 0.2 or shared < 10)):
+    if same and not written and not is_id(first.name) and share < _BY_CHANCE:
+        return 0.0  # amounts, such as incomes, of which some are the same
+    if not shared or (not named and (share < _BY_CHANCE or shared < 10)):
         return 0.0
     counted = _count_rows(first, second)
     if not named and counted:
