@@ -976,3 +976,29 @@ def test_amounts_of_which_some_are_the_same_are_no_ids(tmp_path, monkeypatch):
     assert 0 < len({*tables[0]["income"]} & {*tables[1]["income"]}) < 30
     found = proposed(tmp_path, monkeypatch, *tables)
     assert [client(found, at) for at in (0, 1)] == [{"label": "churn"}] * 2
+
+
+def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no_label(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    patients, visits = [100 + k // 4 for k in range(120)], [1 + k % 4 for k in range(120)]
+    keys = {"patient_id": patients, "visit": visits}
+    label = ["yes" if k % 3 else "no" for k in range(120)]
+    write(tmp_path, "ward.csv", {**keys, "pressure": INCOME, "stroke": label})
+    write(tmp_path, "lab.csv", {**keys, "sodium": BASKET})
+    assert main(["init", "ward.csv", "lab.csv"]) == 2
+    told = one_error(said(capfd)[1])
+    assert "those of two values: 'stroke'; say which" in told
+    assert (
+        "120 of 120 rows have the same 'patient_id' and 'visit' at ward and lab. If these" in told
+    )
+    for name in ("ward", "lab"):
+        frame = pd.read_csv(f"{name}.csv")
+        frame["key"] = frame["patient_id"].astype(str) + "-" + frame["visit"].astype(str)
+        frame.drop(columns="visit").to_csv(f"{name}.csv", index=False)
+    assert main(["init", "ward.csv", "lab.csv"]) == 0
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    wanted = {"id": "key", "split_by": "patient_id", "label": "stroke"}
+    assert client(found, 0) == wanted
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0

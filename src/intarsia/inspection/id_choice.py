@@ -69,10 +69,31 @@ def with_ids(
         }
     )
     matched = Matched(tables, rules)
+    notes += () if wanted else _notes_on_keys_of_two(tables)
     if not wanted:
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
     return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def _notes_on_keys_of_two(tables: Sequence[TableProposal]) -> list[str]:
+    """Return notes on tables without an id whose rows two columns tell apart together."""
+    told: list[str] = []
+    for one, other in combinations([one for one in tables if one.source.id is None], 2):
+        for pair in [pair for pair in one.keys_of_two if pair in other.keys_of_two]:
+            first, second = (
+                {*zip(*(table.columns[name].canonical.tolist() for name in pair), strict=True)}
+                for table in (one, other)
+            )
+            shared, most = len(first & second), min(one.rows, other.rows)
+            if shared >= _BY_CHANCE * most:
+                told.append(
+                    f"{shared} of {most} rows have the same {pair[0]!r} and {pair[1]!r} at "
+                    f"{one.source.name} and {other.source.name}. If these are the same samples, "
+                    "write both into one column of each table, such as 101-2, and name it as id."
+                )
+                break
+    return told
 
 
 def refuse_row_numbers(tables: Sequence[TableProposal], wanted: Sequence[str]) -> None:

@@ -124,7 +124,13 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
         _check_named(key, wanted, tables)
     tables, rules, notes = with_ids(tables, ids)
     matched = Matched(tables, rules)
-    tables = [_with_no_label(one) for one in with_labels(tables, labels, matched)]
+    try:
+        tables = with_labels(tables, labels, matched)
+    except ExperimentError as problem:  # it may be that no rows are known to be the same
+        raise ExperimentError(
+            " ".join([str(problem), *(f"Check: {one}" for one in notes)])
+        ) from None
+    tables = [_with_no_label(one) for one in tables]
     tables = with_groups(tables, matched, notes)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
