@@ -29,7 +29,12 @@ from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
-from intarsia.inspection.tails import notes_on_label, notes_on_stand_ins, notes_on_tails
+from intarsia.inspection.tails import (
+    notes_on_label,
+    notes_on_stand_ins,
+    notes_on_tails,
+    notes_on_units,
+)
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_figure, holdings_picture
 from intarsia.reports.holdings import holdings_drawing
@@ -460,7 +465,8 @@ def inspect(
         if described.hyperparameters.get("loss", "squared") == "squared":
             coded += notes_on_label(blocks, labels)
         marks = {one.name: one.missing for one in described.clients}
-        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_tails(blocks))
+        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_units(blocks, labels))
+        coded += notes_on_tails(blocks)
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None

@@ -29,7 +29,7 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.overlap import missing_percent
-from intarsia.inspection.tails import notes_on_stand_ins
+from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
@@ -675,6 +675,7 @@ class InThisProcess:
         if description.dataset is None:
             marks = {one.name: one.missing for one in description.clients}
             self.notes += notes_on_stand_ins(found.train, marks, "training rows")
+            self.notes += notes_on_units(found.train, found.labels)
         return found.schema
 
     def check(self, plan: Plan) -> None:
