@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -188,6 +189,8 @@ def test_sites_hold_out_groups_of_rows_as_clients_in_one_place_do(tmp_path):
         remote_running.run_over(
             description, sites.Lines(found), NAMES, over, patience=HASTY, overwrite=True
         )
+        notes = json.loads((over / "result.json").read_text())["notes"]
+        assert any("held out by groups at 'bank'" in one for one in notes)
         first, last = (history(folder)[-1] for folder in (over, tmp_path / "one"))
         assert first["primal"] == pytest.approx(last["primal"], rel=1e-9)
     settings.write_text(settings.read_text().replace('split_by = "house"', 'exclude = ["house"]'))

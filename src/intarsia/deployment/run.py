@@ -60,7 +60,7 @@ from intarsia.experiment.checks import (
     check_split_columns,
 )
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import labelled_somewhere
+from intarsia.experiment.federation import NARROW, labelled_somewhere
 from intarsia.partition.client_clusters import Structure
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.results import run_folder
@@ -268,6 +268,7 @@ class AtSites:
             coded += notes_on_words({name: one.levels for name, one in tables.items()})
             samples = {name: one.train.samples for name, one in held.items()}
             by = [name for name, one in tables.items() if one.split_by is not None]
+            coded += (f"Rows are held out by groups at {listed(by)}. {NARROW}",) if by else ()
             check_parts(by, [_samples(held, part) for part in ("train", "validation", "test")])
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)

@@ -617,6 +617,12 @@ def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]
     return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
 
 
+NARROW = (
+    "Intervals of scores and errors of coefficients take rows for independent: they are too narrow "
+    "where rows of a group are alike."
+)
+
+
 def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
     """Return a note of the groups by which clients' rows are split; none: each row is one."""
     told: list[str] = []
@@ -630,11 +636,9 @@ def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
         return ()
     alone = [name for name, one in tables.items() if one.split_by is None]
     each = f" Those of {listed(alone)} are split one by one." if alone else ""
-    narrow = (
-        " Intervals of scores and errors of coefficients take rows for independent: they are too "
-        "narrow where rows of a group are alike."
+    return (
+        f"Rows are held out by groups: {'; '.join(told)}.{each}{f' {NARROW}' if repeated else ''}",
     )
-    return (f"Rows are held out by groups: {'; '.join(told)}.{each}{narrow if repeated else ''}",)
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
