@@ -26,12 +26,14 @@ from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
+from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
 
 Ids = NDArray[Any]
 
 _DECIMAL = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+")
-_MOST_IDS, _MOST_COMPARED = 100_000, 20  # of a client, and clients, whose ids are compared
+_MOST_IDS, _MOST_COMPARED = 50_000, 12  # of a client, and clients, whose ids are compared
+_RULES: tuple[Rule, ...] = ("width", "spaces", "case", "zeros")
 _ALIKE = 0.2  # share of the ids of the smaller of two clients
 
 
@@ -64,16 +66,19 @@ def same_numbers(own: Ids, others: Ids) -> int:
 
     Such as 1.50 and 1.5. 0 where two ids of one table would be one number: they are no numbers.
     """
-    if not own.dtype.kind == others.dtype.kind == "U":
-        return 0
-    figures = [
-        {one: canonical(one.replace(",", ".")) for one in ids.tolist() if _DECIMAL.fullmatch(one)}
-        for ids in (own, others)
-    ]
-    if any(len({*some.values()}) < len(some) for some in figures):
-        return 0
-    theirs = {number: one for one, number in figures[1].items()}
-    return sum(theirs.get(number, one) != one for one, number in figures[0].items())
+    return _same_numbers(_as_numbers(own), _as_numbers(others))
+
+
+def _same_numbers(own: Mapping[str, str], others: Mapping[str, str]) -> int:
+    return sum(others.get(number, one) != one for number, one in own.items())
+
+
+def _as_numbers(ids: Ids) -> dict[str, str]:
+    """Return text ids by the number that each is; {}: they are no numbers."""
+    texts: list[str] = ids.tolist() if ids.dtype.kind == "U" else []
+    written = {one: canonical(one.replace(",", ".")) for one in texts if _DECIMAL.fullmatch(one)}
+    found = {number: one for one, number in written.items()}
+    return found if len(found) == len(written) else {}
 
 
 def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
@@ -82,22 +87,29 @@ def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
     Of a few clients with text as ids, and not of very many rows.
     """
     texts = {n: own for n, own in ids.items() if own.dtype.kind == "U" and len(own) <= _MOST_IDS}
+    few = {name: texts[name] for name in [*texts][:_MOST_COMPARED]} if len(texts) > 1 else {}
+    numbers = {name: _as_numbers(own) for name, own in few.items()}
+    written = {name: {*own.tolist()} for name, own in few.items()}
+    # what is the same by one of the rules is so by all of them
+    bare = {name: {*normalisation.by_rules(own, _RULES).tolist()} for name, own in few.items()}
     told: list[str] = []
-    for one, other in combinations([*texts][:_MOST_COMPARED], 2):
-        own, others = texts[one], texts[other]
-        if rows := same_numbers(own, others):
+    for one, other in combinations(few, 2):
+        if rows := _same_numbers(numbers[one], numbers[other]):
             told.append(
                 f"{rows} ids of {one!r} and {other!r} are the same number in two ways, as 1.50 and "
                 "1.5 are, and count as different samples; write them alike in both tables."
             )
-        elif not np.isin(own, others).any():
-            rules, rows = normalisation.rules_that_match(own, others)
-            if rows >= _ALIKE * min(len(own), len(others)):
-                said = ", ".join(f'"{rule}"' for rule in rules)
-                told.append(
-                    f"{one!r} and {other!r} have no id in common, and {rows} that a rule makes the "
-                    f"same; if these are the same samples, set normalise = [{said}] in [alignment]."
-                )
+            continue
+        least = _ALIKE * min(len(written[one]), len(written[other]))
+        if written[one] & written[other] or len(bare[one] & bare[other]) < max(least, 1):
+            continue
+        rules, rows = normalisation.rules_that_match(few[one], few[other])
+        if rows >= least:
+            said = ", ".join(f'"{rule}"' for rule in rules)
+            told.append(
+                f"{one!r} and {other!r} have no id in common, and {rows} that a rule makes the "
+                f"same; if these are the same samples, set normalise = [{said}] in [alignment]."
+            )
     return tuple(told)
 
 

@@ -6,6 +6,7 @@ for a missing value. It is told apart from amounts, of which the logarithm may b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -170,8 +171,12 @@ def notes_on_units(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[st
     if labels.task == "regression":
         held = {name: one.y for name, one in blocks.items() if one.y is not None}
         columns += [(name, f"label {labels.name}", own) for name, own in held.items()]
+    holders = Counter(name for _, name, _ in columns)
     for client, name, values in columns:
-        known = amounts_of(values)[0]
+        if holders[name] < 2:
+            continue
+        known = values[:_ROWS_OF_UNIT]
+        known = known[np.isfinite(known)]
         if len(known) >= _LEAST_OF_UNIT and len(np.unique(known)) >= _LEAST_AMOUNTS:
             spans.setdefault(name, {})[client] = np.quantile(known, (0.02, 0.5, 0.98))
     found: list[str] = []
@@ -203,7 +208,8 @@ def _times_as_large(small: Array, large: Array) -> float:
     return times if apart else 0.0
 
 
-_LEAST_OF_UNIT: Final = 20  # rows of a client by which a column's unit is looked at
+_LEAST_OF_UNIT: Final = 20  # rows of a client by which a column's unit is looked at, at least
+_ROWS_OF_UNIT: Final = 2_000  # and at most
 _FACTOR, _OTHER_SCALE = 8.0, 1.5
 
 
