@@ -11,7 +11,8 @@ import pytest
 import intarsia
 from intarsia.data.reader import table_from
 from intarsia.errors import ExperimentError, FederationError, TableError
-from intarsia.experiment import config, federation
+from intarsia.experiment import checks, config, federation
+from intarsia.inference.coefficients import coefficients
 
 PATIENTS, VISITS = 60, 5
 
@@ -256,3 +257,27 @@ def test_few_groups_of_which_none_is_held_out_are_told_or_refused():
     ]
     with pytest.raises(ExperimentError, match="No training sample is in fold 0 of 2 of"):
         intarsia.run(tables={"ward": ward}, split_by="house", folds=2, salt=salts[0], **how)
+
+
+def test_errors_of_coefficients_are_said_to_take_rows_for_independent(tmp_path):
+    ward, _ = hospitals()
+    how = {"id": "visit", "label": "ill", "split_by": "patient", "loss": "logistic"}
+    more = {"errors": True, "yardsticks": False, "regularisation": 1e-3}
+    tables = {"ward": ward}
+    intarsia.run(tables=tables, out=tmp_path / "run", **how, **more)
+    found = coefficients(tmp_path / "run")
+    assert found.notes.count(federation.NARROW) == 1
+    alone = {**how, "split_by": None, "exclude": ["patient"]}
+    intarsia.run(tables=tables, out=tmp_path / "alone", **alone, **more)
+    assert federation.NARROW not in coefficients(tmp_path / "alone").notes
+
+
+def test_parts_of_clients_are_compared_where_one_of_them_has_groups():
+    one, two = np.array([1, 2]), np.array([2, 3])
+    checks.check_parts(["c"], [{"a": one}, {}, {"b": two}])  # c does not take part
+    checks.check_parts([], [{"a": one}, {}, {"b": two}])
+    with pytest.raises(FederationError, match="'b' has no split_by, and has 1 rows in common"):
+        checks.check_parts(["a"], [{"a": one}, {}, {"b": two}])
+    with pytest.raises(FederationError, match="1 rows are in different parts of the split"):
+        checks.check_parts(["a", "b"], [{"a": one}, {}, {"b": two}])
+    checks.check_parts(["a", "b"], [{"a": one, "b": two}, {}, {}])

@@ -115,9 +115,9 @@ def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDAr
     `by` are the clients whose rows are split by groups; `parts` are the samples of each client, to
     train on, for early stopping and to test on.
     """
-    if not by:
-        return
     clients = list(dict.fromkeys(name for part in parts for name in part))
+    if not any(name in by for name in clients):
+        return
     held = {n: np.concatenate([part[n] for part in parts if n in part]) for n in clients}
     grouped = np.concatenate([held[name] for name in clients if name in by])
     for name in clients:
