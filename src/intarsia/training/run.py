@@ -676,6 +676,7 @@ class InThisProcess:
             marks = {one.name: one.missing for one in description.clients}
             self.notes += notes_on_stand_ins(found.train, marks, "training rows")
             self.notes += notes_on_units(found.train, found.labels)
+            self.notes += caveats.seen_in_training(found.train, found.test)
         return found.schema
 
     def check(self, plan: Plan) -> None:
