@@ -281,3 +281,16 @@ def test_parts_of_clients_are_compared_where_one_of_them_has_groups():
     with pytest.raises(FederationError, match="1 rows are in different parts of the split"):
         checks.check_parts(["a", "b"], [{"a": one}, {}, {"b": two}])
     checks.check_parts(["a", "b"], [{"a": one, "b": two}, {}, {}])
+
+
+def test_a_share_of_rows_that_is_far_from_that_of_groups_is_told():
+    ward, _ = hospitals()
+    big = next(p for p in range(PATIENTS) if held_out(p))
+    ward["house"] = np.where(np.arange(len(ward)) < 200, big, ward["patient"])
+    how = {"id": "visit", "label": "ill", "rounds": 1, "yardsticks": False, "exclude": ["patient"]}
+    found = intarsia.run(tables={"ward": ward}, split_by="house", **how)
+    share = 100 * ward["house"].map(held_out).mean()
+    (note,) = [one for one in found.notes if "% of the groups were asked for" in one]
+    assert f"Scores are of {share:.0f} % of the rows" in note
+    alike = intarsia.run(tables={"ward": ward}, **how | {"exclude": ["house"]}, split_by="patient")
+    assert not [one for one in alike.notes if "% of the groups were asked for" in one]

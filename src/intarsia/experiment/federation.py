@@ -227,6 +227,7 @@ def build(
     validation = _for_stopping(train, experiment.split, groups)
     held = [{n: one.samples for n, one in part.items()} for part in (train, validation, test)]
     checks.check_parts(groups, held)
+    notes += _note_on_share(experiment.split, groups, held) if groups else ()
     labels = with_weights(labels, experiment.labels, weighted=labels.weighted)
     checks.check_features(train)
     left = _drop_unlabelled(train)
@@ -615,6 +616,23 @@ def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]
     columns = {name: one.labels for name, one in tables.items()}
     labelled = {name: one for name, one in columns.items() if one is not None}
     return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
+
+
+def _note_on_share(
+    settings: Split, groups: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDArray[Any]]]
+) -> tuple[str, ...]:
+    """Return a note where other rows than were asked for are held out, as groups are no rows."""
+    train, stopping, test = (sum(len(part.get(n, ())) for n in groups) for part in parts)
+    start, end = settings.graded
+    asked = end - start if end else settings.test
+    share = test / max(train + stopping + test, 1)
+    if not test or asked / 2 <= share <= min(2 * asked, (1 + asked) / 2):
+        return ()
+    return (
+        f"Scores are of {100 * share:.0f} % of the rows of clients that are split by groups, where "
+        f"{100 * asked:g} % of the groups were asked for: these are few, or of very different "
+        "sizes; another salt in [split] holds out others.",
+    )
 
 
 NARROW = (
