@@ -16,6 +16,7 @@ import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.inspection.column_names import is_person
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
@@ -1002,3 +1003,27 @@ def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no
     wanted = {"id": "key", "split_by": "patient_id", "label": "stroke"}
     assert client(found, 0) == wanted
     assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "person"),
+    [
+        *(
+            (name, True)
+            for name in ("patient_id", "PatientID", "patientid", "customer", "Kunde-Nr")
+        ),
+        *((name, True) for name in ("user no", "household", "MRN", "Kundennummer", "client key")),
+        *((name, False) for name in ("patient_weight", "member_since", "account_type", "visit_id")),
+        *((name, False) for name in ("client_age", "doctor", "customer_value", "userland")),
+    ],
+)
+def test_a_name_of_a_person_s_id_says_nothing_else(name, person):
+    assert is_person(name) is person
+
+
+def test_words_that_repeat_are_no_persons(tmp_path, monkeypatch):
+    subjects = [f"{one}ics" for one in "abcdefghijkl"] * 10
+    found = proposed(tmp_path, monkeypatch, bank(subject=subjects[:80]), shop())
+    assert "split_by" not in client(found, 0)
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "of one person" not in text

@@ -78,6 +78,7 @@ _PERSONS = {
     *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
     *("klant", "klient", "pacjent", "kund"),
 }
+_OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
 # what pandas and R call an index without a name, once it is written
 _ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
 _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
@@ -111,9 +112,18 @@ def numbers_rows(name: str) -> bool:
 
 
 def is_person(name: str) -> bool:
-    """Return whether a name is that of a person's id, such as a patient's, or of a household's."""
-    own = words(name)
-    return bool(_PERSONS & set(own)) and not _AMOUNTS & set(own)
+    """Return whether a name is that of a person's id, such as a patient's, or of a household's.
+
+    It says nothing else: `patient_id` and `customer` are such, `patient_weight` is none.
+    """
+    own = [one for word in words(name) for one in _parted(word)]
+    return bool(_PERSONS & set(own)) and set(own) <= _PERSONS | _OF_IDS
+
+
+def _parted(word: str) -> tuple[str, ...]:
+    """Return the words of one that ends in an id's, such as of `patientid`."""
+    end = next((one for one in _OF_IDS if word.removesuffix(one) in _PERSONS), "")
+    return (word.removesuffix(end), end) if end and word not in _PERSONS else (word,)
 
 
 def is_amount(name: str) -> bool:

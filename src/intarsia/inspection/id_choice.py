@@ -162,6 +162,7 @@ def _repeated_persons(one: TableProposal) -> list[str]:
         if name not in apart
         and is_person(name)
         and (own.figures is None or own.whole)
+        and 2 * sum(any(map(str.isdigit, text)) for text in own.texts) > len(own.texts)
         and _FEWEST_GROUPS <= len(own.texts) < _NEARLY_ALL * (own.codes >= 0).sum()
     ]
 

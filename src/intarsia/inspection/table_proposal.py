@@ -25,7 +25,7 @@ from intarsia.inspection.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
-_MOST_ROWS = 100_000  # of a table whose columns are looked at in pairs
+_MOST_ROWS = 20_000  # of a table whose columns are looked at in pairs
 LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
