@@ -1027,3 +1027,14 @@ def test_words_that_repeat_are_no_persons(tmp_path, monkeypatch):
     assert "split_by" not in client(found, 0)
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     assert "of one person" not in text
+
+
+def test_numbers_of_which_few_are_shared_do_not_go_before_ids_that_all_share(tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    numbers = [rng.choice(2000, 80, replace=False) for _ in range(2)]
+    assert 0 < len({*numbers[0]} & {*numbers[1]}) < 16
+    here = {"sample_no": numbers[0], **bank(customer=range(1, 81))}
+    there = {"sample_no": numbers[1], "customer": range(1, 81), "age": AGE[:80]}
+    there["basket"] = BASKET[:80]
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert [client(found, at)["id"] for at in (0, 1)] == ["customer", "customer"]

@@ -223,8 +223,10 @@ def _likeness(first: Column, second: Column) -> float:
     if not named and counted:
         return 0.0
     score = share + same + (is_id(first.name) and is_id(second.name))
-    # a key that each table numbers by itself, beside one that others know
-    return max(score - _COUNTED, 0.01) if counted else score
+    # a key that each table numbers by itself, or numbers of which few are shared, beside one that
+    # others know
+    by_chance = counted or (not written and share < _BY_CHANCE)
+    return max(score - _COUNTED, 0.01) if by_chance else score
 
 
 def _count_rows(first: Column, second: Column) -> bool:
