@@ -42,6 +42,7 @@ APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 COLLUSION = "tests/attacks/test_collusion.py"
 ATTACKS = "tests/privacy/test_attacks.py"
+CLAIMED = "tests/attacks/test_rows_claimed_by_name.py"
 PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
 MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
@@ -853,6 +854,12 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "ids of rows that two clients have",
+            "return shown(self._names.ids[own], self._names.public[own], rows, key)",
+            'return dict.fromkeys(others, b"")',
+            CLAIMED,
+        ),
         ("levels that no client sent", "check_levels(encoding, self._prove)", "pass", GUESSED),
         (
             "levels that clients of another job sent",
@@ -1783,6 +1790,12 @@ MUTATIONS = [
             "ordered = sorted(((me.name, _nonce(secret)), (name, nonce)))",
             'ordered = sorted(((me.name, b""), (name, b"")))',
             PAIR_KEYS,
+        ),
+        (
+            "greetings without what two know",
+            '"seen", agreed, known)',
+            '"seen", agreed)',
+            f"{PAIR_KEYS} {CLAIMED}",
         ),
         (
             "pairs without a private key",

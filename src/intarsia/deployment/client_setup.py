@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -51,9 +51,12 @@ from intarsia.errors import (
     VersionError,
 )
 from intarsia.experiment import config as experiment
+from intarsia.experiment import entity_alignment
 from intarsia.experiment.checks import check_label_values
 from intarsia.experiment.config import Experiment
+from intarsia.experiment.entity_alignment import Names
 from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
+from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import evaluation, preprocessing
@@ -133,7 +136,9 @@ class Work:
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
-        self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
+        # the table and its ids while the owner is to decide, and which job it is read for
+        self._taken: tuple[bytes, tuple[Table, Names]] | None = None
+        self._names: Names | None = None  # of rows with ids, until all clients have met
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
@@ -302,11 +307,13 @@ class Work:
         job = self._take_experiment(message)
         if self._taken is None or self._taken[0] != message:
             self._taken = message, table_of(job)
-        self._table = self._taken[1]
+        self._table, names = self._taken[1]
         columns = self._table.columns
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
+        hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
+        self._names = names if hidden else None
         own = self._settings.table
         id = None if own is None else own.id
         self._prove = self._level_proofs(message)
@@ -431,13 +438,14 @@ class Work:
         alone = reads_alone(self._algorithm, self._options)
         prepared = preprocessing.initial(name, self._blocks["train"], alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
+            self._names = None
             self._seal(None)
             return prepared, None
         from intarsia.privacy.keys import pair_keys  # here: it imports cryptography
 
         self._drawn = pair_keys.drawn_secret()
-        me, cards, owner_sets, agreed = self._acquaintances()
-        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed)
+        me, cards, owner_sets, agreed, known = self._acquaintances()
+        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
@@ -465,15 +473,20 @@ class Work:
             raise StaleError("Greetings came to a site that has sent none.")
         from intarsia.privacy.keys import pair_keys
 
-        me, cards, owner_sets, agreed = self._acquaintances()
-        received = codec.decode(message)
-        given = me, cards, state.secret, owner_sets, agreed, received
+        me, cards, owner_sets, agreed, known = self._acquaintances()
+        given = me, cards, state.secret, owner_sets, agreed, known, codec.decode(message)
+        self._names = None
         # a site that was started again has the state of before: it may have sealed with these keys
         self._seal(pair_keys.met(*given), fresh=state.secret == self._drawn)
         return state.prepared, None
 
-    def _acquaintances(self) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes]:
-        """Return the own identity, the others' cards, who own cells, and what names all of it."""
+    def _acquaintances(
+        self,
+    ) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes, dict[str, bytes]]:
+        """Return the own identity, the others' cards, who own cells, and what names all of it.
+
+        The last is what each of the others must know as well as this client.
+        """
         from intarsia.privacy.keys.keyring import KeyFolder
 
         settings, schemas = self._experiment.privacy, self.schemas
@@ -484,7 +497,24 @@ class Work:
                 f"{self._settings.name!r}; name the key in the site's own folder of keys."
             )
         owner_sets = sorted(Geometry(schemas).owner_sets())
-        return me, cards, owner_sets, self._agreed()
+        return me, cards, owner_sets, self._agreed(), self._shown(cards)
+
+    def _shown(self, others: Collection[ClientId]) -> dict[ClientId, bytes]:
+        """Return for each other client what shows the ids of the rows that both are to have.
+
+        All clients see pseudonyms, and under one key they stay the same: one that saw them in an
+        earlier run could claim these rows.
+        """
+        if self._names is None:
+            return dict.fromkeys(others, b"")
+        key = entity_alignment.key_in_file(self._experiment.alignment, "ids of rows that two have")
+        assert key is not None  # as the alignment has pseudonyms, see `_take_experiment`
+        rows = {
+            other: np.concatenate([one.holdings[other].samples for one in self.schemas.values()])
+            for other in others
+        }
+        own = self._settings.name
+        return shown(self._names.ids[own], self._names.public[own], rows, key)
 
     def _agreed(self) -> bytes:
         """Return a digest of what all sites must have been told alike: a site's own is not in it.

@@ -390,8 +390,11 @@ def _own(
     return train, test, encoding.labels, names, marked
 
 
-def table_of(experiment: Experiment) -> Table:
-    """Return the table of the only client that an experiment describes, for a site of its own."""
+def table_of(experiment: Experiment) -> tuple[Table, Names]:
+    """Return the table of the only client that an experiment describes, for a site of its own.
+
+    And what stands for its samples, with their ids.
+    """
     settings = experiment.alignment
     if settings.ids == "psi":
         raise ExperimentError(
@@ -401,8 +404,9 @@ def table_of(experiment: Experiment) -> Table:
     found = aligned(experiment, None, some=True)
     # rows without ids are named by what is the same whenever a site starts
     secret = entity_alignment.key_in_file(settings, "rows") or drawn_key()
-    (table,) = _named_publicly(settings, found, secret)[0].values()
-    return table
+    named, names = _named_publicly(settings, found, secret)
+    (table,) = named.values()
+    return table, names
 
 
 def _named_publicly(
