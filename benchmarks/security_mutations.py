@@ -1116,14 +1116,14 @@ MUTATIONS = [
         "engines/transports/origins.py",
         (
             "origins that are not the certificate's",
-            "FQCN.split(origin)[0] == name",
+            "FQCN.split(origin)[0] == (FQCN.ROOT_SERVER if name == own else name)",
             "True",
             "tests/attacks/test_site_as_server.py",
         ),
     ),
     *_of(
         "engines/transports/nvflare.py",
-        ("origins that nobody checks", "origins.COMPONENT, ", "", REVOKED),
+        ("origins that nobody checks", "origins.component(kit), ", "", REVOKED),
         (
             "whoever connects within a machine",
             '"connection_security": "mtls"',

@@ -43,6 +43,7 @@ _ROOT: Final = "rootCA.pem"
 _JOINING: Final = "joining"  # folder of a kit: the key that a request was made of
 _KEY: Final = "client.key"
 _CERTIFICATE: Final = "client.crt"
+_SERVERS: Final = "server.crt"
 
 PrivateKey = rsa.RSAPrivateKey
 
@@ -289,6 +290,11 @@ def waiting_key(kit: Path) -> Path:
 def certificate_in(kit: Path) -> x509.Certificate:
     """Return the certificate of a site in its kit."""
     return _read_certificate(kit / "startup" / _CERTIFICATE)
+
+
+def server_in(kit: Path) -> str:
+    """Return what the certificate of a server in its kit calls it."""
+    return name_of(_read_certificate(kit / "startup" / _SERVERS).subject)
 
 
 def authority_in(kit: Path) -> x509.Certificate:

@@ -10,20 +10,24 @@ before the server hands it on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from intarsia.engines.transports.kits import ADMIN
+from intarsia.engines.transports import kits
 from intarsia.errors import printable
 
-COMPONENT: Final[Mapping[str, Any]] = {"id": "origins", "path": f"{__name__}.Origins", "args": {}}
 _LOG: Final = logging.getLogger(__name__)
+
+
+def component(kit: Path) -> dict[str, Any]:
+    """Return the component of a server's process, as its resources name it."""
+    return {"id": "origins", "path": f"{__name__}.Origins", "args": {"own": kits.server_in(kit)}}
 
 
 class Origins:
     """Refuses messages of another origin than their connection's, in the process that has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: str) -> None:  # what the certificate calls the server
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
         from nvflare.fuel.f3.cellnet.fqcn import FQCN
         from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -35,10 +39,9 @@ class Origins:
         def validate_origin(message: Any, **given: Any) -> Any:
             name = message.get_prop(MessagePropKey.COMMON_NAME)
             origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
-            # within this machine processes have no certificates; an administrator's cells are
-            # numbered
-            fits = name is None or FQCN.split(origin)[0] == name
-            if not (fits or (name == ADMIN and is_valid_admin_client_name(origin))):
+            # its certificate calls the server by its host; an administrator's cells are numbered
+            fits = FQCN.split(origin)[0] == (FQCN.ROOT_SERVER if name == own else name)
+            if not (fits or (name == kits.ADMIN and is_valid_admin_client_name(origin))):
                 names = printable(str(name)), printable(origin)[:80]
                 _LOG.error(
                     "A message of %r says that it comes from %r; see who runs there.", *names
