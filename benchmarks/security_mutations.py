@@ -42,6 +42,7 @@ APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 COLLUSION = "tests/attacks/test_collusion.py"
 ATTACKS = "tests/privacy/test_attacks.py"
+BETWEEN_JOBS = "tests/attacks/test_rows_added_between_jobs.py"
 CLAIMED = "tests/attacks/test_rows_claimed_by_name.py"
 PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
 MEETING = "tests/deployment/test_pairs.py"
@@ -854,6 +855,18 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "rows of a job kept for the next",
+            "self._trained.keep(self._rows)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "ids of rows, whatever their pseudonyms",
+            "training_ids(self._table, names.ids[self._table.client], job.split)",
+            "training_ids(self._table, self._table.samples, job.split)",
+            BETWEEN_JOBS,
+        ),
         (
             "ids of rows that two clients have",
             "return shown(self._names.ids[own], self._names.public[own], rows, key)",
@@ -1781,6 +1794,15 @@ MUTATIONS = [
             "self._masks.hide(client, stream, parties, parts)",
             "parts",
             f"{ATTACKS} {SUMS}",
+        ),
+    ),
+    *_of(
+        "deployment/policy.py",
+        (
+            "rows that differ from an earlier job's by few",
+            "if 0 < min(changed, default=0) < self._least:",
+            "if False:",
+            BETWEEN_JOBS,
         ),
     ),
     *_of(

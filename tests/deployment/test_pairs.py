@@ -159,7 +159,7 @@ def test_greetings_that_the_server_changes_are_refused(tmp_path, harm):
     if harm == "replayed":
         over(tmp_path, found, line, out="before")
         text = (tmp_path / "post.csv").read_text().splitlines(keepends=True)
-        (tmp_path / "post.csv").write_text("".join(text[:-3]))
+        (tmp_path / "post.csv").write_text("".join(text[:-9]))
         found = {name: site_in(tmp_path / name) for name in NAMES}
     with pytest.raises(KeyMaterialError if harm == "left out" else TamperedError, match="'bank'"):
         over(tmp_path, found, line)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.client_functions import RandomKey
@@ -29,6 +30,7 @@ from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
     RoundCount,
+    TrainedRows,
     check_algorithm,
     check_clients,
     check_graded,
@@ -55,7 +57,14 @@ from intarsia.experiment import entity_alignment
 from intarsia.experiment.checks import check_label_values
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
-from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
+from intarsia.experiment.federation import (
+    build,
+    checksum,
+    held_for_stopping,
+    held_out,
+    table_of,
+    training_ids,
+)
 from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
@@ -128,6 +137,8 @@ class Work:
         self._settings, self._folder = settings, folder
         self._requests = Requests(folder, record)
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
+        self._trained = TrainedRows(folder, settings.policy.least_changed)
+        self._rows: NDArray[np.uint64] | None = None  # of the job, to keep as it begins
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
         self._clip: float | None = None  # to which norm rows are to be clipped; None: not
@@ -312,6 +323,9 @@ class Work:
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
+        if not job.privacy.epsilon:  # noise hides a single row
+            ids = training_ids(self._table, names.ids[self._table.client], job.split)
+            self._rows = self._trained.check(ids)
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -435,6 +449,8 @@ class Work:
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
         self._requests.begin(*job, self._agreed().hex())
+        if self._rows is not None:
+            self._trained.keep(self._rows)
         alone = reads_alone(self._algorithm, self._options)
         prepared = preprocessing.initial(name, self._blocks["train"], alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
