@@ -42,6 +42,7 @@ APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 COLLUSION = "tests/attacks/test_collusion.py"
 ATTACKS = "tests/privacy/test_attacks.py"
+FEW_VALUES = "tests/attacks/test_values_of_a_column_that_most_lack.py"
 BETWEEN_JOBS = "tests/attacks/test_rows_added_between_jobs.py"
 CLAIMED = "tests/attacks/test_rows_claimed_by_name.py"
 PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
@@ -1806,6 +1807,21 @@ MUTATIONS = [
             "if 0 < min(changed, default=0) < self._least:",
             "if False:",
             BETWEEN_JOBS,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/standardisation.py",
+        (
+            "sums of columns of few values",
+            "count[untold] = total[untold] = 0.0",
+            "pass",
+            FEW_VALUES,
+        ),
+        (
+            "squares of columns of few values",
+            "squares[state.untold] = 0.0",
+            "pass",
+            FEW_VALUES,
         ),
     ),
     *_of(

@@ -452,7 +452,7 @@ class Work:
         if self._rows is not None:
             self._trained.keep(self._rows)
         alone = reads_alone(self._algorithm, self._options)
-        prepared = preprocessing.initial(name, self._blocks["train"], alone=alone)
+        prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
             self._names = None
             self._seal(None)
