@@ -1803,6 +1803,12 @@ MUTATIONS = [
     *_of(
         "deployment/policy.py",
         (
+            "labels of few rows",
+            'if count < most and (count or what == "rows"):',
+            'if count < most and what == "rows":',
+            POLICY,
+        ),
+        (
             "rows that differ from an earlier job's by few",
             "if 0 < min(changed, default=0) < self._least:",
             "if False:",

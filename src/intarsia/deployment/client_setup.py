@@ -420,7 +420,8 @@ class Work:
         if not self._blocks:
             raise StaleError("Schemas came before the site's table was encoded.")
         check_clients(self._settings.policy, len(self.schemas["train"].clients))
-        check_rows(self._settings.policy, int(np.sum(settled.kept)))
+        labelled = Holding.of(self._blocks["train"]).labelled.sum()
+        check_rows(self._settings.policy, int(np.sum(settled.kept)), int(labelled))
         self._check_asked(settled.schemas)
         if any(schema.labels != self._labels for schema in settled.schemas.values()):
             raise RefusedError(

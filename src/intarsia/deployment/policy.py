@@ -38,6 +38,7 @@ from intarsia.experiment.config import Experiment
 DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
+_FEW: Final = 5  # labels, whose sums would tell them
 _TRAINED: Final = "trained.rows"
 _SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
@@ -230,12 +231,15 @@ def check_table(policy: Policy, columns: Iterable[str], rows: int) -> None:
         raise error
 
 
-def check_rows(policy: Policy, rows: int) -> None:
-    """Refuse to train on too few rows."""
-    if rows < policy.least_rows:
-        error = _forbidden("least_rows", "asks for more rows than would take part at the site")
-        error.add_note(f"{rows} rows, and {policy.least_rows} are the least")
-        raise error
+def check_rows(policy: Policy, rows: int, labelled: int = 0) -> None:
+    """Refuse to train on too few rows, or on the site's labels of few of them; 0: it has none."""
+    least = policy.least_rows
+    for what, count, most in ("rows", rows, least), ("labelled rows", labelled, min(least, _FEW)):
+        if count < most and (count or what == "rows"):
+            said = f"asks for more {what} than would take part at the site"
+            error = _forbidden("least_rows", said)
+            error.add_note(f"{count} {what}, and {most} are the least")
+            raise error
 
 
 def check_graded(policy: Policy, part: str, rows: int) -> None:
