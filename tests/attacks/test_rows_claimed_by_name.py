@@ -51,6 +51,7 @@ def run(tmp_path):
         (tmp_path / name / "site.toml").write_text(
             f'[site]\nname = "{name}"\nkey = "../keys/{name}/shared.key"\n'
             f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
+            "[policy]\nleast_changed = 0\n"  # which a site that departs sets
         )
     found = {name: site_in(tmp_path / name) for name in ROWS}
     tree = {

@@ -667,7 +667,7 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
     """Raise where a run would have a site open files, or run functions, that it does not name."""
-    for name in ("algorithm", "dataset", "partition"):
+    for name in (*_TREE, "dataset", "partition"):
         if not isinstance(tree.get(name, {}), Mapping):
             raise RefusedError(
                 f"The experiment's {name} is {repr(tree[name])[:80]}; expected a table."
