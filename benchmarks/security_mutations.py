@@ -820,7 +820,7 @@ MUTATIONS = [
     ),
     *_of(
         "results/result.py",
-        ("kinds of values of a result", "        _check(result)\n", "", PREPARED),
+        ("kinds of values of a result", "    _check(result)\n", "", PREPARED),
     ),
     *_of(
         "results/checkpoint.py",

@@ -43,9 +43,7 @@ def read(tmp_path):
 @pytest.mark.parametrize("threads", [257, 50_000, 10**30])
 def test_a_job_computes_with_no_more_threads_than_a_process_can_have(read, threads):
     read(lambda tree: tree["experiment"].update(threads=2))
-    with pytest.raises(
-        ExperimentError, match=r"threads is .*; it must be a whole number from 1 to 256"
-    ):
+    with pytest.raises(ExperimentError, match=r"threads is .*; it must be .* from 1 to 256"):
         read(lambda tree: tree["experiment"].update(threads=threads))
 
 

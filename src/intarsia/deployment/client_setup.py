@@ -526,11 +526,12 @@ class Work:
             return dict.fromkeys(others, b"")
         key = entity_alignment.key_in_file(self._experiment.alignment, "ids of rows that two have")
         assert key is not None  # as the alignment has pseudonyms, see `_take_experiment`
-        rows = {
-            other: np.concatenate([one.holdings[other].samples for one in self.schemas.values()])
-            for other in others
-        }
         own = self._settings.name
+        held = {
+            name: np.concatenate([one.holdings[name].samples for one in self.schemas.values()])
+            for name in (own, *others)
+        }
+        rows = {other: np.intersect1d(held[own], held[other]) for other in others}
         return shown(self._names.ids[own], self._names.public[own], rows, key)
 
     def _agreed(self) -> bytes:

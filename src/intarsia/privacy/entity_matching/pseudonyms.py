@@ -99,7 +99,7 @@ def shown(
     """Return for each other client what shows the ids of the rows that both have, by its names.
 
     Two clients that have the ids come to the same of each other. Who saw the names alone, as all
-    do in every run under one key, does not: `key` is for this purpose.
+    do in every run under one key, does not: `key` is for this purpose. Of no row there is nothing.
     """
     ordered = np.argsort(names)
     both = {other: ordered[np.isin(names[ordered], rows)] for other, rows in others.items()}
@@ -107,6 +107,8 @@ def shown(
     hidden = pseudonyms(ids[some], key)
     return {
         other: hashlib.sha256(hidden[np.searchsorted(some, rows)].tobytes()).digest()
+        if len(rows)
+        else b""
         for other, rows in both.items()
     }
 
