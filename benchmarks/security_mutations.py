@@ -1129,6 +1129,12 @@ MUTATIONS = [
     *_of(
         "engines/transports/origins.py",
         (
+            "another kit's certificate within a machine",
+            "if names == [own]:",
+            "if True:",
+            "tests/attacks/test_site_as_server.py",
+        ),
+        (
             "origins that are not the certificate's",
             "FQCN.split(origin)[0] == (FQCN.ROOT_SERVER if name == own else name)",
             "True",
@@ -1137,7 +1143,12 @@ MUTATIONS = [
     ),
     *_of(
         "engines/transports/nvflare.py",
-        ("origins that nobody checks", "origins.component(kit), ", "", REVOKED),
+        (
+            "origins that nobody checks",
+            'resources["components"].append(origins.component(kit, server=server))',
+            "pass",
+            REVOKED,
+        ),
         (
             "whoever connects within a machine",
             '"connection_security": "mtls"',

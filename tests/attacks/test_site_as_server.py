@@ -44,6 +44,7 @@ from nvflare.collab.runtime.dispatch import (
 )
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
 from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
@@ -53,7 +54,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityAsserter, TokenVeri
 
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.nvflare import ServerSide, SiteSide, parent_command
-from intarsia.engines.transports.origins import Origins
+from intarsia.engines.transports.origins import Origins, Within
 
 TESTS = Path(__file__).parents[1] / "support"
 JOB = "job"
@@ -204,6 +205,7 @@ def handed_on(signed, certificate, origin):
 @pytest.mark.parametrize("works", [False, True])
 def test_a_server_hands_on_no_message_of_a_site_in_the_name_of_another(signed, works, monkeypatch):
     monkeypatch.setattr(fed_server, "validate_auth_headers", fed_server.validate_auth_headers)
+    monkeypatch.setattr(ConnectionHandler, "handle", ConnectionHandler.handle)
     if not works:
         Origins("localhost")
     for name in "telecom", "server":  # the server's own processes have its certificate
@@ -257,6 +259,18 @@ def test_within_its_machine_a_kit_s_process_listens_to_certificates_alone(tmp_pa
     assert get_ssl_context(params, ssl_server=True).verify_mode is ssl.CERT_REQUIRED
 
 
+def test_within_its_machine_a_kit_s_process_hears_its_own_certificate_alone(monkeypatch):
+    heard = []
+    monkeypatch.setattr(ConnectionHandler, "handle", lambda handler: heard.append(handler.name))
+    Within("bank")
+    for name in ("bank", "telecom", "localhost", None):
+        subject = ((("organizationName", "intarsia"),), (("commonName", name),))
+        certificate = {"subject": subject} if name else None
+        request = SimpleNamespace(getpeercert=lambda certificate=certificate: certificate)
+        ConnectionHandler.handle(SimpleNamespace(request=request, name=name))
+    assert heard == ["bank"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("owner", "kind"), [("bank", "client"), ("server", "server")])
 def test_no_process_of_a_machine_connects_to_a_kit_s_own_without_a_certificate(four, owner, kind):
@@ -277,6 +291,9 @@ def test_no_process_of_a_machine_connects_to_a_kit_s_own_without_a_certificate(f
     context.check_hostname = False
     with pytest.raises((ssl.SSLError, ConnectionError)):
         heard(port, context)
+    other = four.kits / "telecom" / "startup"
+    context.load_cert_chain(other / "client.crt", other / "client.key")
+    assert heard(port, context) == b""  # the connection is ended
     context.load_cert_chain(startup / f"{kind}.crt", startup / f"{kind}.key")
     with pytest.raises(TimeoutError):  # it is let in, and has sent no message
         heard(port, context)

@@ -292,9 +292,10 @@ def certificate_in(kit: Path) -> x509.Certificate:
     return _read_certificate(kit / "startup" / _CERTIFICATE)
 
 
-def server_in(kit: Path) -> str:
-    """Return what the certificate of a server in its kit calls it."""
-    return name_of(_read_certificate(kit / "startup" / _SERVERS).subject)
+def owner_in(kit: Path, *, server: bool) -> str:
+    """Return what the certificate in a kit calls its owner, a server by its host."""
+    file = _SERVERS if server else _CERTIFICATE
+    return name_of(_read_certificate(kit / "startup" / file).subject)
 
 
 def authority_in(kit: Path) -> x509.Certificate:
