@@ -329,9 +329,9 @@ class Work:
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
-        id = None if own is None else own.id
+        id, by = (None, None) if own is None else (own.id, own.split_by)
         self._prove = self._level_proofs(message)
-        said = describe(self._table, id, job.labels, self._prove)
+        said = describe(self._table, id, job.labels, self._prove, by)
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
         self.told = ("names of columns", *(words for words, there in more if there))
@@ -379,9 +379,10 @@ class Work:
         settings, held = self._experiment.split, {}
         parts = held_out(table, settings)
         train, test = (encode(part, encoding, later=True) for part in parts)
+        by = parts[0].split_by
         del table, parts
         if settings.stopping:
-            train, held["validation"] = held_for_stopping(train, settings)
+            train, held["validation"] = held_for_stopping(train, settings, by)
         self._hold(train, test, held)
         self.told = ("which rows and columns the site holds",)
         return state, self._holdings()

@@ -40,6 +40,7 @@ class TableMetadata:
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
     weighted: bool = False  # whether rows have weights
+    split_by: str | None = None  # the name of the column by which rows are held out; None: by ids
     # of each level, under a key that the server lacks; {}: the run has no keys
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
 
@@ -58,8 +59,11 @@ def describe(
     id: str | None,
     settings: LabelSettings,
     prove: Callable[[str, str], bytes] | None = None,
+    split_by: str | None = None,
 ) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
+
+    `split_by` is the name of the one that rows are split by.
 
     `prove` gives what shows to other clients that one of them sent a level of a column.
 
@@ -103,6 +107,7 @@ def describe(
         id,
         PROTOCOL,
         table.weights is not None,
+        split_by,
         {} if prove is None else _proofs(levels, prove),
     )
 
