@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -139,6 +140,46 @@ while True:
         assert cut
     assert all(log.stat().st_size < 3000 for log in logs)
     assert (tmp_path / "console.log.1").read_bytes().startswith(b"bbb")
+
+
+@contextlib.contextmanager
+def no_room():
+    """Let this process write no file of more than 1 MB, which it is told as of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_kit_whose_disk_is_full_says_so_itself_and_when_it_is_not(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    monkeypatch.setattr(kit_process, "_ROOM_SEEN", 0.01)
+    for folder in ("bank/local", "bank/startup"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bank/local/site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    monkeypatch.setattr(kit_process, "is_running", lambda kit: True)  # it is not this process
+    said, heard = [], threading.Event()
+    process = kit_process.KitProcess(
+        tmp_path / "bank",
+        lambda: [sys.executable, "-c", "import time; time.sleep(3600)"],
+        lambda one: (said.append(one), heard.set()),
+    )
+    with process.running():
+        with no_room():
+            assert heard.wait(600)
+            assert main(["federation", "status", str(tmp_path / "bank")]) == 0
+            heard.clear()
+        assert heard.wait(600)
+    full = f"{tmp_path / 'bank'} takes no files (File too large), so that jobs end here"
+    assert said == [
+        f"{full} and logs have gaps; see to its disk.",
+        f"{tmp_path / 'bank'} has room again.",
+    ]
+    assert f"  disk: {full}; see to it" in capfd.readouterr().err.splitlines()
+    events = (tmp_path / "bank/events.log").read_text()
+    assert all(one in events for one in said)
 
 
 def test_a_full_disk_does_not_keep_a_kit_from_being_stopped(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sys
 import threading
@@ -306,7 +307,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     `answering` returns the sites that answer, None where that is not known, or raises OSError.
     """
     from intarsia.cli.doctor import certificates, certificates_of_sites
-    from intarsia.deployment.federation_file import is_of_server, sites_of
+    from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
     from intarsia.deployment.operations.schedules import schedules
     from intarsia.deployment.process import is_running
     from intarsia.deployment.server import PING, list_statuses
@@ -330,6 +331,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
+    disk = unwritable(kit) if running else None
+    if disk is not None and disk.errno not in (errno.EACCES, errno.EPERM):  # of who asks alone
+        found["disk"] = f"{kit} takes no files ({disk.strerror}), so that jobs end here"
     if is_server:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
@@ -354,6 +358,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     if "server" in found:
         say(f"  {_CONNECTION[found['server']].format(kit=kit, name=kit.name)}")
+    if "disk" in found:
+        say(f"  disk: {found['disk']}; see to it")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
     for name, moment in found.get("revoked", {}).items():

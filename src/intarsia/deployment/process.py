@@ -25,6 +25,7 @@ import psutil
 
 from intarsia import __version__
 from intarsia.core.files.atomic_files import FULL
+from intarsia.deployment.federation_file import unwritable
 from intarsia.errors import BusyError, printable
 from intarsia.results.lock import alone
 
@@ -42,6 +43,7 @@ _JOB: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a jo
 _JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with logs, and as sent
 _MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
 _TIDIED: Final = 600.0  # seconds between two looks at what grows
+_ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
 
 
@@ -55,7 +57,8 @@ class KitProcess:
     command
         Makes the kit fit to run where it is, and returns what runs its process.
     report
-        Told in a sentence why the process could not be started; it is tried again.
+        Told in a sentence why the process could not be started; it is tried again. Told too where
+        the kit's disk has no room while it runs, and when it has.
     events
         Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
         "message".
@@ -75,6 +78,7 @@ class KitProcess:
         self._kit, self._command, self._report, self._events = kit, command, report, events
         self._last = last
         self.ended = 0  # the status among them with which it ended
+        self._full = False  # whether it was said that nothing can be written
         self._stop = threading.Event()
 
     def note(self, sentence: str) -> None:
@@ -183,7 +187,7 @@ class KitProcess:
         _end(_workers(self._kit))
         (self._kit / "transfer").mkdir(exist_ok=True)
         (self._kit / _CONSOLE).write_bytes(b"")
-        tidied = -_TIDIED
+        tidied = seen = -_TIDIED
         with (self._kit / _CONSOLE).open("ab") as log:
             child = subprocess.Popen(command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT)
             self.note(f"started, with intarsia {__version__}")
@@ -191,6 +195,9 @@ class KitProcess:
                 if (now := time.monotonic()) - tidied >= _TIDIED:
                     _tidy(self._kit)
                     tidied = now
+                if now - seen >= _ROOM_SEEN:
+                    self._look_for_room()
+                    seen = now
             if child.returncode in self._last:
                 self.ended = child.returncode
                 self.note(self._last[child.returncode])
@@ -202,6 +209,22 @@ class KitProcess:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=5)
         _end(_workers(self._kit))
+
+    def _look_for_room(self) -> None:
+        """Say that nothing can be written into the kit, and when it can be again."""
+        problem = unwritable(self._kit)
+        if (problem is not None) == self._full:
+            return
+        self._full = problem is not None
+        sentence = f"{self._kit} has room again."
+        if problem is not None:
+            sentence = (
+                f"{self._kit} takes no files ({problem.strerror}), so that jobs end here and logs "
+                "have gaps; see to its disk."
+            )
+        self.note(sentence)
+        with contextlib.suppress(OSError):  # as above
+            self._report(sentence)
 
 
 def _tidy(kit: Path) -> None:
