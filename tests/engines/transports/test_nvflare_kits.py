@@ -277,6 +277,31 @@ def test_a_question_that_does_not_come_back_is_given_up_and_the_next_has_a_new_s
     assert first.closed.wait(60)  # one that is there too late is left, too
 
 
+def test_a_server_that_answers_nothing_is_known_by_how_long(tmp_path, monkeypatch):
+    now, asked, here = [0.0], [], [True]
+
+    def opened(kit):
+        if not here[0]:
+            raise TimeoutError
+        return SimpleNamespace(get_job_meta=ask, close=lambda: None)
+
+    def ask(job):
+        asked.append(job)
+        if not here[0]:
+            raise TimeoutError
+        raise nvflare.JobNotFound(job)
+
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    monkeypatch.setattr(nvflare, "_opened", opened)
+    jobs, found = nvflare.Jobs(tmp_path), []
+    for moment, answers in ((50.0, True), (70.0, True), (120.0, False), (200.0, False)):
+        now[0], here[0] = moment, answers
+        found.append(jobs.silence())
+    assert found == [50.0, 0.0, 50.0, 130.0]
+    assert len(asked) == 2  # where it was known already, nobody was asked
+
+
 def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, monkeypatch):
     """As the library writes it where the disk of a site is full."""
     full = "lab: exception_occurred: OSError: [Errno 28] No space left on device"

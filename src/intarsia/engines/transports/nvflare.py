@@ -79,6 +79,7 @@ _CALLS: Final = 200  # of a site, after which it gives memory back, and the serv
 # Seconds after which a question of the administrator's is given up. Three tries to hear of all
 # sites take 22; what hands in a job, and ends a connection, has no limit in the library.
 _GIVEN_UP: Final = 60.0
+_QUIET: Final = 60.0  # seconds without a question after which the server is asked whether it hangs
 _ASKED: Final = 50  # questions of the administrator's, after which it gives memory back
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
@@ -496,6 +497,7 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
+        self._answered = time.monotonic()  # when the server did so last
         self._freed = _Freed(_ASKED)
         # what is wrong is raised; Python shows warnings of a library that nobody else takes
         logging.getLogger("nvflare").addHandler(logging.NullHandler())
@@ -538,6 +540,13 @@ class Jobs:
                 found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
         return found
 
+    def silence(self) -> float:
+        """Return for how many seconds the server has answered nothing; it is asked now and then."""
+        if time.monotonic() - self._answered > _QUIET:
+            with contextlib.suppress(OSError):
+                self.status("none")  # which no job has
+        return time.monotonic() - self._answered
+
     def close(self) -> None:
         """Leave the server."""
         session, self._session = self._session, None
@@ -564,8 +573,11 @@ class Jobs:
         try:
             # what a session prints is not what our commands say
             with contextlib.redirect_stdout(io.StringIO()):
-                return _within(_GIVEN_UP, answer)
+                found = _within(_GIVEN_UP, answer)
+            self._answered = time.monotonic()
+            return found
         except JobNotFound:
+            self._answered = time.monotonic()
             raise
         except Exception as problem:
             over.set()
