@@ -508,3 +508,38 @@ def test_the_server_s_process_notes_the_first_heart_beat_of_a_site_that_has_conn
         component.handle_event(event, context)
         heard.append(nvflare.newest_arrival(kit) > 0)
     assert heard == [False, False, False, True]
+
+
+def test_nothing_is_kept_of_connections_that_are_gone_nor_of_messages():
+    from nvflare.fuel.f3.endpoint import Endpoint
+    from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+    from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+    from nvflare.fuel.f3.stats_pool import StatsPoolManager
+
+    def connected(name, number):
+        gone = SimpleNamespace(
+            name=f"CN{number}",
+            get_conn_properties=dict,
+            connector=SimpleNamespace(params={}),
+            close=lambda: None,
+        )
+        line = SfmConnection(gone, manager.local_endpoint)
+        manager.sfm_conns[gone.name] = line
+        manager.update_endpoint(line, {"endpoint_name": name})
+        return gone
+
+    manager, told = ConnManager(Endpoint("server")), []
+    manager.add_endpoint_monitor(SimpleNamespace(state_change=lambda one: told.append(one.state)))
+    bank, job = connected("bank", 1), connected("bank.job", 2)
+    manager.close_connection(job)
+    assert list(manager.sfm_endpoints) == ["bank"]
+    again = connected("bank", 3)  # takes the place of the first, whose end comes later
+    manager.close_connection(bank)
+    assert list(manager.sfm_endpoints) == ["bank"]
+    manager.close_connection(again)
+    assert not manager.sfm_endpoints
+    connected("bank", 4)
+    assert manager.find_endpoint("bank").state == told[-1]
+    pool = StatsPoolManager.add_time_hist_pool("a pool of this test", "of times")
+    pool.record_value("bank#heart_beat", 0.1)
+    assert not pool.cat_bins

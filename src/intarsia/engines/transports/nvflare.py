@@ -48,7 +48,7 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import connection, origins, replaced, revocation, spare
+from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -81,6 +81,7 @@ _CALLS: Final = 200  # of a site, after which it gives memory back, and the serv
 _GIVEN_UP: Final = 60.0
 _QUIET: Final = 60.0  # seconds without a question after which the server is asked whether it hangs
 _ASKED: Final = 50  # questions of the administrator's, after which it gives memory back
+_BEATS: Final = 100  # of sites, one in ten seconds of each, after which the server's process does
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -138,6 +139,7 @@ def _remove_later(task: RxTask, ttl: float | None = None) -> None:
 
 
 RxTask._schedule_remove_task = _remove_later
+leftovers.keep_none()
 
 
 class _Freed:
@@ -286,6 +288,7 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
         super().__init__()
         self._file = Path(file)
         self._registered: set[str] = set()
+        self._freed = _Freed(_BEATS)
         for name in ("run", "_job_complete_process"):
             setattr(JobRunner, name, _or_end(getattr(JobRunner, name)))
 
@@ -296,6 +299,7 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
             EventType.CLIENT_HEARTBEAT_PROCESSED,
         ):
             return
+        self._freed.called()
         site = str(fl_ctx.get_peer_context().get_identity_name())
         if _TAKEN in str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR)):
             replaced.note(self._file.parent.parent, site)
