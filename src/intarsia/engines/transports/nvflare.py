@@ -49,6 +49,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
 from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
+from intarsia.engines.transports.given_up import within
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -556,7 +557,7 @@ class Jobs:
         session, self._session = self._session, None
         if session is not None:
             with contextlib.suppress(TimeoutError):
-                _within(_GIVEN_UP, session.close)
+                within(_GIVEN_UP, session.close)
 
     def _knock(self) -> None:
         """Raise OSError if nobody is at the server's port."""
@@ -577,7 +578,7 @@ class Jobs:
         try:
             # what a session prints is not what our commands say
             with contextlib.redirect_stdout(io.StringIO()):
-                found = _within(_GIVEN_UP, answer)
+                found = within(_GIVEN_UP, answer)
             self._answered = time.monotonic()
             return found
         except JobNotFound:
@@ -589,33 +590,13 @@ class Jobs:
             # one's threads would keep ours from ending
             if session is not None:
                 with contextlib.suppress(Exception):
-                    _within(_ANSWER, session.close)
+                    within(_ANSWER, session.close)
             session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
         finally:
             self._session = session
             self._freed.called()
-
-
-def _within(seconds: float, act: Callable[[], Any]) -> Any:
-    """Return what something comes to; TimeoutError: it takes longer, and is left to itself."""
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            found.put((act(), None))
-        except BaseException as problem:
-            found.put((None, problem))
-
-    threading.Thread(target=run, name="administrator", daemon=True).start()
-    try:
-        answer, problem = found.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer after {seconds:g} seconds") from None
-    if problem is not None:
-        raise problem
-    return answer
 
 
 def _opened(kit: Path) -> Session:
