@@ -1601,7 +1601,7 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "protocols/preprocessing.py",
+        "protocols/preprocessing/agreement.py",
         (
             "copies of any columns",
             "if cell not in shared() or client not in cells[cell].owners:",
@@ -1632,6 +1632,9 @@ MUTATIONS = [
             "numbers.append(values if state.client == first else (_PRIME - values) % _PRIME)",
             "tests/protocols/test_label_agreement.py",
         ),
+    ),
+    *_of(
+        "protocols/preprocessing/standardisation.py",
         (
             "preparation of some",
             'return fl.each(fl.opening(_TOTALS, found), together="all")',

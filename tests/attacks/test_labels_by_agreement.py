@@ -19,7 +19,7 @@ import four_sites
 from departing_server import NAMES, begin
 from departures import unguarded
 from intarsia.engines import codec
-from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import agreement
 
 pytest.importorskip("torch")
 DRAW, COMPARE = "preprocessing.draw_words", "preprocessing.compare_labels"
@@ -34,13 +34,13 @@ def works(request, monkeypatch):
 
 
 def numbers_of(answer):
-    return codec.decode(answer.body, preprocessing.HiddenLabels).numbers
+    return codec.decode(answer.body, agreement.HiddenLabels).numbers
 
 
 def hidden(labels, words):
     """Return what the bank would send of labels that are hidden by words that are known."""
-    key = preprocessing._secret_of(words).fold_in("bank", "branch")
-    return preprocessing._hidden(preprocessing._whole_numbers(labels), key, 0, 2)
+    key = agreement._secret_of(words).fold_in("bank", "branch")
+    return agreement._hidden(agreement._whole_numbers(labels), key, 0, 2)
 
 
 def test_no_client_hides_labels_by_words_of_the_servers(works, tmp_path):
@@ -49,7 +49,7 @@ def test_no_client_hides_labels_by_words_of_the_servers(works, tmp_path):
     width = numbers_of(honest).shape[1]
     words = np.zeros((1, width))
     given = {"kind": "ask", "asked": NAMES}
-    answer = made.ask("bank", COMPARE, preprocessing.LabelWords(words), **given)
+    answer = made.ask("bank", COMPARE, agreement.LabelWords(words), **given)
     if not works:
         assert answer.error == "RefusedError"
         return
@@ -67,15 +67,15 @@ def test_one_client_less_is_refused_too(tmp_path):
     made = begin(tmp_path / "run", "hyfdca", "preprocessing.count_copies", experiment=some)
     (_, call, _), *_ = made.of(COMPARE, "bank")
     for asked in (("bank",), NAMES[:2], NAMES[:3]):
-        answer = made.ask("bank", DRAW, preprocessing.AskWords(), asked=asked)
+        answer = made.ask("bank", DRAW, agreement.AskWords(), asked=asked)
         assert answer.error == "RefusedError"
         answer = made.ask("bank", COMPARE, call.body, kind="ask", asked=asked)
         assert answer.error == "RefusedError"
 
 
 def test_the_server_says_neither_rows_nor_factors():
-    assert not dataclasses.fields(preprocessing.AskWords)
-    assert [one.name for one in dataclasses.fields(preprocessing.LabelWords)] == ["words"]
+    assert not dataclasses.fields(agreement.AskWords)
+    assert [one.name for one in dataclasses.fields(agreement.LabelWords)] == ["words"]
 
 
 def test_labels_are_hidden_alike_however_often_they_are_asked_for(tmp_path):

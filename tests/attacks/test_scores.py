@@ -27,7 +27,7 @@ from intarsia.engines.sums.sealed import layouts
 from intarsia.experiment import config as experiment
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import standardisation
 from intarsia.training import run as running
 
 EXACT, FAIR = 1e-4, 0.5  # share of a column's variance that an attack leaves
@@ -316,7 +316,7 @@ def test_who_reads_scores_and_has_an_empty_column_of_a_name_reads_that_column(
     column, constant = (test.features.index(name) for name in ("salary", INTERCEPT))
     own = (state.w @ test.counted_once().x.T)[0] + state.w[0, constant] / 2  # the shop's half
     place = before["train"].features.index("salary")
-    squares = preprocessing._of_units(spread.squares)[place]
+    squares = standardisation._of_units(spread.squares)[place]
     deviation = np.sqrt(squares / spread.count[0, place])
     found = (told.z[0] - own) / state.w[0, column] * deviation + prepared.mean[place]
     assert np.isnan(rows.salary).all()

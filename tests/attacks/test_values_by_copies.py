@@ -18,7 +18,7 @@ from departing_server import begin
 from departures import unguarded
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
-from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import agreement
 
 pytest.importorskip("torch")
 
@@ -40,17 +40,17 @@ def message_of(made, function, kind, client="bank"):
 @pytest.mark.parametrize(("function", "kind"), [("count_copies", "sum"), ("compare_copies", "ask")])
 def test_copies_of_one_client_are_not_compared_with_nobody_s(works, function, kind, tmp_path):
     made = begin(tmp_path / "run", "hyfdca", "preprocessing.measure_features")
-    kinds = {"count_copies": preprocessing.SharedFeatures}
-    call, message = message_of(made, function, kinds.get(function, preprocessing.CopiedTotals))
+    kinds = {"count_copies": agreement.SharedFeatures}
+    call, message = message_of(made, function, kinds.get(function, agreement.CopiedTotals))
     answer = made.ask("bank", call.function, message, part=call.part, kind=kind)
     assert answer.error == ("" if works else "RefusedError")
 
 
 def test_the_server_says_neither_columns_nor_directions():
-    assert [one.name for one in dataclasses.fields(preprocessing.SharedFeatures)] == [
+    assert [one.name for one in dataclasses.fields(agreement.SharedFeatures)] == [
         *("cell", "lacking")
     ]
-    assert [one.name for one in dataclasses.fields(preprocessing.CopiedTotals)] == [
+    assert [one.name for one in dataclasses.fields(agreement.CopiedTotals)] == [
         *("cell", "columns", "lacking", "words")
     ]
 
@@ -63,9 +63,7 @@ def test_columns_that_a_client_shares_with_nobody_are_not_compared(alone, tmp_pa
 
     def cells(client):
         calls = made.of("preprocessing.count_copies", client)
-        kinds = [
-            wire.decode_as(preprocessing.SharedFeatures, c.body, *RECORDS) for _, c, _ in calls
-        ]
+        kinds = [wire.decode_as(agreement.SharedFeatures, c.body, *RECORDS) for _, c, _ in calls]
         return {one.cell: one for one in kinds}
 
     function, honest = "preprocessing.count_copies", cells("telecom")
@@ -73,5 +71,5 @@ def test_columns_that_a_client_shares_with_nobody_are_not_compared(alone, tmp_pa
     assert others  # of columns that the bank has not
     lacking = next(iter(honest.values())).lacking
     for cell in (*others, -1, 99):
-        answers = made.ask_all(function, preprocessing.SharedFeatures(cell, lacking))
+        answers = made.ask_all(function, agreement.SharedFeatures(cell, lacking))
         assert answers["bank"].error == "RefusedError"

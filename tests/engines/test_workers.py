@@ -422,8 +422,8 @@ def test_a_run_whose_worker_is_killed_goes_on_to_the_same_bits(tmp_path, capfd):
     class Kills:
         def on_round(self, now):
             if now.round == 3:
-                children = {*multiprocessing.active_children()} - before
-                os.kill(children.pop().pid, signal.SIGKILL)
+                for child in {*multiprocessing.active_children()} - before:
+                    os.kill(child.pid, signal.SIGKILL)
 
     cut = tmp_path / "cut"
     two = load(tmp_path / "file.toml", ["experiment.workers=2"])

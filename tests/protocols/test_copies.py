@@ -16,6 +16,7 @@ from intarsia.errors import RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import agreement
 
 ROWS = 100
 SCALES = np.array([1e-300, 1e-7, 0.1, 1.0, 1e6, 1e12, 1e300])
@@ -96,10 +97,10 @@ def test_digits_of_totals_are_how_many_lack_each_value(owners):
     rng = np.random.default_rng(0)
     marks = rng.random((owners, 23, 50)) < 0.5
     marks[:, 0] = True  # the largest digit
-    total = sum(preprocessing._packed(each, owners) for each in marks)
+    total = sum(agreement._packed(each, owners) for each in marks)
     assert len(total) < 23
-    assert total.max() <= 2.0 ** (preprocessing._BITS - 1) * owners  # as those of words
-    found = preprocessing._unpacked(total, 23, owners)
+    assert total.max() <= 2.0 ** (agreement._BITS - 1) * owners  # as those of words
+    found = agreement._unpacked(total, 23, owners)
     np.testing.assert_array_equal(found, marks.sum(axis=0))
 
 
@@ -114,14 +115,14 @@ def test_columns_lack_a_value_where_it_is_of_a_shared_row():
         "c": block(x, y, second, columns),
     }
     schema = Schema.of(blocks, BINARY)
-    find_lacking, count_copies, *_ = preprocessing._copies(schema, "train")
+    find_lacking, count_copies, *_ = agreement._copies(schema, "train")
     engine = Simulation({"train": (schema, blocks)}, 0)
     states = {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
-    asked, key = preprocessing.AskLacking(), SecretKey(bytes(32))
+    asked, key = agreement.AskLacking(), SecretKey(bytes(32))
     found = [find_lacking.call(states[n], engine.block(n), asked, key)[1] for n in engine.ids]
     total = sum(each.columns for each in found)
     assert total.tolist() == [[0, 0, 0, 0, 2, 0, 0]]
-    told = preprocessing.SharedFeatures(0, total)
+    told = agreement.SharedFeatures(0, total)
     for name in engine.ids:
         _, marks = count_copies.call(states[name], engine.block(name), told, None)
         assert marks.lacking.shape == (1, ROWS)
@@ -145,16 +146,16 @@ def test_copies_are_compared_once_and_by_the_marks_of_their_own_columns():
     schema = Schema.of(blocks, BINARY)
     engine = Simulation({"train": (schema, blocks)}, 0)
     name, own = "c000", engine.block("c000")
-    _, count_copies, compare_copies = preprocessing._copies(schema, "train")
+    _, count_copies, compare_copies = agreement._copies(schema, "train")
     lacking = np.zeros((1, x.shape[1]))
     lacking[0, 4] = 2.0
     state = preprocessing.initial(name, own)
     marks = np.zeros((1, ROWS))
     marks[0, 3] = 2.0
-    message = preprocessing.CopiedTotals(0, lacking, marks, np.zeros((2, x.shape[1])))
+    message = agreement.CopiedTotals(0, lacking, marks, np.zeros((2, x.shape[1])))
     with pytest.raises(RefusedError, match="by the marks of another"):
         compare_copies.call(state, own, message, None)
-    state, _ = count_copies.call(state, own, preprocessing.SharedFeatures(0, lacking), None)
+    state, _ = count_copies.call(state, own, agreement.SharedFeatures(0, lacking), None)
     once, _ = compare_copies.call(state, own, message, None)
     twice, _ = compare_copies.call(once, own, message, None)
     assert once.observed["train"][3, 4] == 0

@@ -16,6 +16,7 @@ from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import agreement
 
 NUMBERS = Labels("regression", ())
 CLASSES = Labels("multiclass", ("a", "b", "c"))
@@ -45,7 +46,7 @@ def checked(blocks, labels, mode="plain"):
     engine.set_states(
         {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
-    preprocessing.check_agreement(engine, schema)
+    agreement.check_agreement(engine, schema)
     return engine.books.crossings.summary(), engine.books.traffic.exchanges
 
 
@@ -119,13 +120,13 @@ def test_no_client_learns_a_label_and_the_server_reads_differences_only():
     engine.set_states(
         {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
     )
-    preprocessing.check_agreement(engine, schema)
+    agreement.check_agreement(engine, schema)
     ((one, other),) = opened
     assert one.shape == (6, 25)  # three numbers of each label, rounded in two ways
     np.testing.assert_array_equal((one + other) % (2**31 - 1), 0)
     assert len(np.unique(one)) == one.size  # of labels of which there are three
     # which samples are compared each client tells from the public schema
-    assert sent == [preprocessing.AskWords()] * len(blocks)
+    assert sent == [agreement.AskWords()] * len(blocks)
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])
@@ -154,14 +155,14 @@ def test_what_clients_open_is_the_same_whatever_the_labels_of_another_are(
 
 def test_whole_numbers_are_those_of_values_that_were_rounded_in_two_ways():
     values = np.array([0.0, 1.0, -1.0, 1 + 2.0**-52, 1e300, -1e-300, 2.0**31 - 1, 5e-324])
-    found = preprocessing._whole_numbers(values)
+    found = agreement._whole_numbers(values)
     assert found.max() < 2**22
     places = np.array([1, 2**22, 2**44], np.uint64)
-    ways = preprocessing.rounded_labels(values)
+    ways = agreement.rounded_labels(values)
     for way, rounded in zip((found[:3], found[3:]), ways, strict=True):
         np.testing.assert_array_equal((places[:, None] * way).sum(axis=0), rounded.view(np.uint64))
         np.testing.assert_allclose(rounded, values, rtol=2.0**-38)
-    np.testing.assert_array_equal(preprocessing._whole_numbers(np.array([-0.0])), 0)
+    np.testing.assert_array_equal(agreement._whole_numbers(np.array([-0.0])), 0)
 
 
 def test_labels_agree_in_as_many_digits_as_the_error_says():
@@ -171,11 +172,11 @@ def test_labels_agree_in_as_many_digits_as_the_error_says():
     agree = {}
     for digits in (12, 13):
         written = np.array([float(f"{one:.{digits}g}") for one in values])
-        both = [preprocessing.rounded_labels(one) for one in (values, written)]
+        both = [agreement.rounded_labels(one) for one in (values, written)]
         agree[digits] = (both[0] == both[1]).any(axis=0)
     assert agree[13].all()
     assert not agree[12][:3].any()
-    assert "must agree in thirteen digits" in preprocessing.correct_labels(NUMBERS)
+    assert "must agree in thirteen digits" in agreement.correct_labels(NUMBERS)
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])

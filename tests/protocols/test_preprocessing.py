@@ -145,7 +145,7 @@ def test_a_constant_feature_becomes_zero_and_is_named():
     x[:, 1] = 0.1  # not exact in binary: the deviation is tiny, not 0
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == ("Constant over all training samples, so left at 0: f0001.",)
+    assert notes == ("Constant over all training samples, so left at 0: 'f0001'.",)
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
@@ -160,7 +160,7 @@ def test_columns_of_small_and_of_large_numbers_are_standardised_in_every_mode(mo
         keys = modes.keys(settings, owners, None, "small")
         sealing = modes.sealing(settings, owners, keys)
     engine, notes = prepared(blocks, sealing=sealing)
-    assert notes == ("Constant over all training samples, so left at 0: f0004.",)
+    assert notes == ("Constant over all training samples, so left at 0: 'f0004'.",)
     expected = standardised(x * sizes)
     expected[:, 4] = 0.0
     np.testing.assert_allclose(pooled(engine), expected, rtol=0, atol=1e-9)
@@ -179,7 +179,7 @@ def test_a_feature_without_any_value_becomes_zero():
     x[:, 1] = np.nan
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == ("Constant over all training samples, so left at 0: f0001.",)
+    assert notes == ("Constant over all training samples, so left at 0: 'f0001'.",)
 
 
 @pytest.mark.parametrize("layout", [np.array, csr_array])
@@ -209,7 +209,9 @@ def test_a_note_of_copies_that_differ_says_that_no_one_learns_in_which_column():
     other[1, 0] = 9.0
     every = range(10), range(3)
     _, (note,) = prepared({"a": block(x, y, *every), "b": block(other, y, *every)})
-    assert "in one or more of the features f0000, f0001, f0002 (no one learns in which" in note
+    assert (
+        "in one or more of the features 'f0000', 'f0001', 'f0002' (no one learns in which" in note
+    )
 
 
 def test_conflicts_in_the_test_part_are_reported_too():

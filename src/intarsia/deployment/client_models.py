@@ -28,7 +28,7 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.models import build
 from intarsia.models.serialization import write_model
-from intarsia.protocols.preprocessing import Preparation
+from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.training.run import Plan
 
 if TYPE_CHECKING:

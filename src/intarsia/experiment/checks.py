@@ -17,7 +17,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
 from intarsia.privacy.entity_matching.normalisation import look
-from intarsia.protocols.preprocessing import correct_labels, rounded_labels
+from intarsia.protocols.preprocessing.agreement import correct_labels, rounded_labels
 
 
 def check_features(blocks: Mapping[ClientId, Block]) -> None:

@@ -23,7 +23,7 @@ from intarsia.errors import ExperimentError, FederationError, listed
 from intarsia.experiment.federation import Federation
 from intarsia.models.build import client_networks
 from intarsia.protocols.evaluation import Evaluation
-from intarsia.protocols.preprocessing import Preparation
+from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.training.loop import Part, grade_clients, simulate
 from intarsia.training.outcome import Outcome
 

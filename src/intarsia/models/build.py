@@ -15,7 +15,7 @@ from intarsia.data.labels import as_in_tables
 from intarsia.data.parsing import numbered
 from intarsia.maths.linear.losses import SHAPES, shape_of
 from intarsia.models.linear_parameters import LinearParameters, restore
-from intarsia.protocols.preprocessing import Preparation
+from intarsia.protocols.preprocessing.preparation import Preparation
 
 if TYPE_CHECKING:
     from intarsia.algorithms.networks.architecture import Arrays

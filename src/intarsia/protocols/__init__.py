@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from intarsia.protocols.evaluation import evaluate as evaluate
     from intarsia.protocols.evaluation import evaluate_own as evaluate_own
     from intarsia.protocols.evaluation import evaluate_server as evaluate_server
-    from intarsia.protocols.preprocessing import Preparation as Preparation
-    from intarsia.protocols.preprocessing import prepare as prepare
+    from intarsia.protocols.preprocessing.preparation import Preparation as Preparation
+    from intarsia.protocols.preprocessing.standardisation import prepare as prepare
 else:
     from intarsia.core.lazy_names import lazy_names
 

@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from intarsia import core as fl
 from intarsia.core.block import Array, Block
 from intarsia.errors import RefusedError, SealedError
-from intarsia.protocols.preprocessing import Preparation
+from intarsia.protocols.preprocessing.preparation import Preparation
 
 _function = partial(fl.client_function, protocol="differential_privacy")
 

@@ -432,42 +432,52 @@ def load(folder: Path | str) -> Result:
     folder = Path(folder)
     check_contained(folder)
     path = folder / "result.json"
-    others = {"certificate", "metrics", "notes", "trained", "folder", "privacy", "structure"}
-    added = {"yardsticks_left", "best_round", "positive_class"}  # since the first version
-    plain = [one.name for one in fields(Result) if one.name not in {*others, *added}]
     if not path.is_file():
         raise CheckpointError(_missing(folder))
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        certificate, metrics = found["certificate"], found["metrics"]
-        result = Result(
-            **{key: found[key] for key in plain},
-            certificate=None if certificate is None else Certificate(**certificate),
-            metrics=Metrics(
-                server=_score(metrics["server"]),
-                clients={name: _known(score) for name, score in metrics["clients"].items()},
-                clients_mean=_score(metrics["clients_mean"]),
-                clients_worst=_score(metrics.get("clients_worst")),
-                clients_deciles=tuple(_known(one) for one in metrics.get("clients_deciles", ())),
-                centralised=_score(metrics["centralised"]),
-                standalone={name: _known(score) for name, score in metrics["standalone"].items()},
-                standalone_mean=_score(metrics["standalone_mean"]),
-            ),
-            notes=tuple(found["notes"]),
-            privacy=Guarantee(**frozen(found.get("privacy", {}))),
-            structure=_known_structures(found.get("structure")),
-            yardsticks_left=tuple(found.get("yardsticks_left", ())),
-            best_round=found.get("best_round"),
-            positive_class=found.get("positive_class"),
-            folder=folder,
-        )
-        _check(result)
-        return result
+        return of_dict(parse_json(path.read_text(encoding="utf-8")), folder)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
         raise CheckpointError(
             f"{path} is not a result that this version wrote ({type(problem).__name__}: "
             f"{problem}); run the experiment again with --overwrite."
         ) from problem
+
+
+def of_dict(found: Mapping[str, Any], folder: Path) -> Result:
+    """Return the result that `Result.to_dict` wrote, without its model.
+
+    Raises
+    ------
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError
+        If it is not one.
+    """
+    others = {"certificate", "metrics", "notes", "trained", "folder", "privacy", "structure"}
+    added = {"yardsticks_left", "best_round", "positive_class"}  # since the first version
+    plain = [one.name for one in fields(Result) if one.name not in {*others, *added}]
+    certificate, metrics = found["certificate"], found["metrics"]
+    result = Result(
+        **{key: found[key] for key in plain},
+        certificate=None if certificate is None else Certificate(**certificate),
+        metrics=Metrics(
+            server=_score(metrics["server"]),
+            clients={name: _known(score) for name, score in metrics["clients"].items()},
+            clients_mean=_score(metrics["clients_mean"]),
+            clients_worst=_score(metrics.get("clients_worst")),
+            clients_deciles=tuple(_known(one) for one in metrics.get("clients_deciles", ())),
+            centralised=_score(metrics["centralised"]),
+            standalone={name: _known(score) for name, score in metrics["standalone"].items()},
+            standalone_mean=_score(metrics["standalone_mean"]),
+        ),
+        notes=tuple(found["notes"]),
+        privacy=Guarantee(**frozen(found.get("privacy", {}))),
+        structure=_known_structures(found.get("structure")),
+        yardsticks_left=tuple(found.get("yardsticks_left", ())),
+        best_round=found.get("best_round"),
+        positive_class=found.get("positive_class"),
+        folder=folder,
+    )
+    _check(result)
+    return result
 
 
 def _missing(folder: Path) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,12 @@ from intarsia import core as fl
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.plugins import package_of
+from intarsia.core.schema import Schema
 from intarsia.data.labels import positive_class
+from intarsia.engines import codec
+from intarsia.engines.forks import Channel, Fork, failure_of
+from intarsia.engines.simulation import Simulation
+from intarsia.errors import WorkerError
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
@@ -172,6 +179,7 @@ def finish_run(
     holdings: Parties | None = None,
     audited: tuple[str, Mapping[str, Any], Iterable[fl.Sends]] | None = None,
     whole: tuple[Experiment, str] | None = None,
+    artist: Artist | None = None,
 ) -> results.Result:
     """Write what a run came to into its folder, where it has one; return the result.
 
@@ -184,6 +192,8 @@ def finish_run(
     whole
         The experiment and the tables' checksum of what was done in one go, which is described when
         it is done: there is nothing to resume before.
+    artist
+        Who draws, beside this process; None: this one does.
     """
     folder = result.folder
     if folder is None:
@@ -202,9 +212,10 @@ def finish_run(
 
             write_model(result.trained, folder / "model")
         # pictures come after what is needed: their library takes half a second and 150 MB
-        if holdings is not None:
-            draw_holdings(folder, holdings)
-        draw(folder, result)
+        if artist is None or not artist.draws(result):
+            if holdings is not None:
+                draw_holdings(folder, holdings)
+            draw(folder, result, _classes(result))
         result.write(folder)  # last: it says that the run is done
         if whole is not None:
             run_folder.keep_description(folder, *whole)
@@ -224,7 +235,7 @@ def draw_holdings(folder: Path, parties: Parties) -> None:
     holdings_picture(parties, folder / "holdings.png", which="training rows")
 
 
-def draw(folder: Path, result: results.Result) -> None:
+def draw(folder: Path, result: results.Result, classes: Sequence[str] = ()) -> None:
     """Draw who was found to belong together, and how the scores rank, where there is such."""
     if result.structure.learned is not None:
         from intarsia.plots.client_clusters import structure_picture
@@ -235,11 +246,86 @@ def draw(folder: Path, result: results.Result) -> None:
     if score is not None and score.figures is not None and has_curves(score.figures):
         from intarsia.plots.score_curves import scores_picture
 
-        known = getattr(result.trained, "classes", None)
         scores_picture(
             score.figures,
             folder / "figures.png",
             title=f"{result.experiment}: {result.algorithm}",
             whose=f"{score.samples:,} samples of all clients, in ranges of five or more",
-            classes=() if known is None else [str(one) for one in known],
+            classes=classes,
         )
+
+
+def _classes(result: results.Result) -> tuple[str, ...]:
+    """Return the classes of the model, as its pictures name them."""
+    known = getattr(result.trained, "classes", None)
+    return () if known is None else tuple(str(one) for one in known)
+
+
+class Artist:
+    """Draws a run's pictures in a fork, which loads their library while this process trains.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    holdings
+        Who holds what, which is drawn at once; None: nobody asks.
+    """
+
+    def __init__(self, folder: Path, holdings: Parties | None) -> None:
+        self._fork = Fork("drew pictures", partial(_draw_when_told, folder, holdings))
+
+    def draws(self, result: results.Result) -> bool:
+        """Let it draw what a result shows; return whether it is done: not if the fork is gone.
+
+        Raises
+        ------
+        Exception
+            What went wrong there: a full disk, or a folder that cannot be written to.
+        """
+        try:
+            self._fork.send(json.dumps(result.to_dict()), _classes(result))
+            self._fork.receive()
+        except WorkerError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the fork, wherever it is."""
+        self._fork.close()
+
+
+def artist_beside(
+    folder: Path | None, engine: object, schema: Schema, *, drawn: bool
+) -> AbstractContextManager[Artist | None]:
+    """Return who draws beside this process, where there are cores for it and tables are small.
+
+    A fork holds what large tables leave when they are given back, and further runs of a process
+    load the library once. `drawn` says that the picture of who holds what is there.
+    """
+    small = len(schema.samples) * len(schema.features) <= _SMALL
+    spreads = isinstance(engine, Simulation) and engine.spreads
+    if folder is None or not small or not spreads or next(_RUNS):
+        return nullcontext()
+    return closing(Artist(folder, None if drawn else schema))
+
+
+def _draw_when_told(folder: Path, holdings: Parties | None, channel: Channel) -> None:
+    """Draw who holds what, and then what a result shows that comes over the channel."""
+    answer: list[Any] = [None]
+    try:
+        from intarsia.plots import score_curves  # noqa: F401 - while there is time
+
+        if holdings is not None:
+            draw_holdings(folder, holdings)
+        told, classes = (codec.decode_unchecked(one) for one in channel.receive())
+        draw(folder, results.of_dict(json.loads(told), folder), classes)
+    except EOFError:  # nobody asks any more
+        return
+    except Exception as error:
+        answer = [failure_of(error)]
+    channel.send(answer)
+
+
+_SMALL = 1 << 21  # values of all tables: 16 MB
+_RUNS = itertools.count()  # of this process whose pictures could be drawn beside it

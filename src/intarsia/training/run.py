@@ -34,7 +34,7 @@ from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
-from intarsia.protocols.preprocessing import Preparation
+from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Guarantee, Result
@@ -291,7 +291,8 @@ def run_at(
     listeners.start(description, folder)
     options = plan.options
     beside = yardsticks.compiled_beside(description, plan.algorithm, options, ready.engine)
-    with listeners.until_end() as end, beside as compiled:
+    drawing = outcomes.artist_beside(folder, ready.engine, plan.schema, drawn=place.drawn)
+    with listeners.until_end() as end, beside as compiled, drawing as artist:
         outcome, traffic = _train(plan, ready, store, clock, listeners)
         place.keep(plan, ready.engine)
         books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
@@ -325,9 +326,8 @@ def run_at(
         if isinstance(pooled, Simulation):
             left = yardsticks.left_of(made, description, plan.algorithm)
             made = replace(made, yardsticks_left=left)
-        made = outcomes.finish_run(
-            made, holdings=None if place.drawn else plan.schema, audited=(*crossed, declared)
-        )
+        holdings, audited = None if place.drawn else plan.schema, (*crossed, declared)
+        made = outcomes.finish_run(made, holdings=holdings, audited=audited, artist=artist)
         if not made.yardsticks_left:
             return end(made)
         assert isinstance(pooled, Simulation)

@@ -442,11 +442,11 @@ def test_a_sample_that_misses_nearly_all_grows_to_all_rows_or_doubles(budget, fa
 
 def test_curved_losses_begin_with_fewer_rows_in_the_frame():
     rows = {"shared": False, "whole": True}
-    assert newton._first_budget(10**6, 50, **rows) == 2**23 // 50
-    assert newton._first_budget(10**6, 200, **rows) == 300 * 200
-    assert newton._first_budget(10**6, 500, **rows) == 2**25 // 500
-    assert newton._first_budget(10**6, 50, curved=False, **rows) == 2**25 // 50
-    assert newton._first_budget(5000, 50, **rows) == 5000
+    assert newton._first_budget(10**6, 50, losses.LOGISTIC, **rows) == 2**23 // 50
+    assert newton._first_budget(10**6, 200, losses.LOGISTIC, **rows) == 300 * 200
+    assert newton._first_budget(10**6, 500, losses.LOGISTIC, **rows) == 2**25 // 500
+    assert newton._first_budget(10**6, 50, losses.HUBER, **rows) == 2**25 // 50
+    assert newton._first_budget(5000, 50, losses.LOGISTIC, **rows) == 5000
 
 
 @pytest.mark.parametrize("loss", losses.LOSSES)

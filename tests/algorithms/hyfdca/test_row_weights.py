@@ -30,6 +30,7 @@ from intarsia.engines.simulation import Simulation
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.maths.linear import losses, sdca
 from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing import agreement
 
 WEIGHTED = replace(BINARY, weighted=True)
 
@@ -168,7 +169,7 @@ def test_weights_of_one_sample_that_differ_are_refused():
     engine = Simulation({"train": (schema, blocks)}, 0)
     engine.make_states(lambda name: preprocessing.initial(name, engine.block(name)))
     with pytest.raises(FederationError, match="'a' and 'b' have different weights"):
-        preprocessing.check_agreement(engine, schema)
+        agreement.check_agreement(engine, schema)
 
 
 @pytest.mark.parametrize(("wrong", "said"), [(0.0, "0"), (np.nan, "empty"), (-1.0, "-1")])

@@ -263,12 +263,7 @@ def begin(
         labelled=labelled,
         framed=framed,
         budget=_first_budget(
-            samples,
-            features,
-            shared=dealer is not None,
-            whole=framed != sparse,
-            bent=loss in losses.BENT,
-            curved=loss in losses.CURVED,
+            samples, features, loss, shared=dealer is not None, whole=framed != sparse
         ),
         weight=ones * (_WARM if warm else _COLD if framed else _COLD_CONJUGATE),
         centred_at=np.zeros(outputs),
@@ -540,28 +535,20 @@ def _with_best(newton: Newton, alpha: Any) -> Newton:
     return newton if newton.kept is not None else evolve(newton, kept=alpha)
 
 
-def _first_budget(
-    samples: int,
-    features: int,
-    *,
-    shared: bool,
-    whole: bool,
-    bent: bool = False,
-    curved: bool = True,
-) -> int:
+def _first_budget(samples: int, features: int, loss: int, *, shared: bool, whole: bool) -> int:
     """Return how many samples to take into the Hessian at first."""
     if shared:  # the samples that tell most: few will do
         return max(SHARED_SAMPLES, 12 * features)
     # in the frame a sample misses the rare columns of a dense table; conjugate gradients take all
     # rows of a sparse one at little more cost
     few = max(SAMPLES, 6 * features)
-    if not whole and bent and samples <= _WIDE * features:
+    if not whole and loss in losses.BENT and samples <= _WIDE * features:
         # which samples have curvature changes with a step: all tell it, at little more cost
         return min(samples, max(few, _COPIED // features))
     if not whole:
         return min(samples, few)
     most = _IN_FRAME // features
-    if curved:
+    if loss in losses.CURVED:
         most = min(most, max(_AT_FIRST // features, _FOR_EACH * features))
     return min(samples, max(few, most))
 

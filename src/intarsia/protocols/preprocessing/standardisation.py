@@ -1,0 +1,305 @@
+"""Prepare every client's table for training: copies counted once, features standardised, by sums.
+
+0. and 1. Labels of one sample, or weights, that differ between clients are refused, and copies of
+   values are counted: see `agreement`.
+2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
+   are summed over the clients that hold it; only they open the totals. The server learns no mean;
+   of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
+   A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
+   new tables that lack it.
+3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
+   open the sum of the weights of each class over the federation. They multiply by the classes'
+   weights, and divide by the mean, so that λ means what it does without weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia import core as fl
+from intarsia.core.block import INTERCEPT, Array, Block, Copies, row_weights
+from intarsia.core.memory import pieces
+from intarsia.core.schema import Schema
+from intarsia.errors import TableError, listed
+from intarsia.protocols.preprocessing import agreement
+from intarsia.protocols.preprocessing.preparation import Preparation, with_observed
+
+_function = partial(fl.client_function, protocol="preprocessing")
+_FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
+_UNITS = 4  # of a sum that is rounded, finer and finer
+_CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
+_ALL_HAVE_ONE = (
+    0.999  # what the shares of the levels of a category add up to, where all rows have one
+)
+
+
+@dataclass(frozen=True)
+class MeasureFeatures:
+    """Ask for the moments of the features."""
+
+    step: float = 0.0  # what sums of them are rounded to; 0: they are not
+
+
+@fl.describe("counts and sums of columns")
+class Moments:
+    """Sums over observed values, each counted once."""
+
+    count: fl.PerFeature  # (1, features)
+    total: fl.PerFeature  # (units, features), see `_in_units`
+
+
+@fl.describe("squared deviations of columns")
+class Squares:
+    """Sums over observed values of the squared deviation, each counted once."""
+
+    squares: fl.PerFeature  # (units, features), see `_in_units`
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The totals that settle_scale mean and scale at the owners."""
+
+    squares: fl.PerFeature
+    count: fl.PerFeature
+
+
+@fl.describe("which columns are constant")
+class Constant:
+    """Which features are constant over the federation."""
+
+    features: fl.PerFeature  # (1, features) 1 where constant
+
+
+def prepare(
+    clients: fl.Clients, schemas: Mapping[str, Schema], *, standardise: bool
+) -> tuple[str, ...]:
+    """Run the exchanges of the preparation; return notes for the user.
+
+    Each client's `Preparation` state then says what `prepared` makes of its blocks.
+
+    Raises
+    ------
+    FederationError
+        If two clients have different labels of a sample.
+    TableError
+        If the squares of a feature are too large for 64-bit numbers.
+    """
+    notes: list[str] = []
+    # step 0: labels
+    agreement.check_agreement(clients, schemas["train"])
+    # step 1: what lacks, then one exchange and its check for every set of shared features
+    for part, schema in schemas.items():
+        notes += agreement.count_shared(clients, schema, part)
+    # step 2: nobody but the owners of a feature opens its count, total and squares
+    if standardise:
+        step = clients.rounding(_UNITS * len(schemas["train"].features)).step
+        moments = clients.sum(measure_features, MeasureFeatures(step))
+        message = Moments(moments.count, moments.total)
+        squares = clients.sum(centre, message)
+        spread = Spread(squares.squares, moments.count)
+        constant = clients.sum(settle_scale, spread)
+        # discloses which features have one value over all clients' training samples
+        zero = clients.reveal(constant).features[0] > 0
+        names = [str(name) for name in schemas["train"].features.ids[zero]]
+        if names:
+            notes.append(f"Constant over all training samples, so left at 0: {listed(names, 6)}.")
+    # step 3: nobody but the clients with labels opens the totals of the classes
+    labels = schemas["train"].labels
+    if labels.weighted:
+        count_classes, settle_weights = _weighing(schemas["train"])
+        labellers = schemas["train"].labelled.owners
+        counted = clients.sum(count_classes, dict.fromkeys(labellers, CountClasses()))
+        clients.ask(settle_weights, dict.fromkeys(labellers, ClassTotals(counted.totals)))
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class CountClasses:
+    """Ask for the weights of the classes."""
+
+
+@fl.describe("summed weights of rows by class")
+class ClassWeights:
+    """A client's part of the weights of the classes; of numbers to predict all are one class."""
+
+    totals: Array  # (classes,)
+
+
+@dataclass(frozen=True)
+class ClassTotals:
+    """The weights of the classes over the federation, for the clients with labels."""
+
+    totals: Array  # (classes,)
+
+
+def _weighing(schema: Schema) -> tuple[fl.ClientFunction, ...]:
+    """Return the client functions of step 3."""
+    labels, count = schema.labels, max(len(schema.labels.classes), 1)
+
+    def class_of(block: Block) -> NDArray[np.intp]:
+        """Return the number of each sample's class; of those without a label the number 0."""
+        if block.y is None or labels.task == "regression":
+            return np.zeros(block.shape[0], np.intp)
+        y = np.nan_to_num(block.y, nan=-1.0)
+        return (np.maximum(y, 0) if labels.task == "multiclass" else y > 0).astype(np.intp)
+
+    def count_classes(
+        state: Preparation, block: Block, message: CountClasses, rng: fl.RandomKey
+    ) -> tuple[Preparation, ClassWeights]:
+        holders = schema.label_holders[schema.samples.own(state.client)]
+        labelled = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
+        each = np.where(labelled, row_weights(block) / np.maximum(holders, 1), 0.0)
+        return state, ClassWeights(np.bincount(class_of(block), each, count).astype(np.float64))
+
+    def settle_weights(
+        state: Preparation, block: Block, message: ClassTotals, rng: fl.RandomKey
+    ) -> tuple[Preparation, fl.Ready]:
+        totals, given = np.asarray(message.totals), labels.class_weights
+        factors = np.ones(count)
+        if given == "balanced":
+            factors = totals.sum() / (count * np.where(totals > 0, totals, np.inf))
+        elif given is not None:
+            factors = np.array(given)
+        mean = float(totals @ factors) / len(schema.samples)
+        weights = row_weights(block) * factors[class_of(block)] / mean
+        return replace(state, weights=weights), fl.Ready()
+
+    return tuple(_function(one) for one in (count_classes, settle_weights))
+
+
+@_function
+def measure_features(
+    state: Preparation, block: Block, message: MeasureFeatures, rng: fl.RandomKey
+) -> tuple[Preparation, Moments]:
+    """Add up the observed values of each feature."""
+    block, step = with_observed(state, "train", block), message.step
+    count, total = _sums(block, np.zeros(block.shape[1]), power=1)
+    return replace(state, step=step), Moments(count[None, :], _in_units(total, step))
+
+
+def _in_units(sums: Array, step: float) -> Array:
+    """Return sums, (features,), in units of 1, 1 / `_FINER`, …, (units, features).
+
+    Sealed sums are rounded to steps, below which the sums of small numbers lie, and the squares of
+    these far below. So each unit has whole steps, and what is left is told in the next. Where
+    nothing is rounded there is one unit.
+    """
+    if not step:
+        return sums[None, :]
+    found = []
+    for _ in range(_UNITS):
+        with np.errstate(over="ignore"):  # what is infinite is not rounded
+            whole = np.where(np.isfinite(sums / step), np.rint(sums / step) * step, sums)
+        found.append(whole)
+        sums = np.nan_to_num(sums - whole, nan=0.0) * _FINER
+    return np.stack(found)
+
+
+def _of_units(totals: Array) -> Array:
+    """Return the sums that totals of `_in_units` are, (features,)."""
+    found = totals[-1]
+    for total in totals[-2::-1]:
+        found = total + found / _FINER
+    return np.asarray(found)
+
+
+@_function
+def centre(
+    state: Preparation, block: Block, message: Moments, rng: fl.RandomKey
+) -> tuple[Preparation, Squares]:
+    """Take the mean over the federation; add up the squared deviations from it."""
+    block = with_observed(state, "train", block)
+    mean = _of_units(message.total) / np.maximum(message.count[0], 1.0)
+    average = mean.copy()
+    for levels in block.kinds_of_levels():
+        if average[levels].sum() < _ALL_HAVE_ONE:  # what lacks one counted as 0 in training
+            average[levels] = 0.0
+    mean[block.scaled_only] = 0.0  # centring would fill every entry
+    mean[_is_intercept(block)] = 0.0
+    _, squares = _sums(block, mean, power=2)
+    state = replace(state, mean=mean, average=average)
+    return state, Squares(_in_units(squares, state.step))
+
+
+@_function
+def settle_scale(
+    state: Preparation, block: Block, message: Spread, rng: fl.RandomKey
+) -> tuple[Preparation, Constant]:
+    """Take the standard deviation over the federation as the scale; 0 for a constant feature."""
+    wrong = np.flatnonzero(~np.isfinite(message.squares[0]))
+    if len(wrong):
+        raise TableError(
+            f"The squares of feature {block.features[wrong[0]]!r} add up to "
+            f"{message.squares[0, wrong[0]]}: its values are too large for 64-bit numbers; divide "
+            "them by a power of ten at every client."
+        )
+    squares = np.maximum(_of_units(message.squares), 0.0)
+    deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
+    scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
+    scale[_is_intercept(block)] = 1.0
+    constant = Constant((scale == 0).astype(np.float64)[None, :])
+    return replace(state, scale=np.where(state.scale > 0, scale, 0.0)), constant
+
+
+def _is_intercept(block: Block) -> NDArray[np.bool_]:
+    return np.array([name == INTERCEPT for name in block.features], bool)
+
+
+def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
+    """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
+    total = np.zeros((2, block.shape[1]))
+    held = Copies.alone(*block.shape) if block.copies is None else block.copies
+    for rows, x in pieces(block.x):
+        copies = held.take(rows, None)
+        if block.sparse:
+            from intarsia.maths.moments import entry_sums  # imports numba
+
+            entries = x.data, x.indices, x.indptr
+            total += entry_sums(entries, copies.arrays, mean, power)
+            continue
+        observed = ~np.isnan(x)
+        share = observed / copies.of_entries(x)
+        deviation = x - mean
+        deviation[~observed] = 0.0
+        with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
+            total += share.sum(axis=0), (share * deviation**power).sum(axis=0)
+    count, total = total
+    zeros = block.scaled_only  # where an absent entry is an observed 0
+    count[zeros] = _row_shares(block)[zeros]
+    return count, total
+
+
+def _row_shares(block: Block) -> Array:
+    """Return Σ over the samples of 1/holders for each feature, (features,)."""
+    if block.copies is None:
+        return np.full(block.shape[1], float(block.shape[0]))
+    kinds = np.bincount(block.copies.rows, minlength=len(block.copies.counts))
+    return (kinds @ (1 / block.copies.counts))[block.copies.columns]
+
+
+def sends(schemas: Mapping[str, Schema], *, standardise: bool = True) -> tuple[fl.Sends, ...]:
+    """Return what crosses in `prepare`."""
+    found = [*agreement.sends(schemas)]
+    if standardise:
+        found += fl.sums(measure_features, centre)
+        found += fl.sums(settle_scale, reveals=("features",))
+    if schemas["train"].labels.weighted:
+        count_classes, settle_weights = _weighing(schemas["train"])
+        weighing = (*fl.sums(count_classes), *fl.asks(settle_weights))
+        found += fl.each(weighing, parties=lambda schema, _: schema.labelled.owners)
+    return fl.each(fl.opening(_TOTALS, found), together="all")
+
+
+_TOTALS: Mapping[str, fl.Origin] = {
+    **agreement.TOTALS,
+    "ClassTotals.totals": "ClassWeights.totals",
+    "Moments.count": "Moments.count",
+    "Moments.total": "Moments.total",
+    "Spread.count": "Moments.count",
+    "Spread.squares": "Squares.squares",
+}
