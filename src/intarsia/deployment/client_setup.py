@@ -371,14 +371,14 @@ class Work:
         All make the same of a level, so that nobody is told which client sent it. None: the run
         has no keys.
         """
-        privacy = self._experiment.privacy
-        if privacy.mode == "plain":
+        shared = self._experiment.privacy.key or self._experiment.alignment.key
+        if not shared:
             return None
         from intarsia.privacy.keys.crypto import pseudorandom  # here: it imports cryptography
         from intarsia.privacy.keys.shared_key import SharedKey
 
         assert self._call is not None
-        key = SharedKey.load(Path(privacy.key)).derive("levels")
+        key = SharedKey.load(Path(shared)).derive("levels")
         job = pseudorandom(key, self._call.run, message, *self._call.asked)
         return lambda column, level: pseudorandom(job, column, level)
 

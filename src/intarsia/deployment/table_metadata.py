@@ -19,8 +19,9 @@ from intarsia.data.encoding import Encoding, encoding_of
 from intarsia.data.labels import LabelColumn, LabelSettings
 from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
-from intarsia.errors import TableError, TamperedError
+from intarsia.errors import TableError, TamperedError, listed
 
+_NONE: Mapping[str, tuple[str, ...]] = {"": ("",)}  # levels of no column
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
 
@@ -40,7 +41,8 @@ class TableMetadata:
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
     weighted: bool = False  # whether rows have weights
-    # of each level, under a key that the server lacks; {}: the run has no keys
+    # Of each level, under a key that the server lacks, and of no level of a column without a name,
+    # which shows whether all have one key. {}: the run has no keys.
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
 
 
@@ -103,7 +105,7 @@ def describe(
         id,
         PROTOCOL,
         table.weights is not None,
-        {} if prove is None else _proofs(levels, prove),
+        {} if prove is None else _proofs({**levels, **_NONE}, prove),
     )
 
 
@@ -117,6 +119,26 @@ def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> 
         for level, proof in zip(one.levels.get(column, ()), some, strict=False)
     }
     return replace(found, proofs=_proofs(found.levels, lambda *one: known.get(one, b"")))
+
+
+def check_keys(tables: Mapping[ClientId, TableMetadata]) -> None:
+    """Raise where some clients have another shared key: their rows would be no others' rows.
+
+    TamperedError, as where sums come that are sealed with another key.
+    """
+    having: dict[tuple[bytes, ...], list[ClientId]] = {}
+    for client, one in tables.items():
+        if "" in one.proofs:  # else it is of an earlier version
+            having.setdefault(tuple(one.proofs[""]), []).append(client)
+    if len(having) > 1:
+        most = max(having.values(), key=len)
+        others = [client for some in having.values() if some is not most for client in some]
+        raise TamperedError(
+            f"Another shared key than at {listed(most)} is at {listed(others)}, whose rows have "
+            "other pseudonyms and whose sums would be sealed with another key; let all compare "
+            "what intarsia keys show prints, accept the newest key everywhere, and begin the run "
+            "anew."
+        )
 
 
 def check_levels(encoding: Encoding, prove: Callable[[str, str], bytes]) -> None:
