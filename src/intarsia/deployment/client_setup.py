@@ -310,7 +310,7 @@ class Work:
         own = self._settings.table
         id = None if own is None else own.id
         self._prove = self._level_proofs(message)
-        said = describe(self._table, id, job.labels, self._prove)
+        said = describe(self._table, id, job.labels, self._prove, self._key_proof())
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
         self.told = ("names of columns", *(words for words, there in more if there))
@@ -371,16 +371,27 @@ class Work:
         All make the same of a level, so that nobody is told which client sent it. None: the run
         has no keys.
         """
-        shared = self._experiment.privacy.key or self._experiment.alignment.key
-        if not shared:
+        privacy = self._experiment.privacy
+        if privacy.mode == "plain":
             return None
         from intarsia.privacy.keys.crypto import pseudorandom  # here: it imports cryptography
         from intarsia.privacy.keys.shared_key import SharedKey
 
         assert self._call is not None
-        key = SharedKey.load(Path(shared)).derive("levels")
+        key = SharedKey.load(Path(privacy.key)).derive("levels")
         job = pseudorandom(key, self._call.run, message, *self._call.asked)
         return lambda column, level: pseudorandom(job, column, level)
+
+    def _key_proof(self) -> bytes:
+        """Return what shows to the server which sites have one key; b"": the run has none."""
+        shared = self._experiment.privacy.key or self._experiment.alignment.key
+        if not shared:
+            return b""
+        from intarsia.privacy.keys.crypto import pseudorandom  # as above
+        from intarsia.privacy.keys.shared_key import SharedKey
+
+        assert self._call is not None
+        return pseudorandom(SharedKey.load(Path(shared)).derive("same key"), self._call.run)
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows

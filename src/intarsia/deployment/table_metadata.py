@@ -21,7 +21,6 @@ from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
 from intarsia.errors import TableError, TamperedError, listed
 
-_NONE: Mapping[str, tuple[str, ...]] = {"": ("",)}  # levels of no column
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
 
@@ -41,9 +40,9 @@ class TableMetadata:
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
     weighted: bool = False  # whether rows have weights
-    # Of each level, under a key that the server lacks, and of no level of a column without a name,
-    # which shows whether all have one key. {}: the run has no keys.
+    # of each level, under a key that the server lacks; {}: the run has no keys
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
+    key: bytes = b""  # the same where the shared key is; b"": the run has none
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,12 @@ def describe(
     id: str | None,
     settings: LabelSettings,
     prove: Callable[[str, str], bytes] | None = None,
+    key: bytes = b"",
 ) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
 
-    `prove` gives what shows to other clients that one of them sent a level of a column.
+    `prove` gives what shows to other clients that one of them sent a level of a column, and `key`
+    shows whether they have one key.
 
     Raises
     ------
@@ -105,7 +106,8 @@ def describe(
         id,
         PROTOCOL,
         table.weights is not None,
-        {} if prove is None else _proofs({**levels, **_NONE}, prove),
+        {} if prove is None else _proofs(levels, prove),
+        key,
     )
 
 
@@ -126,10 +128,10 @@ def check_keys(tables: Mapping[ClientId, TableMetadata]) -> None:
 
     TamperedError, as where sums come that are sealed with another key.
     """
-    having: dict[tuple[bytes, ...], list[ClientId]] = {}
+    having: dict[bytes, list[ClientId]] = {}
     for client, one in tables.items():
-        if "" in one.proofs:  # else it is of an earlier version
-            having.setdefault(tuple(one.proofs[""]), []).append(client)
+        if one.key:  # else it is of an earlier version
+            having.setdefault(one.key, []).append(client)
     if len(having) > 1:
         most = max(having.values(), key=len)
         others = [client for some in having.values() if some is not most for client in some]
