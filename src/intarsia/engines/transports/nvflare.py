@@ -692,9 +692,8 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         # logs of sites stay with them
         components = resources.get("components", [])
         components = [one for one in components if ".logging." not in one["path"]]
-        if ahead:
-            launcher = spare.component(kit, server=server)
-            components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
+        launcher = spare.component(kit, server=server, ahead=ahead)
+        components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
         resources["components"] = components
         if server:
             noted = {"file": str(local / _ARRIVALS)}
