@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -144,3 +145,16 @@ def test_pictures_of_small_tables_are_drawn_beside_the_first_run(
     found = outcome.artist_beside(tmp_path, engine, many, drawn=False)
     assert (found == "beside") == beside
     assert outcome.artist_beside(None, engine, many, drawn=False) != "beside"
+
+
+def test_a_run_draws_itself_where_the_system_gives_no_process(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    blocks = {"a": Block(np.arange(10), ("f", "g"), np.ones((10, 2)), np.ones(10))}
+    schema = Schema.of(blocks, Labels("binary"))
+    engine = Simulation({"train": (schema, blocks)}, 0, workers=2)
+    monkeypatch.setattr(outcome, "_RUNS", itertools.count())
+    monkeypatch.setattr(outcome, "Artist", refuse)
+    with outcome.artist_beside(tmp_path, engine, schema, drawn=False) as artist:
+        assert artist is None

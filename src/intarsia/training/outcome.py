@@ -307,7 +307,10 @@ def artist_beside(
     spreads = isinstance(engine, Simulation) and engine.spreads
     if folder is None or not small or not spreads or next(_RUNS):
         return nullcontext()
-    return closing(Artist(folder, None if drawn else schema))
+    try:
+        return closing(Artist(folder, None if drawn else schema))
+    except OSError:  # the system gives no more processes
+        return nullcontext()
 
 
 def _draw_when_told(folder: Path, holdings: Parties | None, channel: Channel) -> None:

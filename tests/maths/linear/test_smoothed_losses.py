@@ -3,9 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
+from scipy.special import expit
 
+from intarsia.algorithms.hyfdca.newton.direction import _FINE, _STEPS
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.smoothed_losses import (
+    _sums_of_two,
     curvatures,
     curved_samples,
     dual_points,
@@ -98,6 +101,28 @@ def test_rows_that_are_not_named_stay_out(loss):
     found = slopes(loss, y, z, q, centre, weight, rows, steps)
     own = slopes(loss, *(v[:, rows] for v in (y, z, q, centre)), weight, np.arange(3), steps)
     np.testing.assert_allclose(found, own, rtol=1e-13)
+
+
+@pytest.mark.parametrize("steps", [_STEPS, 0.003 * _FINE, np.array([0.0, 4.0, 0.5, 1.0, 1.0])])
+@pytest.mark.parametrize("size", [1e-9, 1.0, 300.0])  # of which the last is far for products
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slopes_of_the_logistic_loss_are_sums_of_its_dual_points(steps, size, weighted):
+    rng = np.random.default_rng(5)
+    count = 1000
+    y = np.sign(rng.normal(size=(2, count)))
+    z, q = rng.normal(size=(2, 2, count)) * [[[3.0]], [[size]]]
+    z[1, 500:503] = -700.0, 700.0, 5000.0  # within one piece of rows
+    q[1, 500:503] = 175.0, -175.0, 1.0
+    rows = np.flatnonzero(rng.random(count) < 0.9)
+    weights = rng.exponential(size=count) if weighted else None
+    given = (np.zeros_like(z), np.ones(2), rows, np.stack([steps, 0.5 * steps]), weights, 0.0)
+    found = slopes(losses.LOGISTIC, y, z, q, *given)
+    times = np.ones(count) if weights is None else weights
+    for output, factor in enumerate((1.0, 0.5)):
+        at = z[output] + np.outer(factor * steps, q[output])
+        each = y[output] * expit(-y[output] * at) * q[output] * times
+        expected, sizes = each[:, rows].sum(axis=1), np.abs(each[:, rows]).sum(axis=1)
+        assert (np.abs(found[output] - expected) <= 1e-14 * sizes).all()
 
 
 @CASES
@@ -206,3 +231,15 @@ def test_the_mean_curvature_on_a_step_is_that_between_its_ends():
     assert found[0, 0] > 1e10 * size(before)[0, 0] * size(after)[0, 0]
     # a sample without a label, whose dual is 0
     assert mean_curvatures(np.zeros((1, 1)), np.zeros((1, 1))) == 0
+
+
+@pytest.mark.parametrize("steps", [_STEPS, 0.3 * _STEPS, _FINE, np.array([0.0, 0.0, 1.0, 1.0])])
+def test_steps_are_sums_of_two_before_them_with_few_roundings(steps):
+    sums, roundings = _sums_of_two(steps.tolist()), []
+    for k, (low, high) in enumerate(sums):
+        found = low > 0
+        assert not found or (high < k and steps[low] + steps[high] == steps[k])
+        roundings.append(roundings[low] + roundings[high] if found else 1)
+    assert max(roundings) <= 16
+    if steps is _STEPS:
+        assert (sums[:, 0] > 0).sum() == 8

@@ -26,6 +26,8 @@ from intarsia.maths.linear.losses import (
     SQUARED_HINGE,
 )
 
+_EXPONENT = 300.0  # of a factor, at most: the product of two has a place among 64-bit numbers
+_ROUNDINGS = 16  # of exponentials in a product, at most
 _EDGE = 1e-6  # of the box, within which a dual counts as at its bound: it may carry noise
 
 
@@ -386,7 +388,6 @@ def move_points(
                 centre[c, i] = y[c, i] * a if loss == HINGE else a
 
 
-@compiled
 def slopes(
     loss: int,
     y: Array,
@@ -401,16 +402,68 @@ def slopes(
 ) -> Array:
     """Return Σ α(z + t·direction)·direction over some rows for each step t, (outputs, steps).
 
-    It is minus the derivative of the smoothed losses along the direction; `steps` (outputs, steps).
-    `weights`, (samples,), multiply the losses.
+    It is minus the derivative of the smoothed losses along the direction; `steps` (outputs, steps),
+    ascending from 0 on. `weights`, (samples,), multiply the losses.
     """
+    given = loss, y, z, direction, centre, weight, rows, steps
+    sums = np.stack([_sums_of_two(one.tolist()) for one in steps])
+    return _slopes(*given, sums, weights, shape)
+
+
+def _sums_of_two(steps: list[float]) -> NDArray[np.int64]:
+    """Return for each step the places of two before it that add up to it, (steps, 2); 0: of none.
+
+    An exponential at a step is the product of those at both, which takes a tenth of the time, and
+    takes over their rounding.
+    """
+    found = np.zeros((len(steps), 2), np.int64)
+    place, rounding = {steps[at]: at for at in range(1, len(steps))}, [1] * len(steps)
+    for k, step in enumerate(steps):
+        for low in range(1, k):
+            high = place.get(step - steps[low], k)
+            both = rounding[low] + rounding[min(high, k)]
+            if low <= high < k and steps[low] + steps[high] == step and both <= _ROUNDINGS:
+                found[k], rounding[k] = (low, high), both
+                break
+    return found
+
+
+@compiled
+def _slopes(
+    loss: int,
+    y: Array,
+    z: Array,
+    direction: Array,
+    centre: Array,
+    weight: Array,
+    rows: NDArray[np.int64],
+    steps: Array,
+    sums: NDArray[np.int64],
+    weights: Array | None,
+    shape: float,
+) -> Array:
+    """Return `slopes`; `sums` as `_sums_of_two`, (outputs, steps, 2)."""
     total = np.zeros(steps.shape)
+    powers = np.ones(steps.shape[1])
     for c in range(y.shape[0]):
         for i in rows:
             q = direction[c, i]
             factor = q
             if weights is not None:
                 factor = weights[i] * q
+            if loss == LOGISTIC:
+                margin, turn = y[c, i] * z[c, i], y[c, i] * q
+                # a product may be too large where the sum is not
+                far = abs(margin) > _EXPONENT or abs(turn) * steps[c, -1] > _EXPONENT
+                start = 1.0 if far else math.exp(margin)
+                for k in range(steps.shape[1]):
+                    if sums[c, k, 0] > 0 and not far:
+                        powers[k] = powers[sums[c, k, 0]] * powers[sums[c, k, 1]]
+                    else:
+                        there = turn * steps[c, k] + (margin if far else 0.0)
+                        powers[k] = math.exp(min(there, 2.0 * _EXPONENT))
+                    total[c, k] += y[c, i] * factor / (1.0 + start * powers[k])
+                continue
             if loss == HINGE:  # a loop of its own: it has no branches
                 for k in range(steps.shape[1]):
                     at = z[c, i] + steps[c, k] * q
