@@ -331,7 +331,7 @@ class Work:
         own = self._settings.table
         id, by = (None, None) if own is None else (own.id, own.split_by)
         self._prove = self._level_proofs(message)
-        said = describe(self._table, id, job.labels, self._prove, by)
+        said = describe(self._table, id, job.labels, self._prove, by, self._key_proof())
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
         self.told = ("names of columns", *(words for words, there in more if there))
@@ -403,6 +403,17 @@ class Work:
         key = SharedKey.load(Path(privacy.key)).derive("levels")
         job = pseudorandom(key, self._call.run, message, *self._call.asked)
         return lambda column, level: pseudorandom(job, column, level)
+
+    def _key_proof(self) -> bytes:
+        """Return what shows to the server which sites have one key; b"": the run has none."""
+        shared = self._experiment.privacy.key or self._experiment.alignment.key
+        if not shared:
+            return b""
+        from intarsia.privacy.keys.crypto import pseudorandom  # as above
+        from intarsia.privacy.keys.shared_key import SharedKey
+
+        assert self._call is not None
+        return pseudorandom(SharedKey.load(Path(shared)).derive("same key"), self._call.run)
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows
