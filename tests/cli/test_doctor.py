@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import importlib.metadata
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -156,13 +158,13 @@ def kit(tmp_path: Path) -> Path:
 def test_of_a_kit_each_thing_is_looked_at(kit, capfd, monkeypatch):
     monkeypatch.chdir(kit.parent)
     found = doctor.of_kit(kit)
-    names = ["kit", "settings", "permissions", "certificates", "clock", "ports"]
+    names = ["kit", "settings", "permissions", "disk", "certificates", "clock", "ports"]
     assert [one.name for one in found] == names
     assert [one.name for one in found if one.state == "problem"] == ["ports"]
     assert "cannot be reached (Connection refused); start the server" in line("ports", found)
     assert "valid for 298 days" in line("certificates", found)
     assert main(["doctor", str(kit)]) == 1
-    assert len(said(capfd)[0].splitlines()) == 14
+    assert len(said(capfd)[0].splitlines()) == 15
     with socket.socket() as server:
         target = json.loads((kit / "startup/fed_client.json").read_bytes())["servers"][0]
         server.bind(("127.0.0.1", target["admin_port"]))
@@ -191,6 +193,30 @@ def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
     assert "minutes ahead; set this machine's clock, by NTP" in line("clock", doctor.of_kit(kit))
     (kit / "local/bank.csv").unlink()
     assert "where nothing is; put the file there" in line("settings", doctor.of_kit(kit))
+
+
+@pytest.mark.parametrize(
+    ("number", "where", "remedy"),
+    [
+        (errno.EROFS, "", "give whoever runs it a folder of a disk that can be written"),
+        (errno.EACCES, "local", "give whoever runs it a folder of a disk that can be written"),
+        (errno.ENOSPC, "local", "free some of its disk"),
+    ],
+)
+def test_a_kit_into_which_nothing_can_be_written_is_a_problem(
+    number, where, remedy, kit, monkeypatch
+):
+    made = tempfile.TemporaryFile
+
+    def refused(dir):
+        if dir == kit / where:
+            raise OSError(number, os.strerror(number), str(dir))
+        return made(dir=dir)
+
+    assert states("disk", doctor.of_kit(kit)) == ["ok"]
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    why = f"nothing can be written into the kit's folder ({os.strerror(number)}); {remedy}"
+    assert line("disk", doctor.of_kit(kit)) == f"problem  disk: {why}"
 
 
 def test_a_folder_that_is_no_kit_is_refused(tmp_path, capfd):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -309,6 +310,24 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(experiment, monkeypatch
     pretend(monkeypatch, PermissionError(13, "Permission denied", "/out"))
     assert main(["run", str(experiment), "--quiet"]) == 2
     assert one_error(said(capfd)[1]).startswith("error: /out: Permission denied;")
+
+
+@pytest.mark.parametrize(
+    ("problem", "lacking"),
+    [
+        (RuntimeError("can't start new thread"), "threads and processes"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "threads and processes",
+        ),
+        (OSError(errno.EMFILE, "Too many open files", "/a.csv"), "open files (ulimit -n)"),
+    ],
+)
+def test_a_limit_of_the_system_is_one_sentence(problem, lacking, experiment, monkeypatch, capfd):
+    pretend(monkeypatch, problem)
+    assert main(["run", str(experiment), "--quiet"]) == 2
+    line = one_error(said(capfd)[1])
+    assert line.startswith(f"error: The system gives this process no more {lacking}")
 
 
 def test_overwriting_leaves_other_files_alone(experiment):

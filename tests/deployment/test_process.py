@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from intarsia.errors import BusyError
 from intarsia.results import lock as alone
 
 pytest.importorskip("psutil")
+
+import psutil
 
 from intarsia.deployment import process as kit_process
 
@@ -141,6 +144,46 @@ while True:
     assert (tmp_path / "console.log.1").read_bytes().startswith(b"bbb")
 
 
+@contextlib.contextmanager
+def no_room():
+    """Let this process write no file of more than 1 MB, which it is told as of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_kit_whose_disk_is_full_says_so_itself_and_when_it_is_not(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    monkeypatch.setattr(kit_process, "_ROOM_SEEN", 0.01)
+    for folder in ("bank/local", "bank/startup"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "bank/local/site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
+    monkeypatch.setattr(kit_process, "is_running", lambda kit: True)  # it is not this process
+    said, heard = [], threading.Event()
+    process = kit_process.KitProcess(
+        tmp_path / "bank",
+        lambda: [sys.executable, "-c", "import time; time.sleep(3600)"],
+        lambda one: (said.append(one), heard.set()),
+    )
+    with process.running():
+        with no_room():
+            assert heard.wait(600)
+            assert main(["federation", "status", str(tmp_path / "bank")]) == 0
+            heard.clear()
+        assert heard.wait(600)
+    full = f"{tmp_path / 'bank'} takes no files (File too large), so that jobs end here"
+    assert said == [
+        f"{full} and logs have gaps; see to its disk.",
+        f"{tmp_path / 'bank'} has room again.",
+    ]
+    assert f"  disk: {full}; see to it" in capfd.readouterr().err.splitlines()
+    events = (tmp_path / "bank/events.log").read_text()
+    assert all(one in events for one in said)
+
+
 def test_a_full_disk_does_not_keep_a_kit_from_being_stopped(tmp_path):
     def command():
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -196,6 +239,57 @@ def kept(tmp_path):
         keeper.stdout.readline()  # it runs
         yield kit
         keeper.kill()
+
+
+def test_a_process_that_hangs_is_started_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    monkeypatch.setattr(kit_process, "_HUNG", 0.2)
+    (tmp_path / "local").mkdir()
+    code = (
+        "import os, signal, sys; print('x', file=open('runs', 'a'))\n"
+        "len(open('runs').readlines()) < 2 and os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "import time; time.sleep(3600)"
+    )
+    said = []
+    process = kit_process.KitProcess(tmp_path, lambda: [sys.executable, "-c", code], said.append)
+    pause = threading.Event()
+    with process.running():
+        for _ in range(12_000):
+            if process.frozen():
+                break
+            pause.wait(0.05)
+        assert process.frozen()
+        process.silent(0.1)  # that is not long
+        pause.wait(0.3)
+        assert not said
+        process.silent(0.3)
+        for _ in range(12_000):
+            if (tmp_path / "runs").read_text() == "x\nx\n":
+                break
+            pause.wait(0.05)
+        assert (tmp_path / "runs").read_text() == "x\nx\n"
+        assert not process.frozen()
+    hangs = f"The process of {tmp_path} has answered nothing for 0.00333333 minutes"
+    assert said == [f"{hangs}; it is started again."]
+
+
+def test_a_kit_that_is_frozen_says_so_and_is_stopped_all_the_same(kept, capfd):
+    (kept / "local").mkdir()
+    keeper = psutil.Process(int((kept / "intarsia.pid").read_text().split()[0]))
+    assert not kit_process.is_frozen(kept)
+    keeper.suspend()
+    assert kit_process.is_frozen(kept)
+    (kept / "local/site.toml").write_text("")
+    assert main(["federation", "status", str(kept)]) == 0
+    assert "its process does nothing, stopped by Ctrl-Z or SIGSTOP" in capfd.readouterr().err
+    assert kit_process.stop(kept)
+    assert not keeper.is_running()
+
+
+def test_a_kit_that_does_not_stop_is_not_said_to_have_stopped(kept, monkeypatch):
+    monkeypatch.setattr(psutil.Process, "terminate", lambda self: None)
+    with pytest.raises(BusyError, match="was told to stop, and has not come to its end in"):
+        kit_process.stop(kept, 0.1)
 
 
 def test_a_copy_takes_no_process_of_its_original_for_its_own(kept):

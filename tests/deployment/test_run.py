@@ -453,6 +453,22 @@ def test_a_site_with_another_key_is_found_out(tmp_path, trust):
         remote_running.run_over(settings, sites.Lines(found), NAMES, tmp_path / "sites")
 
 
+@pytest.mark.parametrize("mode", ["plain", "masked"])
+def test_a_site_that_missed_a_rotation_of_the_key_is_named(tmp_path, mode):
+    """Else its rows, which have labels, would be nobody else's, without a word."""
+    found = set_up(tmp_path, plain=mode == "plain")
+    for name in NAMES:
+        if name != "telecom":
+            SharedKey(bytes(32), "four", 2).store(tmp_path / "keys" / name / "shared.key")
+    settings = described(tmp_path, mode)
+    hidden = dataclasses.replace(settings.alignment, ids="pseudonyms")
+    settings = dataclasses.replace(settings, alignment=hidden)
+    others = ", ".join(repr(name) for name in NAMES if name != "telecom")
+    with pytest.raises(TamperedError, match="Another shared key than at") as caught:
+        remote_running.run_over(settings, sites.Lines(found), NAMES, tmp_path / "sites")
+    assert f"than at {others} is at 'telecom', whose rows" in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["index", "state", "stage"])
 def test_a_site_whose_folder_is_damaged_says_so(tmp_path, name):
     found, calls = set_up(tmp_path), 0

@@ -256,7 +256,7 @@ def test_states_that_lie_in_a_file_go_along(tmp_path):
 
 
 def made_here(options, schema, client, block, rng) -> Count:
-    if client == options:
+    if client in options:
         raise TableError(f"{client} cannot begin.")
     return Count(os.getpid())
 
@@ -287,7 +287,7 @@ def test_a_client_that_cannot_begin_is_named_as_in_one_process(client):
     engine = engine_over(4, 2)
     algorithm = replace(FEDAVG, states=(Count,), init_client=made_here)
     with pytest.raises(TableError, match=f"r{client}c0 cannot begin"):
-        engine.begin(algorithm, f"r{client}c0")
+        engine.begin(algorithm, {f"r{client}c0"})
 
 
 @pytest.mark.parametrize("client", [0, 1, 2, 3])
@@ -302,6 +302,32 @@ def test_an_error_is_raised_as_in_one_process(client):
         assert said[0][0] == said[1][0]
         assert kind is ZeroDivisionError or said[0][1] == said[1][1]
         tell(engine)  # it goes on
+
+
+@pytest.mark.parametrize("at_once", [1 << 27, 1])  # all computed for at once, or one by one
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_of_clients_that_fail_the_first_is_named_whatever_the_number_of_workers(
+    count, at_once, monkeypatch
+):
+    monkeypatch.setattr(simulation, "_AT_ONCE", at_once)
+    engine = counting(5, count)
+    for asked in (engine.ids, engine.ids[::2] + engine.ids[3:4], engine.ids[1:]):
+        for failing in itertools.combinations(asked, 2):
+            wrong = dict.fromkeys(failing, Tell(np.array([-1.0])))
+            with pytest.raises(TableError) as caught:
+                engine.ask(twice, dict.fromkeys(asked, Tell(np.ones(1))) | wrong)
+            assert caught.value.__notes__ == [f"at client {failing[0]!r} in twice, round 0"]
+
+
+@pytest.mark.parametrize("failing", [(0, 1), (1, 2), (1, 3), (2, 3)])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_of_clients_that_cannot_begin_the_first_is_named_whatever_the_number_of_workers(
+    count, failing
+):
+    engine = engine_over(4, count)
+    algorithm = replace(FEDAVG, states=(Count,), init_client=made_here)
+    with pytest.raises(TableError, match=f"r{failing[0]}c0 cannot begin"):
+        engine.begin(algorithm, {f"r{at}c0" for at in failing})
 
 
 def test_a_process_that_is_killed_is_named_with_its_clients():

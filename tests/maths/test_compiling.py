@@ -63,6 +63,17 @@ def test_kernels_run_where_no_folder_can_be_written_to_keep_them(tmp_path):
     assert not list(tmp_path.rglob("*.nbi"))
 
 
+def test_nothing_is_kept_in_a_working_folder_where_a_user_has_no_home(tmp_path, monkeypatch):
+    """As in a container whose user is not known there: the home is "~" as it is written."""
+    package = copied(tmp_path)
+    for module in {*package.rglob("*.py")}:
+        (module.parent / "__pycache__").touch()
+    monkeypatch.chdir(tmp_path)
+    found = printed(tmp_path, XDG_CACHE_HOME="~/.cache", warns="set NUMBA_CACHE_DIR")
+    assert found == "3.0"
+    assert not (tmp_path / "~").exists()
+
+
 def test_a_kernel_is_compiled_anew_when_one_that_it_calls_has_changed(tmp_path):
     package = copied(tmp_path)
     assert printed(tmp_path) == "3.0"

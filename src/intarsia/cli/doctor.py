@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import __version__
+from intarsia.core.files.atomic_files import FULL
 from intarsia.errors import ExperimentError, UserError, listed
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def of_kit(kit: Path) -> list[Finding]:
         lambda: _ok("kit", f"{kit.name}, {'the server' if server else 'a site'}"),
         *(() if server else (lambda: _settings(kit),)),
         lambda: _permissions(kit),
+        lambda: _disk(kit),
         lambda: certificates(kit),
         lambda: _clock(kit),
         lambda: _server_ports(kit) if server else _way_to_server(kit),
@@ -321,6 +323,20 @@ def _permissions(kit: Path) -> Finding:
         said = f"{others[0].name} belongs to another user"
         return _problem("permissions", said, f"run chown -R $USER {kit}")
     return _ok("permissions", "private files are their owner's alone")
+
+
+def _disk(kit: Path) -> Finding:
+    """Return whether this user can write into a kit, as its process does."""
+    from intarsia.deployment.federation_file import unwritable
+
+    problem = unwritable(kit)
+    if problem is None:
+        return _ok("disk", "the kit's folder can be written")
+    said = f"nothing can be written into the kit's folder ({problem.strerror})"
+    remedy = "free some of its disk"
+    if problem.errno not in FULL:
+        remedy = "give whoever runs it a folder of a disk that can be written"
+    return _problem("disk", said, remedy)
 
 
 def certificates(kit: Path) -> list[Finding]:

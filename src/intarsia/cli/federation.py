@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sys
 import threading
@@ -60,6 +61,10 @@ _CONNECTION: Final = {  # how the server stands to a site
     "ask whoever runs the server whether it is running",
     "refuses": "not connected: the server refuses the certificate of {name}, as it is revoked; ask "
     "whoever runs the server, and for a new one run intarsia federation join {name}",
+    "frozen": "its process does nothing, stopped by Ctrl-Z or SIGSTOP; let it go on by fg in its "
+    "terminal or by kill -CONT, or start it again",
+    "starting": "its process does not answer: it is starting, or hangs and is started again after "
+    "five minutes; see intarsia federation logs {kit}",
     "foreign": "not connected: what answers at the server's address has no certificate of this "
     "kit's federation; see whether the kit is the newest that came from there and its address is "
     "right (intarsia doctor {kit}), and whether a proxy on the way opens TLS",
@@ -120,11 +125,16 @@ def server(
         say(f"the server runs until Ctrl-C, or: intarsia federation stop {kit}")
         given = kit / "local", jobs, nvflare.write_job
         daily = Daily(kit, process.note)
+
+        def look() -> None:
+            process.silent(jobs.silence())
+            daily.look()
+
         supervise(
             *given,
             stopped=process.stopped,
             note=process.note,
-            each=daily.look,
+            each=look,
             arrived=partial(nvflare.newest_arrival, kit),
         )
 
@@ -168,7 +178,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
 
     def look() -> None:
         nonlocal told
-        now = connection(kit)
+        now = "frozen" if process.frozen() else connection(kit)
         # a process that begins is not connected yet
         if now != told and (told or now != "silent"):
             told = now
@@ -306,9 +316,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     `answering` returns the sites that answer, None where that is not known, or raises OSError.
     """
     from intarsia.cli.doctor import certificates, certificates_of_sites
-    from intarsia.deployment.federation_file import is_of_server, sites_of
+    from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
     from intarsia.deployment.operations.schedules import schedules
-    from intarsia.deployment.process import is_running
+    from intarsia.deployment.process import is_frozen, is_running
     from intarsia.deployment.server import PING, list_statuses
     from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import replaced
@@ -330,6 +340,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
         "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
     }
+    disk = unwritable(kit) if running else None
+    if disk is not None and disk.errno not in (errno.EACCES, errno.EPERM):  # of who asks alone
+        found["disk"] = f"{kit} takes no files ({disk.strerror}), so that jobs end here"
     if is_server:
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
@@ -338,12 +351,17 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
-    elif found["running"]:
+    frozen = running and is_frozen(kit)
+    if frozen:
+        found["server"] = "frozen"
+    elif running and not is_server:
         found["server"] = connection(kit)
-    if answering is not None and found["running"]:
-        with contextlib.suppress(OSError):  # it is starting
+    elif running and answering is not None:
+        try:
             if (there := answering()) is not None:
                 found["sites"] = {name: name in there for name in sites_of(kit)[0]}
+        except OSError:
+            found["server"] = "starting"
     return found
 
 
@@ -354,6 +372,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     if "server" in found:
         say(f"  {_CONNECTION[found['server']].format(kit=kit, name=kit.name)}")
+    if "disk" in found:
+        say(f"  disk: {found['disk']}; see to it")
     for warning in found["certificates"]:
         say(f"  certificates: {warning}")
     for name, moment in found.get("revoked", {}).items():

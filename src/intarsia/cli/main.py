@@ -103,6 +103,14 @@ _NO_MEMORY = (
 )
 
 
+# what the system gives no more of, by the error that says so
+_LIMITS = {
+    errno.EAGAIN: "threads and processes (ulimit -u, or the pids that a container may have)",
+    errno.EMFILE: "open files (ulimit -n)",
+    errno.ENFILE: "open files",
+}
+_NO_THREAD = "can't start new thread"  # says Python, as a RuntimeError
+
 # before training, or in a command that is short; what was kept until then is as it was
 _STOPPED = "stopped; give the same command again"
 
@@ -155,10 +163,16 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         return 1  # whoever reads the results has seen enough
     except OSError as problem:
+        if problem.errno in _LIMITS:
+            return _lacking(problem.errno)
         if problem.filename is None and problem.errno not in _DISK:
             raise
         say(f"error: {_refused(problem)}.")
         return 2
+    except RuntimeError as problem:
+        if str(problem) != _NO_THREAD:
+            raise
+        return _lacking(errno.EAGAIN)
     except MemoryError as problem:
         say(f"error: {_NO_MEMORY.format(f' ({problem})' if str(problem) else '')}")
         return 2
@@ -166,6 +180,15 @@ def _main(arguments: Sequence[str] | None) -> int:
         _end_undisturbed()
         say(_STOPPED)
     return status if isinstance(status, int) else 0
+
+
+def _lacking(number: int) -> int:
+    """Say what the system gives no more of; return the exit status."""
+    say(
+        f"error: The system gives this process no more {_LIMITS[number]}; let it have more. A run "
+        "that had begun goes on with intarsia resume."
+    )
+    return 2
 
 
 @cache

@@ -45,10 +45,7 @@ def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float6
         return np.zeros(shape, kind)
     try:
         with tempfile.TemporaryFile(dir=folder, prefix="intarsia-") as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # or a full disk would end the process
-            else:
-                file.truncate(size)
+            reserve(file.fileno(), 0, size)
             mapped = _Mapped(file.fileno(), size)
     except OSError as error:
         raise ExperimentError(
@@ -58,6 +55,15 @@ def new_array(shape: tuple[int, ...], folder: Path | None, kind: Any = np.float6
         ) from error
     mapped.folder = folder
     return np.ndarray(shape, kind, mapped)
+
+
+def reserve(file: int, begin: int, size: int) -> None:
+    """Reserve room in a file: writing to mapped memory that has none ends a process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, begin, size)
+        return
+    for start in range(begin, begin + size, 1 << 20):
+        os.pwrite(file, bytes(min(1 << 20, begin + size - start)), start)
 
 
 def folder_of(array: Any) -> Path | None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.memory import reserve
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError, lacks
@@ -20,6 +22,7 @@ from intarsia.errors import ExperimentError, lacks
 _TABLES: Final = ["federation", "patience", "site"]
 _SITES: Final = "federation.json"
 _MOST_SITES: Final = 100
+_ROOM: Final = 1 << 24  # bytes that a kit's disk is to have
 
 # What `intarsia federation init` writes.
 EXAMPLE: Final = """\
@@ -67,6 +70,7 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # models_readable = false    # whether the server may read a model of this site alone
 # columns = ["age", "lab_*"] # that may take part
 # least_rows = 100           # to train on
+# least_changed = 20         # by which the training rows of two jobs differ, if they do
 # most_rows = 1000000        # of the table
 # jobs_a_day = 3
 # rounds_a_day = 500
@@ -202,3 +206,15 @@ def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
     found = json.loads(path.read_text(encoding="utf-8"))
     patience = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")
     return tuple(found["sites"]), patience
+
+
+def unwritable(kit: Path) -> OSError | None:
+    """Return what keeps this process from writing into a kit; None: it can, and there is room."""
+    for folder in (kit, kit / "local"):
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                if folder != kit:
+                    reserve(file.fileno(), 0, _ROOM)
+        except OSError as problem:
+            return problem
+    return None

@@ -25,6 +25,7 @@ import psutil
 
 from intarsia import __version__
 from intarsia.core.files.atomic_files import FULL
+from intarsia.deployment.federation_file import unwritable
 from intarsia.errors import BusyError, printable
 from intarsia.results.lock import alone
 
@@ -42,6 +43,8 @@ _JOB: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a jo
 _JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with logs, and as sent
 _MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
 _TIDIED: Final = 600.0  # seconds between two looks at what grows
+_HUNG: Final = 300.0  # seconds without an answer after which a process is started again
+_ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
 
 
@@ -55,7 +58,8 @@ class KitProcess:
     command
         Makes the kit fit to run where it is, and returns what runs its process.
     report
-        Told in a sentence why the process could not be started; it is tried again.
+        Told in a sentence why the process could not be started; it is tried again. Told too where
+        the kit's disk has no room while it runs, and when it has.
     events
         Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
         "message".
@@ -75,6 +79,10 @@ class KitProcess:
         self._kit, self._command, self._report, self._events = kit, command, report, events
         self._last = last
         self.ended = 0  # the status among them with which it ended
+        self._full = False  # whether it was said that nothing can be written
+        self._child: subprocess.Popen[bytes] | None = None
+        self._since = time.monotonic()  # when it was started
+        self._hangs = threading.Event()
         self._stop = threading.Event()
 
     def note(self, sentence: str) -> None:
@@ -91,6 +99,16 @@ class KitProcess:
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
         return self._stop.is_set()
+
+    def frozen(self) -> bool:
+        """Return whether the process is there and does nothing, by SIGSTOP or Ctrl-Z."""
+        child = self._child
+        return child is not None and _does_nothing(child.pid)
+
+    def silent(self, seconds: float) -> None:
+        """Start the process again if it hangs: for so long it has answered nothing."""
+        if min(seconds, time.monotonic() - self._since) > _HUNG:
+            self._hangs.set()
 
     def stop(self, *_: object) -> None:
         """Stop; fit for a signal."""
@@ -171,9 +189,7 @@ class KitProcess:
             f"The process of {self._kit} could not be kept running ({problem}); see to "
             "that: it is tried again every half a minute at the latest."
         )
-        self.note(sentence)
-        with contextlib.suppress(OSError):  # what is said may go to the same disk
-            self._report(sentence)
+        self._tell(sentence)
         pause = min(2 * pause, _LONGEST)
         self._stop.wait(pause)
         return pause
@@ -183,25 +199,56 @@ class KitProcess:
         _end(_workers(self._kit))
         (self._kit / "transfer").mkdir(exist_ok=True)
         (self._kit / _CONSOLE).write_bytes(b"")
-        tidied = -_TIDIED
+        tidied = seen = -_TIDIED
         with (self._kit / _CONSOLE).open("ab") as log:
             child = subprocess.Popen(command, cwd=self._kit, stdout=log, stderr=subprocess.STDOUT)
+            self._child, self._since = child, time.monotonic()
+            self._hangs.clear()
             self.note(f"started, with intarsia {__version__}")
-            while child.poll() is None and not self._stop.wait(_PAUSE):
+            while child.poll() is None and not (self._stop.wait(_PAUSE) or self._hangs.is_set()):
                 if (now := time.monotonic()) - tidied >= _TIDIED:
                     _tidy(self._kit)
                     tidied = now
+                if now - seen >= _ROOM_SEEN:
+                    self._look_for_room()
+                    seen = now
             if child.returncode in self._last:
                 self.ended = child.returncode
                 self.note(self._last[child.returncode])
                 self._stop.set()
             if child.poll() is not None and not self._stop.is_set():
                 self.note(f"the process ended with status {child.returncode}; it is started again")
+            if self._hangs.is_set() and child.poll() is None and not self._stop.is_set():
+                minutes = f"{_HUNG / 60:g} minutes"
+                self._tell(
+                    f"The process of {self._kit} has answered nothing for {minutes}; it is "
+                    "started again."
+                )
+                child.kill()
             if child.poll() is None:
                 child.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=5)
         _end(_workers(self._kit))
+
+    def _look_for_room(self) -> None:
+        """Say that nothing can be written into the kit, and when it can be again."""
+        problem = unwritable(self._kit)
+        if (problem is not None) == self._full:
+            return
+        self._full = problem is not None
+        sentence = f"{self._kit} has room again."
+        if problem is not None:
+            sentence = (
+                f"{self._kit} takes no files ({problem.strerror}), so that jobs end here and logs "
+                "have gaps; see to its disk."
+            )
+        self._tell(sentence)
+
+    def _tell(self, sentence: str) -> None:
+        self.note(sentence)
+        with contextlib.suppress(OSError):  # what is said may go to the same disk
+            self._report(sentence)
 
 
 def _tidy(kit: Path) -> None:
@@ -248,6 +295,18 @@ def is_running(kit: Path) -> bool:
     return _keeper(kit) is not None or bool(_workers(kit))
 
 
+def is_frozen(kit: Path) -> bool:
+    """Return whether a process of a kit that runs does nothing, by SIGSTOP or Ctrl-Z."""
+    keeper = _keeper(kit)
+    return any(_does_nothing(one.pid) for one in (*_workers(kit), *([keeper] if keeper else [])))
+
+
+def _does_nothing(number: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(psutil.Process(number).status() == psutil.STATUS_STOPPED)
+    return False
+
+
 def running_original(kit: Path) -> Path | None:
     """Return the running kit of which this one is a copy, taken while it ran; None: there is none.
 
@@ -273,16 +332,29 @@ def at_rest(kit: Path) -> Iterator[None]:
         yield
 
 
-def stop(kit: Path, seconds: float = 30.0) -> bool:
-    """Stop what keeps a kit running; return whether anything did."""
+def stop(kit: Path, seconds: float = 90.0) -> bool:
+    """Stop what keeps a kit running; return whether anything did.
+
+    Raises
+    ------
+    BusyError
+        If it has not come to its end in time.
+    """
     keeper = _keeper(kit)
     if keeper is None:
         left = _workers(kit)  # of a keeper that was killed
         _end(left)
         return bool(left)
     keeper.terminate()
-    with contextlib.suppress(psutil.TimeoutExpired):
+    with contextlib.suppress(psutil.Error):
+        keeper.resume()  # one that is frozen is told of nothing
+    try:
         keeper.wait(seconds)
+    except psutil.TimeoutExpired:
+        raise BusyError(
+            f"{kit} was told to stop, and has not come to its end in {seconds:g} seconds; see "
+            f"`intarsia federation logs {kit}`, and end the process {keeper.pid} if that stays so."
+        ) from None
     return True
 
 

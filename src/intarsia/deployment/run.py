@@ -34,7 +34,7 @@ from intarsia.deployment.client_setup import (
     Dealt,
     Settled,
 )
-from intarsia.deployment.table_metadata import Held, TableMetadata, agree
+from intarsia.deployment.table_metadata import Held, TableMetadata, agree, check_keys
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
 from intarsia.engines.remote.server import Remote
@@ -259,6 +259,7 @@ class AtSites:
             self._kept = {n: np.ones(len(one.train.samples), bool) for n, one in held.items()}
         else:
             tables = self._stage(READ, said, TableMetadata, refusable=True)
+            check_keys(tables)
             encoding = _agree(tables, description)
             labels = encoding.labels
             held = self._stage(ENCODE, codec.encode(encoding), Held, Holding)

@@ -19,7 +19,7 @@ from intarsia.data.encoding import Encoding, encoding_of
 from intarsia.data.labels import LabelColumn, LabelSettings
 from intarsia.data.table import Category, Table
 from intarsia.engines.remote.wire import PROTOCOL
-from intarsia.errors import TableError, TamperedError
+from intarsia.errors import TableError, TamperedError, listed
 
 _MANY = tuple(str(number + 0.5) for number in range(3))  # stand for labels that are many numbers
 
@@ -43,6 +43,7 @@ class TableMetadata:
     split_by: str | None = None  # the name of the column by which rows are held out; None: by ids
     # of each level, under a key that the server lacks; {}: the run has no keys
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
+    key: bytes = b""  # the same where the shared key is; b"": the run has none
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ def describe(
     settings: LabelSettings,
     prove: Callable[[str, str], bytes] | None = None,
     split_by: str | None = None,
+    key: bytes = b"",
 ) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
 
-    `split_by` is the name of the one that rows are split by.
-
-    `prove` gives what shows to other clients that one of them sent a level of a column.
+    `prove` gives what shows to other clients that one of them sent a level of a column, and `key`
+    shows whether they have one key. `split_by` is the name of the column that rows are split by.
 
     Raises
     ------
@@ -109,6 +110,7 @@ def describe(
         table.weights is not None,
         split_by,
         {} if prove is None else _proofs(levels, prove),
+        key,
     )
 
 
@@ -122,6 +124,26 @@ def agree(tables: Mapping[ClientId, TableMetadata], settings: LabelSettings) -> 
         for level, proof in zip(one.levels.get(column, ()), some, strict=False)
     }
     return replace(found, proofs=_proofs(found.levels, lambda *one: known.get(one, b"")))
+
+
+def check_keys(tables: Mapping[ClientId, TableMetadata]) -> None:
+    """Raise where some clients have another shared key: their rows would be no others' rows.
+
+    TamperedError, as where sums come that are sealed with another key.
+    """
+    having: dict[bytes, list[ClientId]] = {}
+    for client, one in tables.items():
+        if one.key:  # else it is of an earlier version
+            having.setdefault(one.key, []).append(client)
+    if len(having) > 1:
+        most = max(having.values(), key=len)
+        others = [client for some in having.values() if some is not most for client in some]
+        raise TamperedError(
+            f"Another shared key than at {listed(most)} is at {listed(others)}, whose rows have "
+            "other pseudonyms and whose sums would be sealed with another key; let all compare "
+            "what intarsia keys show prints, accept the newest key everywhere, and begin the run "
+            "anew."
+        )
 
 
 def check_levels(encoding: Encoding, prove: Callable[[str, str], bytes]) -> None:

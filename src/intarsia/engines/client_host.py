@@ -5,7 +5,7 @@ The simulation has one host for all clients, or, with several workers, one in ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,20 @@ def groups_of(
     return groups
 
 
+def until_failure(replies: Iterable[Any]) -> tuple[list[Any], Exception | None]:
+    """Return the replies up to the first client that failed, and its error; None: none did.
+
+    Which of several clients is named is then the same, however many processes compute.
+    """
+    found: list[Any] = []
+    try:
+        for reply in replies:
+            found.append(reply)
+    except Exception as error:
+        return found, error
+    return found, None
+
+
 @dataclass(eq=False)
 class Host:
     """Some clients: their blocks, secrets and states.
@@ -126,8 +140,8 @@ class Host:
         opened: Mapping[ClientId, Any],
         now: Moment,
         noise: Mapping[ClientId, NoiseKey],
-    ) -> list[Any]:
-        """Return what clients reply to messages whose totals are open; their states are replaced.
+    ) -> Iterator[Any]:
+        """Yield what clients reply to messages whose totals are open; their states are replaced.
 
         A function that runs for several clients at once gets all of them, any other each alone.
         `noise` has what each draws from, where the function releases something with noise.
@@ -141,21 +155,19 @@ class Host:
             elif fn.secret:
                 key = self.secrets[client].fold_in(*words)
             visits.append((self.states[client], self.blocks[client][fn.part], message, key))
-        replies: list[Any] = []
         client = ""
         try:
             answers = fn.together(visits) if fn.together is not None else ()
             for number, client in enumerate(opened):
                 state, reply = answers[number] if answers else fn.answer(*visits[number])
                 self.states.replace(client, state)
-                replies.append(reply)
+                yield reply
         except IntarsiaError as error:
             where = f"in {fn.name}, which ran for all clients together"
             if fn.together is None:
                 where = f"at client {client!r} in {fn.name}"
             error.add_note(f"{where}, round {now.round}")
             raise
-        return replies
 
     def _words(self, fn: ClientFunction, client: ClientId, now: Moment) -> tuple[int | str, ...]:
         return self.seed, now.round, now.exchange, client, fn.stream or fn.name

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
+from intarsia.core.memory import reserve
 from intarsia.engines.codec import replace_within
 
 _SEGMENT = 1 << 26  # bytes by which the file grows
@@ -186,7 +187,7 @@ class _Rows:
         if size > self._room:
             self._room = max(size, _SEGMENT)
             begin = sum(len(segment) for segment in self._segments)
-            _grow(self._file, begin, self._room)
+            reserve(self._file, begin, self._room)
             self._segments.append(mmap.mmap(self._file, self._room, offset=begin))
         start = len(self._segments[-1]) - self._room
         self._room -= size
@@ -195,15 +196,6 @@ class _Rows:
 
 def _copied(values: NDArray[Any]) -> NDArray[Any]:
     return values.copy("K")
-
-
-def _grow(file: int, begin: int, size: int) -> None:
-    """Reserve room at the end of a file: writing to mapped memory that has none kills a process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, begin, size)
-        return
-    for start in range(begin, begin + size, 1 << 20):
-        os.pwrite(file, bytes(min(1 << 20, begin + size - start)), start)
 
 
 def _room(values: NDArray[Any]) -> int:

@@ -310,10 +310,15 @@ def unframed(data: memoryview) -> list[memoryview]:
 def unless_failed(values: Sequence[memoryview]) -> list[memoryview]:
     """Return what an answer holds behind its first value; raise what that says that failed."""
     head, *rest = values
-    failure = codec.decode_unchecked(head, Failure)
-    if failure is not None:
-        raise _raised(failure)
+    if (error := error_in(head)) is not None:
+        raise error
     return rest
+
+
+def error_in(written: memoryview) -> Exception | None:
+    """Return the error that a failure tells of; None: nothing failed."""
+    failure = codec.decode_unchecked(written, Failure)
+    return None if failure is None else _raised(failure)
 
 
 def failure_of(error: Exception) -> Failure:

@@ -9,7 +9,7 @@ process opens, seals and adds up, in the order of the clients.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from intarsia import core as fl
@@ -25,7 +25,7 @@ from intarsia.core.client_functions import (
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.engines import codec
-from intarsia.engines.client_host import Host, Moment, Release, groups_of
+from intarsia.engines.client_host import Host, Moment, Release, groups_of, until_failure
 from intarsia.engines.client_states import States
 from intarsia.engines.communication_log import CommunicationLog, Exchange, addressed
 from intarsia.engines.release_ledger import ReleaseLedger
@@ -261,7 +261,13 @@ class Simulation:
 
         self._go_on_alone(kept=())
         self.expect(algorithm)
-        self._workers = self._staff.workers(self._host, make)
+        try:
+            self._workers = self._staff.workers(self._host, make)
+        except WorkerError:
+            raise
+        except Exception:
+            self.make_states(make)  # the error is that of the first that fails, as in one process
+            raise
         if self._workers is None:
             self.make_states(make)
             self.expect(algorithm)
@@ -291,12 +297,14 @@ class Simulation:
         for group in groups:
             opened = {client: self._opened(client, exchange) for client in group}
             with self._staff.watch(fn, group, alone=alone):
-                replies = self._replies(fn, opened)
-            for client, reply in zip(group, replies, strict=True):
+                replies, failed = until_failure(self._replies(fn, opened))
+            for client, reply in zip(group, replies, strict=failed is None):
                 exchange.take(client, reply)
+            if failed is not None:
+                raise failed
         self._staff.moved(exchange.down + exchange.up)
 
-    def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> list[Any]:
+    def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> Iterator[Any]:
         noise: Mapping[ClientId, NoiseKey] = {}
         if fn.releases:
             noise = self._drawn(self._host.releases(fn, opened, self._now))
@@ -336,16 +344,24 @@ class Simulation:
                 places = workers.places(fn, some)
                 workers.bring(self._host.states, some, places)
                 found: dict[ClientId, Any] = {}
+                failed: dict[int, Exception] = {}  # by the number of the group
                 waiting = deque(client for group in some for client in group)
                 for now in self._turns(fn, some, places):
+                    # the error is that of the first group that fails, as in one process
+                    now = [at for at in now if all(at < one for one in failed)]
                     given = [some[at] for at in now]
                     opened = {one: self._opened(one, exchange) for group in given for one in group}
                     there = [places[at] for at in now]
-                    found |= self._found(fn, given, there, opened, workers)
-                    del opened
+                    replies, errors = self._found(fn, given, there, opened, workers)
+                    found |= replies
+                    clients = ((at, one) for at in now for one in some[at])
+                    failed |= {at: errors[one] for at, one in clients if one in errors}
+                    del opened, replies
                     while waiting and waiting[0] in found:
                         client = waiting.popleft()
                         exchange.take(client, found.pop(client), own=workers.has(client))
+                if failed:
+                    raise failed[min(failed)]
         except BaseException as error:
             if not isinstance(error, Exception) or isinstance(error, WorkerError):
                 self._go_on_alone(kept=())  # nobody knows what the others were at
@@ -377,8 +393,11 @@ class Simulation:
         places: Sequence[Any],
         opened: Mapping[ClientId, Any],
         workers: Workers,
-    ) -> dict[ClientId, Any]:
-        """Return what clients reply, computed where their groups have their places."""
+    ) -> tuple[dict[ClientId, Any], dict[ClientId, Exception]]:
+        """Return what clients reply, computed where their groups have their places.
+
+        Of a group that fails there is the error, under a client of it.
+        """
         asked = workers.send(fn, groups, places, opened, self._now)
         own = [group for group, place in zip(groups, places, strict=True) if place is None]
         noise: dict[ClientId, NoiseKey] = {}
@@ -387,14 +406,18 @@ class Simulation:
             noise = self._drawn([*asked.releases(), *self._host.releases(fn, mine, self._now)])
             asked.draw(noise)
         found: dict[ClientId, Any] = {}
+        failed: dict[ClientId, Exception] = {}
         try:
             for group in own:
                 given = {client: opened[client] for client in group}
-                replies = self._host.replies(fn, given, self._now, noise)
+                replies, error = until_failure(self._host.replies(fn, given, self._now, noise))
+                if error is not None:
+                    failed[group[0]] = error
+                    break
                 found.update(zip(group, replies, strict=True))
-        finally:
-            found |= asked.replies()
-        return found
+        finally:  # after Ctrl-C, too
+            others, errors = asked.replies()
+        return found | others, failed | errors
 
     def _compute_for(self, fn: ClientFunction, exchange: Exchange, workers: Workers) -> None:
         """Compute for workers' clients what these cannot: they do not have the function."""

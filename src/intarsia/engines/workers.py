@@ -22,9 +22,9 @@ from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, 
 from intarsia.core.memory import give_back
 from intarsia.core.side_by_side import cores
 from intarsia.engines import codec
-from intarsia.engines.client_host import Host, Moment, Release
+from intarsia.engines.client_host import Host, Moment, Release, until_failure
 from intarsia.engines.client_states import States
-from intarsia.engines.forks import Channel, Fork, can_fork, failure_of
+from intarsia.engines.forks import Channel, Fork, can_fork, error_in, failure_of
 from intarsia.errors import WorkerError
 
 # states that are brought over at a time, and their bytes if they are several
@@ -307,33 +307,36 @@ class _Asked:
             keys = (noise[client] for client in clients)
             member.send(*(_Noise(key.secret.to_file(), key.number) for key in keys))
 
-    def replies(self) -> dict[ClientId, Any]:
-        """Return what the clients reply.
+    def replies(self) -> tuple[dict[ClientId, Any], dict[ClientId, Exception]]:
+        """Return what clients reply, and of each worker the first client that failed and its error.
 
         Raises
         ------
-        IntarsiaError
-            As a client raised it, once all workers are done.
         WorkerError
             If a process is gone.
+        Exception
+            What a worker could not begin with, once all are done.
         """
         found: dict[ClientId, Any] = {}
-        failed: Exception | None = None
+        failed: dict[ClientId, Exception] = {}
+        broken: Exception | None = None
         for member, clients in self._asked.items():
             try:
-                sizes, *values = member.receive()
+                failure, sizes, *values = member.receive()
             except WorkerError:
                 raise
             except Exception as error:
-                failed = failed or error
+                broken = broken or error
                 continue
+            if (problem := error_in(failure)) is not None:
+                failed[clients[len(values)]] = problem
             self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
             classes = codec.classes_in(self._fn.reply)
-            for client, value in zip(clients, values, strict=True):
+            for client, value in zip(clients, values, strict=problem is None):
                 found[client] = codec.decode_unchecked(value, *classes, keep=True)
-        if failed is not None:
-            raise failed
-        return found
+        if broken is not None:
+            raise broken
+        return found, failed
 
 
 class Everywhere(Mapping[ClientId, Any]):
@@ -610,8 +613,11 @@ class Desk:
         self, call: _Call, opened: Mapping[ClientId, Any], noise: Mapping[ClientId, NoiseKey]
     ) -> list[Any]:
         fn, clients = self._functions[call.function], iter(call.clients)
-        replies: list[Any] = []
-        for size in call.groups:
-            group = {client: opened[client] for client in itertools.islice(clients, size)}
-            replies += self._host.replies(fn, group, call.moment, noise)
-        return [tuple(map(self._host.states.size, call.clients)), *replies]
+        groups = (
+            {client: opened[client] for client in itertools.islice(clients, size)}
+            for size in call.groups
+        )
+        each = (self._host.replies(fn, group, call.moment, noise) for group in groups)
+        replies, failed = until_failure(itertools.chain.from_iterable(each))
+        failure = None if failed is None else failure_of(failed)
+        return [failure, tuple(map(self._host.states.size, call.clients)), *replies]

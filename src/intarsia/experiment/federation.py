@@ -49,7 +49,7 @@ from intarsia.data.labels import (
 )
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
-from intarsia.data.table import Hashes, Table, split
+from intarsia.data.table import Hashes, Held, Table, split
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError, listed
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
@@ -414,8 +414,11 @@ def _own(
     return train, test, encoding.labels, names, marked, groups
 
 
-def table_of(experiment: Experiment) -> Table:
-    """Return the table of the only client that an experiment describes, for a site of its own."""
+def table_of(experiment: Experiment) -> tuple[Table, Names]:
+    """Return the table of the only client that an experiment describes, for a site of its own.
+
+    And what stands for its samples, with their ids.
+    """
     settings = experiment.alignment
     if settings.ids == "psi":
         raise ExperimentError(
@@ -425,8 +428,9 @@ def table_of(experiment: Experiment) -> Table:
     found = aligned(experiment, None, some=True)
     # rows without ids are named by what is the same whenever a site starts
     secret = entity_alignment.key_in_file(settings, "rows") or drawn_key()
-    (table,) = _named_publicly(settings, found, secret)[0].values()
-    return table
+    named, names = _named_publicly(settings, found, secret)
+    (table,) = named.values()
+    return table, names
 
 
 def _named_publicly(
@@ -460,9 +464,19 @@ def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tup
     return train, test
 
 
+def training_ids(table: Table, ids: NDArray[Any], settings: Split) -> NDArray[Any]:
+    """Return the own ids of the rows that a client trains on, where those of its rows are `ids`."""
+    none = np.zeros((len(ids), 0))
+    rows = Table(table.client, table.samples, (), none, split_by=table.split_by)
+    train, _ = held_out(rows, settings)
+    if settings.stopping:
+        train, _ = held_for_stopping(train, settings, train.split_by)
+    return ids[np.isin(table.samples, train.samples)]
+
+
 def held_for_stopping(
-    block: Block, settings: Split, by: NDArray[Any] | None = None
-) -> tuple[Block, Block]:
+    block: Held, settings: Split, by: NDArray[Any] | None = None
+) -> tuple[Held, Held]:
     """Return what a client trains on, and what early stopping compares rounds by.
 
     `by` is what its rows are split by, if not by their ids. TableError if nothing is left to train

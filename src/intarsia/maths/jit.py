@@ -26,6 +26,7 @@ from typing import Any, TypeVar, cast
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils, event
+from numba.core.caching import UserWideCacheLocator
 from numba.extending import intrinsic
 
 _AHEAD = 3  # rows
@@ -100,6 +101,21 @@ ask_for_row: Any = intrinsic(_ask)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _absolute(own: Any) -> str:
+    """Return where numba would keep a user's kernels; OSError where the user has no home.
+
+    It would be a folder "~" where the process happens to work, such as in a kit, and what anybody
+    had put there would be run.
+    """
+    found = str(own._cache_path)
+    if not Path(found).is_absolute():
+        raise OSError(f"{found} is no place in a home")
+    return found
+
+
+UserWideCacheLocator.get_cache_path = _absolute  # type: ignore[method-assign]  # as said
 
 
 def compiled(

@@ -88,6 +88,19 @@ def test_a_kit_comes_back_as_it_was(kits, name, tmp_path, capfd):
         assert path.is_dir() or abs(path.stat().st_mtime - original.stat().st_mtime) < 1e-3
 
 
+def test_the_identity_and_the_cards_beside_the_key_are_named_as_not_kept(kits, tmp_path, capfd):
+    """Without them a site that is put back takes part in no sealed sum of each two sites."""
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    for name in ("identity.key", "cards.json", "shared.key"):
+        (keys / name).touch()
+    said = run(capfd, "backup", kits["bank"], "-o", tmp_path / "kept.tar")
+    beside = ("key", "shared.key"), ("identity", "identity.key"), ("cards of all", "cards.json")
+    for what, name in beside:
+        assert f"not in it, as it lies beside the kit: {what}, {keys / name}\n" in said
+    assert said.count("not in it") == 3
+
+
 def test_the_links_to_a_sites_last_models_come_back(kits, tmp_path, capfd):
     local, file = kits["bank"] / "local", tmp_path / "kept.tar"
     (local / "trained" / "r1").mkdir(parents=True)

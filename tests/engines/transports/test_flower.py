@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from intarsia.deployment.client_folder import read_settings
+from intarsia.errors import AbsentError
 from intarsia.experiment import config as experiment
 
 TESTS = Path(__file__).parents[2] / "support"
@@ -30,6 +33,46 @@ def test_the_example_over_flower_is_the_experiment_credit() -> None:
     assert [source.name for source in over.clients] == list(tables)
     assert tuple(tables.values()) == one.clients
     assert replace(over, clients=one.clients, out=one.out) == one
+
+
+class Silent:
+    """A grid of Flower's whose server is gone from a call on: the library asks it for ever."""
+
+    def __init__(self, gone: str) -> None:
+        self.gone, self.free = gone, threading.Event()
+
+    def get_node_ids(self) -> list[int]:
+        return self._unless("get_node_ids", [7])
+
+    def push_messages(self, messages: list[object]) -> list[str]:
+        return self._unless("push_messages", ["a"] * len(messages))
+
+    def pull_messages(self, waiting: object) -> list[object]:
+        return self._unless("pull_messages", [])
+
+    def _unless(self, name: str, found: list[Any]) -> list[Any]:
+        if name == self.gone:
+            assert self.free.wait(60)
+        return found
+
+
+@pytest.mark.parametrize("gone", ["get_node_ids", "push_messages", "pull_messages"])
+def test_a_server_of_flower_that_is_gone_is_not_waited_for_longer_than_was_said(
+    gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from intarsia.engines.transports import flower
+
+    monkeypatch.setattr(flower, "_message", lambda *_, **__: "a message of an app")
+    grid: Any = Silent(gone)
+    with pytest.raises(AbsentError, match="No node answered for bank within"):
+        flower.line_to(grid, ["bank"], 0.3)
+    if gone != "get_node_ids":
+        line = flower.GridLine(grid, {"bank": 7, "shop": 8})
+        for client in ("bank", "shop"):  # nor by those that come behind it
+            with pytest.raises(TimeoutError):
+                line.send(client, b"", 0.3)
+    grid.free.set()
 
 
 @pytest.mark.slow

@@ -277,6 +277,31 @@ def test_a_question_that_does_not_come_back_is_given_up_and_the_next_has_a_new_s
     assert first.closed.wait(60)  # one that is there too late is left, too
 
 
+def test_a_server_that_answers_nothing_is_known_by_how_long(tmp_path, monkeypatch):
+    now, asked, here = [0.0], [], [True]
+
+    def opened(kit):
+        if not here[0]:
+            raise TimeoutError
+        return SimpleNamespace(get_job_meta=ask, close=lambda: None)
+
+    def ask(job):
+        asked.append(job)
+        if not here[0]:
+            raise TimeoutError
+        raise nvflare.JobNotFound(job)
+
+    monkeypatch.setattr(nvflare.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    monkeypatch.setattr(nvflare, "_opened", opened)
+    jobs, found = nvflare.Jobs(tmp_path), []
+    for moment, answers in ((50.0, True), (70.0, True), (120.0, False), (200.0, False)):
+        now[0], here[0] = moment, answers
+        found.append(jobs.silence())
+    assert found == [50.0, 0.0, 50.0, 130.0]
+    assert len(asked) == 2  # where it was known already, nobody was asked
+
+
 def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, monkeypatch):
     """As the library writes it where the disk of a site is full."""
     full = "lab: exception_occurred: OSError: [Errno 28] No space left on device"
@@ -483,3 +508,38 @@ def test_the_server_s_process_notes_the_first_heart_beat_of_a_site_that_has_conn
         component.handle_event(event, context)
         heard.append(nvflare.newest_arrival(kit) > 0)
     assert heard == [False, False, False, True]
+
+
+def test_nothing_is_kept_of_connections_that_are_gone_nor_of_messages():
+    from nvflare.fuel.f3.endpoint import Endpoint
+    from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+    from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
+    from nvflare.fuel.f3.stats_pool import StatsPoolManager
+
+    def connected(name, number):
+        gone = SimpleNamespace(
+            name=f"CN{number}",
+            get_conn_properties=dict,
+            connector=SimpleNamespace(params={}),
+            close=lambda: None,
+        )
+        line = SfmConnection(gone, manager.local_endpoint)
+        manager.sfm_conns[gone.name] = line
+        manager.update_endpoint(line, {"endpoint_name": name})
+        return gone
+
+    manager, told = ConnManager(Endpoint("server")), []
+    manager.add_endpoint_monitor(SimpleNamespace(state_change=lambda one: told.append(one.state)))
+    bank, job = connected("bank", 1), connected("bank.job", 2)
+    manager.close_connection(job)
+    assert list(manager.sfm_endpoints) == ["bank"]
+    again = connected("bank", 3)  # takes the place of the first, whose end comes later
+    manager.close_connection(bank)
+    assert list(manager.sfm_endpoints) == ["bank"]
+    manager.close_connection(again)
+    assert not manager.sfm_endpoints
+    connected("bank", 4)
+    assert manager.find_endpoint("bank").state == told[-1]
+    pool = StatsPoolManager.add_time_hist_pool("a pool of this test", "of times")
+    pool.record_value("bank#heart_beat", 0.1)
+    assert not pool.cat_bins

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -191,6 +193,33 @@ def test_what_cannot_be_is_said_in_a_sentence(cluster, tmp_path) -> None:
         ExperimentError, match=r"ray is '127.0.0.1:9', and no cluster could be used"
     ):
         run(nobody, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [(b"", "timed out"), (b"HTTP/1.1 400 Bad", "what answers there is no cluster of Ray")],
+)
+def test_what_is_no_cluster_is_said_soon(tmp_path, monkeypatch, says, why) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    from intarsia.engines.transports import ray as over_ray
+
+    monkeypatch.setattr(over_ray, "_KNOCKING", 0.5)
+
+    def answer(server: socket.socket) -> None:
+        line, _ = server.accept()
+        with line:
+            line.sendall(says)
+            line.recv(1 << 10)
+            line.recv(1 << 10)  # until the other side closes
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ExperimentError, match=f"no cluster could be used there .{why}"):
+            run(described(tmp_path, "hyfdca", ray=address), out=tmp_path / "out")
+        thread.join()
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "ray://10.0.0.1:10001", "host:port"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -65,6 +66,25 @@ def launcher(tmp_path, monkeypatch, *, waits):
         found._module = "of_a_job"
         found._start()
     return found
+
+
+@pytest.mark.parametrize("name", ["a folder", "Bürö's #1", 'of "quotes" $HOME'])
+def test_a_kit_lies_in_a_folder_of_any_name(tmp_path, monkeypatch, module, name):
+    own, folder = launcher(tmp_path, monkeypatch, waits=True), tmp_path / name
+    folder.mkdir()
+    given = context(folder)
+    words = {
+        **given.get_prop(FLContextKey.JOB_PROCESS_ARGS),
+        JobProcessArgs.OPTIONS: ("--set", "secure_train=true org=intarsia"),
+    }
+    given.set_prop(FLContextKey.JOB_PROCESS_ARGS, words, private=True, sticky=False)
+    own.launch_job({"job_id": JOB}, given).wait()
+    said = json.loads((folder / "said.json").read_text())
+    options = ["--set", "secure_train=true", "org=intarsia"]
+    assert said["words"] == [str(folder / "said.json"), "-n", JOB, *options]
+    # as the library takes it apart where no process waits
+    command = shlex.split(own.get_command({}, given), comments=True)
+    assert command == [sys.executable, "-m", module, *said["words"]]
 
 
 def test_a_job_runs_in_the_process_that_waits_which_knows_nothing_of_it_before(

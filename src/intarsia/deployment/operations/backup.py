@@ -18,6 +18,7 @@ from intarsia.deployment.job_requests import Requests
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import PROCESS_FILES, at_rest
 from intarsia.errors import ExperimentError
+from intarsia.privacy.keys.keyring import KeyFolder
 
 _ABOUT: Final = "backup.json"
 _KIT: Final = "kit"  # its folder in the file
@@ -68,6 +69,14 @@ def _outside(kit: Path) -> Mapping[str, Path]:
     table = "" if settings.table is None else str(settings.table.path or "")
     named = {"key": settings.key, "dictionary": settings.dictionary, "table": table}
     found = {what: Path(path).resolve() for what, path in named.items() if path}
+    if settings.key:
+        keys = KeyFolder(Path(settings.key).resolve().parent)
+        more = {
+            "identity": keys.identity_file,
+            "cards of all": keys.cards_file,
+            "CKKS key": keys.ckks_file,
+        }
+        found |= {what: path for what, path in more.items() if path.is_file()}
     return {what: path for what, path in found.items() if not path.is_relative_to(kit.resolve())}
 
 

@@ -4,6 +4,9 @@ A call is a message to the action "query.call" of a node, with one array of byte
 function it is about lies in it, and a node runs those of the run's algorithm only. A node says
 which client it is when it is asked by "query.name".
 
+The Grid asks Flower's server again and again where that is gone, for ever: a call is given up when
+its time is over, so that the run ends, and can be started again.
+
 Flower may run each call in another process, and keeps a `Context` for each node between them. What
 a site has lies in its store (`remote.site.StateStore`): on its own disk, or in the context where
 the nodes are simulated (`ContextShelf`). The context also says which call was the last, so that a
@@ -19,7 +22,9 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -27,6 +32,7 @@ from flwr.serverapp import Grid
 
 from intarsia.core.block import ClientId
 from intarsia.engines.remote.site import Site
+from intarsia.engines.transports.given_up import within
 from intarsia.errors import AbsentError, FederationError
 
 _CALL, _NAME = "call", "name"
@@ -47,19 +53,30 @@ class GridLine:
         end = time.monotonic() + seconds
         # what was not taken by then is dropped: the next attempt is a message of its own
         message = _message(data, self._nodes[client], _CALL, ttl=max(seconds, 1.0))
-        with self._lock:
-            sent = list(self._grid.push_messages([message]))
+        sent = self._asked(end, self._grid.push_messages, [message])
         if not sent:
             raise ConnectionError(f"Flower did not take a message to {client}")
         pause = _POLL
         while time.monotonic() < end:
-            with self._lock:
-                replies = list(self._grid.pull_messages(sent))
-            if replies:
+            if replies := self._asked(end, self._grid.pull_messages, sent):
                 return _data_of(replies[0])
             time.sleep(pause)
             pause = min(1.3 * pause, _SLOWEST)
         raise TimeoutError(f"{client} did not answer within {seconds:g} seconds")
+
+    def _asked(self, end: float, ask: Callable[[Any], Iterable[Any]], what: Any) -> list[Any]:
+        """Return all that the grid answers, one call at a time; TimeoutError at the end."""
+
+        def alone() -> list[Any]:
+            with self._lock:
+                return _all_of(ask, what)
+
+        found: list[Any] = within(max(0.0, end - time.monotonic()), alone)
+        return found
+
+
+def _all_of(ask: Callable[[Any], Iterable[Any]], what: Any) -> list[Any]:
+    return list(ask(what))
 
 
 def _message(data: bytes, node: int, action: str, ttl: float) -> Message:
@@ -102,10 +119,16 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
                 "resume the run.",
                 tuple(absent),
             )
-        new = [node for node in grid.get_node_ids() if node not in asked]
-        asked.update(new)
-        waiting.update(grid.push_messages([_message(b"", node, _NAME, left) for node in new]))
-        for reply in grid.pull_messages(waiting) if waiting else ():
+        try:
+            nodes = within(left, grid.get_node_ids)
+            new = [node for node in nodes if node not in asked]
+            questions = [_message(b"", node, _NAME, left) for node in new]
+            asked.update(new)
+            waiting.update(within(left, partial(_all_of, grid.push_messages, questions)))
+            replies = within(left, partial(_all_of, grid.pull_messages, waiting)) if waiting else ()
+        except TimeoutError:  # the server of Flower is not there
+            continue
+        for reply in replies:
             waiting.discard(reply.metadata.reply_to_message_id)
             node = reply.metadata.src_node_id
             if reply.has_error():

@@ -48,7 +48,8 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.memory import give_back
-from intarsia.engines.transports import connection, origins, replaced, revocation, spare
+from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
+from intarsia.engines.transports.given_up import within
 from intarsia.engines.transports.kits import ADMIN
 from intarsia.errors import ExperimentError, SiteError
 
@@ -60,9 +61,9 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
-# A site's process listens for those of its jobs, within its machine. Whoever connects there shows
-# the kit's certificate: any process of the machine could else call the site as the server. A
-# server's process asks for a token.
+# A kit's process listens for those of its jobs, within its machine. Whoever connects there shows
+# the kit's certificate: any process of the machine could else call a site as the server, or have
+# the server hand on what a site, whose token it has, says in another's name.
 _WITHIN: Final = {
     "internal": {
         "scheme": "tcp",
@@ -79,7 +80,9 @@ _CALLS: Final = 200  # of a site, after which it gives memory back, and the serv
 # Seconds after which a question of the administrator's is given up. Three tries to hear of all
 # sites take 22; what hands in a job, and ends a connection, has no limit in the library.
 _GIVEN_UP: Final = 60.0
+_QUIET: Final = 60.0  # seconds without a question after which the server is asked whether it hangs
 _ASKED: Final = 50  # questions of the administrator's, after which it gives memory back
+_BEATS: Final = 100  # of sites, one in ten seconds of each, after which the server's process does
 _CHANNEL, _CALL = "intarsia", "call"  # of calls that are one message
 _SHORT: Final = 1 << 18  # bytes of a call, and of an answer, which go as one message
 # Seconds after which a short call is made by a stream, whose reply is sent anew where a connection
@@ -137,6 +140,7 @@ def _remove_later(task: RxTask, ttl: float | None = None) -> None:
 
 
 RxTask._schedule_remove_task = _remove_later
+leftovers.keep_none()
 
 
 class _Freed:
@@ -285,6 +289,7 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
         super().__init__()
         self._file = Path(file)
         self._registered: set[str] = set()
+        self._freed = _Freed(_BEATS)
         for name in ("run", "_job_complete_process"):
             setattr(JobRunner, name, _or_end(getattr(JobRunner, name)))
 
@@ -295,6 +300,7 @@ class Arrivals(FLComponent):  # type: ignore[misc]  # the library has no types
             EventType.CLIENT_HEARTBEAT_PROCESSED,
         ):
             return
+        self._freed.called()
         site = str(fl_ctx.get_peer_context().get_identity_name())
         if _TAKEN in str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR)):
             replaced.note(self._file.parent.parent, site)
@@ -496,6 +502,7 @@ class Jobs:
     def __init__(self, kit: Path) -> None:
         self._kit = kit
         self._session: Session | None = None
+        self._answered = time.monotonic()  # when the server did so last
         self._freed = _Freed(_ASKED)
         # what is wrong is raised; Python shows warnings of a library that nobody else takes
         logging.getLogger("nvflare").addHandler(logging.NullHandler())
@@ -538,12 +545,19 @@ class Jobs:
                 found[one["client_name"]] = found.get(one["client_name"], frozenset()) | jobs
         return found
 
+    def silence(self) -> float:
+        """Return for how many seconds the server has answered nothing; it is asked now and then."""
+        if time.monotonic() - self._answered > _QUIET:
+            with contextlib.suppress(OSError):
+                self.status("none")  # which no job has
+        return time.monotonic() - self._answered
+
     def close(self) -> None:
         """Leave the server."""
         session, self._session = self._session, None
         if session is not None:
             with contextlib.suppress(TimeoutError):
-                _within(_GIVEN_UP, session.close)
+                within(_GIVEN_UP, session.close)
 
     def _knock(self) -> None:
         """Raise OSError if nobody is at the server's port."""
@@ -564,8 +578,11 @@ class Jobs:
         try:
             # what a session prints is not what our commands say
             with contextlib.redirect_stdout(io.StringIO()):
-                return _within(_GIVEN_UP, answer)
+                found = within(_GIVEN_UP, answer)
+            self._answered = time.monotonic()
+            return found
         except JobNotFound:
+            self._answered = time.monotonic()
             raise
         except Exception as problem:
             over.set()
@@ -573,33 +590,13 @@ class Jobs:
             # one's threads would keep ours from ending
             if session is not None:
                 with contextlib.suppress(Exception):
-                    _within(_ANSWER, session.close)
+                    within(_ANSWER, session.close)
             session = None
             kind = type(problem).__name__
             raise ConnectionError(f"the server does not answer ({kind})") from None
         finally:
             self._session = session
             self._freed.called()
-
-
-def _within(seconds: float, act: Callable[[], Any]) -> Any:
-    """Return what something comes to; TimeoutError: it takes longer, and is left to itself."""
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            found.put((act(), None))
-        except BaseException as problem:
-            found.put((None, problem))
-
-    threading.Thread(target=run, name="administrator", daemon=True).start()
-    try:
-        answer, problem = found.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer after {seconds:g} seconds") from None
-    if problem is not None:
-        raise problem
-    return answer
 
 
 def _opened(kit: Path) -> Session:
@@ -695,20 +692,19 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         # logs of sites stay with them
         components = resources.get("components", [])
         components = [one for one in components if ".logging." not in one["path"]]
-        if ahead:
-            launcher = spare.component(kit, server=server)
-            components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
+        launcher = spare.component(kit, server=server, ahead=ahead)
+        components = [one for one in components if one["id"] != launcher["id"]] + [launcher]
         resources["components"] = components
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
-            resources["components"] += [revocation.component(kit), origins.COMPONENT, arrivals]
+            resources["components"] += [revocation.component(kit), arrivals]
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
+        resources["components"].append(origins.component(kit, server=server))
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         write_atomically(local / "resources.json", text.encode())
-    if not server:
-        write_atomically(local / "comm_config.json", json.dumps(_WITHIN, indent=1).encode())
+    write_atomically(local / "comm_config.json", json.dumps(_WITHIN, indent=1).encode())
     rights = local / "authorization.json.default"
     if rights.is_file():
         found = json.loads(rights.read_text(encoding="utf-8"))

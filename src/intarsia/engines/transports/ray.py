@@ -38,7 +38,10 @@ from intarsia.engines.workers import Desk, some_of
 from intarsia.errors import ExperimentError, WorkerError, first_line
 
 _SECONDS = 300.0  # in which all processes must have begun
-_KNOCKING = 10.0  # seconds in which a cluster must take a connection
+_KNOCKING = 10.0  # seconds in which a cluster must take a connection, and answer there
+# What a client of HTTP/2, by which Ray speaks, says first. Servers send their settings: a frame
+# that begins with three bytes of its length and this one of its kind.
+_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), 4
 _CHUNK = 1 << 27  # bytes of blocks that an object of the store has, where there are several
 
 
@@ -173,8 +176,8 @@ class RayCluster:
         how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
         host, _, port = self._address.rpartition(":")
         try:
-            if host:  # Ray looks for one that is not there for minutes
-                socket.create_connection((host, int(port)), _KNOCKING).close()
+            if host:
+                _knock(host, int(port))
             ray.init(self._address, include_dashboard=False, **how)
         except Exception as problem:  # of which Ray raises bare ones, where a node begins too late
             with suppress(Exception):  # what is half there
@@ -197,6 +200,18 @@ class RayCluster:
         for line in lines:
             line.begin(begin)
         return lines
+
+
+def _knock(host: str, port: int) -> None:
+    """Raise OSError if no cluster is there, for which Ray would look for minutes."""
+    with socket.create_connection((host, port), _KNOCKING) as line:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        line.sendall(_HELLO)
+        with line.makefile("rb") as answer:
+            first = answer.read(4)
+    if len(first) < 4 or first[3] != _SETTINGS:
+        raise ConnectionError("what answers there is no cluster of Ray")
 
 
 def _processors() -> int:

@@ -25,12 +25,12 @@ from typing import Any, Final
 
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.job_launcher_spec import JobHandleSpec
+from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
 from nvflare.app_common.job_launcher.process_launcher import ProcessHandle, ProcessJobLauncher
 from nvflare.utils.job_launcher_utils import (
-    generate_client_command,
-    generate_server_command,
+    get_client_job_args,
     get_credential_env,
+    get_server_job_args,
 )
 from nvflare.utils.process_utils import ProcessAdapter
 
@@ -46,41 +46,50 @@ _PAUSE: Final = 10.0  # seconds after a job's start, which takes all cores, unti
 _NAME_LETTERS: Final = 8  # of a job's id, by which ps and top call its process
 
 
-def component(kit: Path, *, server: bool) -> Mapping[str, Any]:
-    """Return what a kit's resources say of the launcher."""
+def component(kit: Path, *, server: bool, ahead: bool = True) -> Mapping[str, Any]:
+    """Return what a kit's resources say of the launcher; `ahead`: a process waits for a job."""
     return {
         "id": "process_launcher",
         "path": f"{__name__}.Launcher",
-        "args": {"kit": str(kit), "server": server},
+        "args": {"kit": str(kit), "server": server, "ahead": ahead},
     }
 
 
 class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no types
     """Starts the processes of jobs, each ahead of its job."""
 
-    def __init__(self, kit: str, server: bool) -> None:
+    def __init__(self, kit: str, server: bool, ahead: bool = True) -> None:
         super().__init__()
-        self._kit, self._server = kit, server
+        self._kit, self._server, self._ahead = kit, server, ahead
         self._module, starter = _SERVER if server else _SITE
         self._lock = threading.Lock()
         self._spare: Spare | None = None
         # a job's process reads the kit's resources, too, and starts nothing
         running = getattr(sys.modules["__main__"], "__spec__", None)
-        if running is not None and running.name == starter:
+        if ahead and running is not None and running.name == starter:
             self._start()
 
     def get_command(self, job_meta: Any, fl_ctx: FLContext) -> str:
-        """Return the command of a job's process."""
-        command = generate_server_command if self._server else generate_client_command
-        return str(command(fl_ctx))
+        """Return the command of a job's process, whose words may have blanks.
+
+        The library's own has them as they are, and ends where a kit lies in such a folder.
+        """
+        given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        words = [sys.executable]
+        for name in get_server_job_args() if self._server else get_client_job_args():
+            option, value = given.get(name) or ("", "")
+            several = name == JobProcessArgs.OPTIONS
+            words += [option, *(shlex.split(str(value)) if several else [str(value)])]
+        return shlex.join(word for word in words if word)
 
     def launch_job(self, job_meta: Any, fl_ctx: FLContext) -> JobHandleSpec:
         """Give the job to the spare process, or start one for it where there is none."""
         with self._lock:
             spare, self._spare = self._spare, None
-        later = threading.Timer(_PAUSE, self._start)
-        later.daemon = True
-        later.start()
+        if self._ahead:
+            later = threading.Timer(_PAUSE, self._start)
+            later.daemon = True
+            later.start()
         if spare is not None:
             words = shlex.split(self.get_command(job_meta, fl_ctx))
             own = get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS))
