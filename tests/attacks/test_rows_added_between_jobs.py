@@ -14,6 +14,7 @@ import sites
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
+from intarsia.deployment.policy import TrainedRows
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
 from key_folders import exchanged
@@ -96,8 +97,25 @@ def test_where_the_owner_allows_it_two_jobs_tell_a_row_that_was_added_between(tm
     np.testing.assert_allclose(added(opened), row, atol=1e-9)
 
 
-@pytest.mark.parametrize("change", ["added", "removed", "another split", "another key"])
-def test_a_site_takes_part_in_no_job_whose_rows_differ_from_an_earlier_one_s_by_few(
+@pytest.mark.parametrize("change", ["added", "another key", "another split"])
+def test_few_rows_that_are_new_since_an_earlier_job_wait(tmp_path, opened, change):
+    federation = Federation(tmp_path)
+    federation.run("first", split={"test": 0.02 if change == "another split" else 0.0})
+    if change != "another split":
+        federation.add("post", 1)
+    if change == "another key":
+        exchanged(tmp_path, NAMES, "three", secret=bytes(range(1, 33)))  # and so pseudonyms
+    for out in ("second", "third"):
+        federation.run(out)
+    assert len(opened) == 3
+    for later in opened[1:]:  # the same sums as of the first job's rows
+        np.testing.assert_allclose(later[0], opened[0][0], rtol=1e-12, atol=1e-12)
+    log = (tmp_path / "post/log/site.log").read_text()
+    assert change == "another split" or log.count('"event":"new rows wait"') == 2
+
+
+@pytest.mark.parametrize("change", ["removed", "another split"])
+def test_a_site_takes_part_in_no_job_that_leaves_few_of_an_earlier_one_s_rows_out(
     tmp_path, opened, change
 ):
     federation, more = Federation(tmp_path), {}
@@ -105,12 +123,8 @@ def test_a_site_takes_part_in_no_job_whose_rows_differ_from_an_earlier_one_s_by_
     if change == "removed":
         federation.tables["post"].pop()
         federation.write("post")
-    elif change == "another split":
-        more = {"split": {"test": 0.02}}
     else:
-        federation.add("post", 1)
-    if change == "another key":
-        exchanged(tmp_path, NAMES, "three", secret=bytes(range(1, 33)))  # and so pseudonyms
+        more = {"split": {"test": 0.02}}
     for out in ("second", "third"):  # what was refused is no job that others are compared with
         with pytest.raises(PolicyError, match=r"\[policy\] least_changed in site\.toml"):
             federation.run(out, **more)
@@ -120,10 +134,28 @@ def test_a_site_takes_part_in_no_job_whose_rows_differ_from_an_earlier_one_s_by_
 def test_five_rows_that_were_added_take_part(tmp_path, opened):
     federation = Federation(tmp_path)
     federation.run("first")
-    federation.run("again")  # the same rows
     rows = federation.add("post", 4)
-    with pytest.raises(PolicyError, match="least_changed"):
-        federation.run("second")
+    federation.run("second")
+    np.testing.assert_allclose(added(opened), 0, atol=1e-9)
     rows = np.concatenate([rows, federation.add("post", 1)])
     federation.run("last")
     np.testing.assert_allclose(added([opened[0], opened[-1]]), rows.sum(axis=0), atol=1e-9)
+    federation.add("post", 3)  # compared with the newest of the jobs
+    federation.run("after")
+    np.testing.assert_allclose(added([opened[2], opened[-1]]), 0, atol=1e-9)
+
+
+def test_what_waits_is_in_no_part_of_a_job(tmp_path):
+    rows = TrainedRows(tmp_path, 5)
+    first, wait = rows.settle(np.arange(100))
+    rows.keep(first)
+    assert not wait.any()
+    again, wait = rows.settle(np.arange(103)[::-1])
+    np.testing.assert_array_equal(again, first)
+    np.testing.assert_array_equal(np.flatnonzero(wait), [0, 1, 2])
+    with pytest.raises(PolicyError, match="2 rows, of which some train no more"):
+        rows.settle(np.arange(1, 101))  # as many, and yet others
+    rows.keep(rows.settle(np.arange(110))[0])
+    assert rows.settle(np.arange(112))[1].sum() == 2
+    assert not rows.settle(np.arange(100))[1].any()  # the same rows as once before
+    assert not rows.settle(np.arange(50))[1].any()

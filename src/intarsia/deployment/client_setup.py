@@ -139,6 +139,8 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._trained = TrainedRows(folder, settings.policy.least_changed)
         self._rows: NDArray[np.uint64] | None = None  # of the job, to keep as it begins
+        self._waiting = 0  # of the table's rows, for a job that differs by more
+        self._record = record
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
         self._clip: float | None = None  # to which norm rows are to be clipped; None: not
@@ -325,7 +327,11 @@ class Work:
         self._taken = None
         if not job.privacy.epsilon:  # noise hides a single row
             ids = training_ids(self._table, names.ids[self._table.client], job.split)
-            self._rows = self._trained.check(ids)
+            self._rows, wait = self._trained.settle(ids)
+            self._waiting = int(wait.sum())
+            if self._waiting:
+                kept = np.flatnonzero(~np.isin(names.ids[self._table.client], ids[wait]))
+                self._table, names = self._table.take(kept), names.take(self._table.client, kept)
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -464,6 +470,9 @@ class Work:
         self._requests.begin(*job, self._agreed().hex())
         if self._rows is not None:
             self._trained.keep(self._rows)
+            if self._waiting:
+                told = {"run": self._call.run, "rows": self._waiting}
+                self._record({"event": "new rows wait", **told})
         alone = reads_alone(self._algorithm, self._options)
         prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -339,34 +339,45 @@ class TrainedRows:
     def __init__(self, folder: Path, least: int) -> None:
         self._path, self._least = folder / _TRAINED, least
 
-    def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the rows of a job, to keep once it begins.
+    def settle(self, ids: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return the rows of a job, to keep once it begins, and which of the ids wait, (ids,).
+
+        Few rows that are new since an earlier job wait until there are more of them.
 
         Raises
         ------
         PolicyError
-            If they are others than an earlier job's, and by fewer than the owner asks for.
+            If they are others than an earlier job's, and by fewer than the owner asks for, even
+            without those that can wait.
         """
         hashes = (
             hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist()
         )
-        rows = np.unique(np.frombuffer(b"".join(hashes), np.uint64))
-        changed = _changes(*self._read(), rows)
-        if 0 < min(changed, default=0) < self._least:
-            error = _forbidden(
-                "least_changed",
-                f"asks that the training rows of two jobs are the same, or differ by "
-                f"{self._least} or more, as totals of both would tell them, and this job's differ "
-                "from an earlier one's by fewer",
-            )
-            error.add_note(f"{min(changed)} rows; begin it again when there are more new ones")
-            raise error
-        return rows
+        every = np.frombuffer(b"".join(hashes), np.uint64)
+        rows, (known, sets) = np.unique(every), self._read()
+        changed = dict(_changes(known, sets, rows))
+        few = min(map(sum, changed.values()), default=0)
+        if not 0 < few < self._least:
+            return rows, np.zeros(len(every), bool)
+        for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
+            if not left_out and added < self._least:
+                before = known[_holds(sets, bit)]
+                return before, ~np.isin(every, before)
+        error = _forbidden(
+            "least_changed",
+            f"asks that the training rows of two jobs are the same, or differ by {self._least} or "
+            "more, as totals of both would tell them, and this job's differ from an earlier one's "
+            "by fewer",
+        )
+        error.add_note(
+            f"{few} rows, of which some train no more; begin it again when there are more new ones"
+        )
+        raise error
 
     def keep(self, rows: NDArray[np.uint64]) -> None:
         """Keep the rows of a job, as it begins; OSError: then it may not."""
         known, sets = self._read()
-        if 0 in _changes(known, sets, rows):
+        if any(not sum(changes) for _, changes in _changes(known, sets, rows)):
             return
         both, newest = np.union1d(known, rows), np.uint64(1 << (_SETS - 1))
         after = np.zeros(len(both), np.uint64)
@@ -388,17 +399,21 @@ class TrainedRows:
         return known, sets
 
 
+def _holds(sets: NDArray[np.uint64], bit: int) -> NDArray[np.bool_]:
+    """Return which rows a set has that is kept."""
+    return np.asarray(sets >> np.uint64(bit) & np.uint64(1) == 1)
+
+
 def _changes(
     known: NDArray[np.uint64], sets: NDArray[np.uint64], rows: NDArray[np.uint64]
-) -> list[int]:
-    """Return by how many rows some differ from each set that is kept."""
-    both = np.isin(known, rows, assume_unique=True)
-    found = []
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yield for each set that is kept, by its bit, how many rows are new and how many left out."""
+    there = np.isin(known, rows, assume_unique=True)
     for bit in range(_SETS):
-        held = sets >> np.uint64(bit) & np.uint64(1) == 1
+        held = _holds(sets, bit)
         if held.any():
-            found.append(len(rows) + int(held.sum()) - 2 * int(both[held].sum()))
-    return found
+            both = int(there[held].sum())
+            yield bit, (len(rows) - both, int(held.sum()) - both)
 
 
 def today() -> str:

@@ -44,6 +44,11 @@ class Names:
     public: Mapping[ClientId, Ids]
     ids: Mapping[ClientId, Ids]  # in the same order
 
+    def take(self, client: ClientId, rows: NDArray[np.intp]) -> Names:
+        """Return the names of a client with some of its samples, by position."""
+        public, ids = ({**every, client: every[client][rows]} for every in (self.public, self.ids))
+        return Names(public, ids)
+
     def id_of(self, client: ClientId, name: Any) -> Any:
         """Return a client's own id of one of its samples."""
         return self.ids[client][np.flatnonzero(self.public[client] == name)[0]].item()
