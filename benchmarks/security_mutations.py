@@ -42,6 +42,9 @@ APART = "tests/attacks/test_round_apart.py"
 FRAME = "tests/attacks/test_public_frame.py"
 COLLUSION = "tests/attacks/test_collusion.py"
 ATTACKS = "tests/privacy/test_attacks.py"
+FEW_VALUES = "tests/attacks/test_values_of_a_column_that_most_lack.py"
+BETWEEN_JOBS = "tests/attacks/test_rows_added_between_jobs.py"
+CLAIMED = "tests/attacks/test_rows_claimed_by_name.py"
 PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
 MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
@@ -817,7 +820,7 @@ MUTATIONS = [
     ),
     *_of(
         "results/result.py",
-        ("kinds of values of a result", "        _check(result)\n", "", PREPARED),
+        ("kinds of values of a result", "    _check(result)\n", "", PREPARED),
     ),
     *_of(
         "results/checkpoint.py",
@@ -853,6 +856,24 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "rows of a job kept for the next",
+            "self._trained.keep(self._rows)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "ids of rows, whatever their pseudonyms",
+            "training_ids(self._table, names.ids[self._table.client], job.split)",
+            "training_ids(self._table, self._table.samples, job.split)",
+            BETWEEN_JOBS,
+        ),
+        (
+            "ids of rows that two clients have",
+            "return shown(self._names.ids[own], self._names.public[own], rows, key)",
+            'return dict.fromkeys(others, b"")',
+            CLAIMED,
+        ),
         ("levels that no client sent", "check_levels(encoding, self._prove)", "pass", GUESSED),
         (
             "levels that clients of another job sent",
@@ -1108,15 +1129,26 @@ MUTATIONS = [
     *_of(
         "engines/transports/origins.py",
         (
+            "another kit's certificate within a machine",
+            "if names == [own]:",
+            "if True:",
+            "tests/attacks/test_site_as_server.py",
+        ),
+        (
             "origins that are not the certificate's",
-            "FQCN.split(origin)[0] == name",
+            "FQCN.split(origin)[0] == (FQCN.ROOT_SERVER if name == own else name)",
             "True",
             "tests/attacks/test_site_as_server.py",
         ),
     ),
     *_of(
         "engines/transports/nvflare.py",
-        ("origins that nobody checks", "origins.COMPONENT, ", "", REVOKED),
+        (
+            "origins that nobody checks",
+            'resources["components"].append(origins.component(kit, server=server))',
+            "pass",
+            REVOKED,
+        ),
         (
             "whoever connects within a machine",
             '"connection_security": "mtls"',
@@ -1780,12 +1812,48 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "deployment/policy.py",
+        (
+            "labels of few rows",
+            'if count < most and (count or what == "rows"):',
+            'if count < most and what == "rows":',
+            POLICY,
+        ),
+        (
+            "rows that differ from an earlier job's by few",
+            "if 0 < min(changed, default=0) < self._least:",
+            "if False:",
+            BETWEEN_JOBS,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/standardisation.py",
+        (
+            "sums of columns of few values",
+            "count[untold] = total[untold] = 0.0",
+            "pass",
+            FEW_VALUES,
+        ),
+        (
+            "squares of columns of few values",
+            "squares[state.untold] = 0.0",
+            "pass",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
         "privacy/keys/pair_keys.py",
         (
             "no nonces in keys of pairs",
             "ordered = sorted(((me.name, _nonce(secret)), (name, nonce)))",
             'ordered = sorted(((me.name, b""), (name, b"")))',
             PAIR_KEYS,
+        ),
+        (
+            "greetings without what two know",
+            '"seen", agreed, known)',
+            '"seen", agreed)',
+            f"{PAIR_KEYS} {CLAIMED}",
         ),
         (
             "pairs without a private key",

@@ -29,7 +29,12 @@ from intarsia.inspection.holdings import Holdings
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
-from intarsia.inspection.tails import notes_on_label, notes_on_stand_ins, notes_on_tails
+from intarsia.inspection.tails import (
+    notes_on_label,
+    notes_on_stand_ins,
+    notes_on_tails,
+    notes_on_units,
+)
 from intarsia.plots.block_classes import blocks_picture
 from intarsia.plots.overlap import holdings_figure, holdings_picture
 from intarsia.reports.holdings import holdings_drawing
@@ -74,6 +79,7 @@ _EXAMPLES: dict[str, Any] = {
     "id": "customer",
     "label": "default",
     "weights": "weight",
+    "split_by": "patient",
     "id_type": "text",
     "categorical": ["town"],
     "exclude": ["town"],
@@ -198,8 +204,8 @@ def run(
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
         (loss, regularisation, …). `privacy` is a mode ("plain", "masked", "ckks") or the keys of
         [privacy] as a mapping, `alignment` those of [alignment]. They go before those of
-        `experiment`. For `tables` also decimal, thousands, dates and label_map, as in an experiment
-        file.
+        `experiment`. For `tables` also decimal, thousands, dates, label_map, split_by and
+        split_by_pattern, as in an experiment file.
 
     Raises
     ------
@@ -459,7 +465,8 @@ def inspect(
         if described.hyperparameters.get("loss", "squared") == "squared":
             coded += notes_on_label(blocks, labels)
         marks = {one.name: one.missing for one in described.clients}
-        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_tails(blocks))
+        coded += (*notes_on_stand_ins(blocks, marks), *notes_on_units(blocks, labels))
+        coded += notes_on_tails(blocks)
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None
@@ -570,11 +577,11 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
 def _shared(**given: Any) -> dict[str, Any]:
     """Return the settings that are given for all tables; an empty list of names is none.
 
-    ExperimentError if one is a mapping, such as from tables to columns, or id, label or weights is
-    no text.
+    ExperimentError if one is a mapping, such as from tables to columns, or id, label, weights or
+    split_by is no text.
     """
     for key, value in given.items():
-        column = key in ("id", "label", "weights")
+        column = key in ("id", "label", "weights", "split_by")
         if key not in _EXAMPLES or isinstance(value, str | None):
             continue
         if not (column or isinstance(value, Mapping)):
@@ -609,8 +616,9 @@ def _described(
             f"There {there} tables; pass the path of an experiment file, or "
             'tables={"bank": bank, "shop": shop}.'
         )
-    shared = {**shared, **{key: settings[key] for key in dataframe.READING if key in settings}}
-    settings = {key: value for key, value in settings.items() if key not in dataframe.READING}
+    more = {key: settings[key] for key in dataframe.FOR_ALL if key in settings}
+    shared = {**shared, **_shared(**more)}
+    settings = {key: value for key, value in settings.items() if key not in dataframe.FOR_ALL}
     if tables is None:
         if shared or own:
             key = next(iter(shared), "table_settings")

@@ -190,8 +190,17 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("change", ARRAYS.values(), ids=ARRAYS)
-@pytest.mark.parametrize("key", ["means", "scales", "embedding.0.weight", "classifier.bias"])
+CHANGES = [
+    pytest.param(key, change, id=f"{key}: {name}")
+    for key in ("means", "scales", "embedding.0.weight", "classifier.bias")
+    for name, change in ARRAYS.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [*CHANGES, pytest.param("features", lambda one: np.zeros(len(one)), id="features: numbers")],
+)
 def test_networks_with_other_arrays_are_refused(networks, tmp_path, key, change):
     folder = Path(shutil.copytree(networks, tmp_path / "model"))
     for path in folder.glob("**/*.npz"):
@@ -199,6 +208,19 @@ def test_networks_with_other_arrays_are_refused(networks, tmp_path, key, change)
         if key in arrays:
             arrays[key] = change(arrays[key])
             path.write_bytes(_arrays({k: one for k, one in arrays.items() if one is not None}))
+    with pytest.raises(CheckpointError, match="is not a model that this version wrote"):
+        read_model(folder)
+
+
+@pytest.mark.parametrize(("place", "value"), [(4, 77), (6, 1), (6, 32), (8, 99)])
+def test_networks_in_an_archive_of_no_known_kind_are_refused(networks, tmp_path, place, value):
+    """The version, flags or compression that a member of the archive says."""
+    folder = Path(shutil.copytree(networks, tmp_path / "model"))
+    for path in folder.glob("clients/*.npz"):
+        data = bytearray(path.read_bytes())
+        for head, more in (b"PK\x03\x04", 0), (b"PK\x01\x02", 2):
+            data[data.index(head) + place + more] = value
+        path.write_bytes(data)
     with pytest.raises(CheckpointError, match="is not a model that this version wrote"):
         read_model(folder)
 

@@ -1,9 +1,9 @@
-"""A client that claims rows by pseudonyms of an earlier run: it reads their labels, which is open.
+"""A client that claims rows by pseudonyms of an earlier run: it read their labels.
 
 All clients see the public index sets, and pseudonyms under one key are the same in each run. So a
 client may say that it has rows whose ids it does not know, with columns of its own making. It owns
 these rows then like any other owner, and HyFDCA's owners of a row open its dual, whose sign is the
-label. docs/explanations/privacy/keys.md says so.
+label. Over sites each two show each other that they have the ids of their common rows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,92 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+import sites
 from federations import BINARY, started, table
 from intarsia.algorithms.hyfdca.newton import client
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
+from intarsia.deployment import client_setup
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.errors import TamperedError
+from intarsia.experiment import config as experiment
+from intarsia.experiment.entity_alignment import Names
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key, pseudonyms
 from intarsia.training.registry import ALGORITHMS
+from key_folders import exchanged
 
 HYFDCA = ALGORITHMS["hyfdca"]
 KEY = drawn_key()  # of both clients, for their ids
 
 
-def test_a_client_reads_labels_of_rows_that_it_claims_by_pseudonyms(monkeypatch):
+ROWS = {"bank": 60, "shop": 20}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return what runs an experiment over two sites; the shop has a third of the bank's rows."""
+    rng = np.random.default_rng(0)
+    exchanged(tmp_path, tuple(ROWS), "two")
+    for name, count in ROWS.items():
+        rows = [f"person {place},{rng.normal():.4f}" for place in range(count)]
+        header, more = "id,age", ""
+        if name == "bank":
+            header, more = "id,income,label", 'label = "label"'
+            rows = [f"{row},{'yes' if rng.random() < 0.5 else 'no'}" for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *rows]))
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(
+            f'[site]\nname = "{name}"\nkey = "../keys/{name}/shared.key"\n'
+            f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
+            "[policy]\nleast_changed = 0\n"  # which a site that departs sets
+        )
+    found = {name: site_in(tmp_path / name) for name in ROWS}
+    tree = {
+        "experiment": {"rounds": 1, "yardsticks": False},
+        "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.1},
+        "alignment": {"ids": "pseudonyms"},
+        "privacy": {"mode": "masked", "key": "shared.key"},
+        "client": [{"name": name, "path": f"{name}.csv"} for name in ROWS],
+    }
+    described = experiment.from_dict(tree, tmp_path)
+
+    def over(out):
+        given = described, sites.Lines(found), tuple(ROWS), tmp_path / out
+        return remote_running.run_over(*given, patience=sites.HASTY)
+
+    return over
+
+
+def test_over_sites_a_client_that_claims_rows_by_pseudonyms_is_refused(run, monkeypatch):
+    seen, settle, table_of = {}, client_setup.Work._settle, client_setup.table_of
+
+    def looked(work, *given):
+        found = settle(work, *given)
+        if work._settings.name == "shop":
+            held = [schema.holdings["bank"].samples for schema in work.schemas.values()]
+            seen["bank"] = np.concatenate(held)
+        return found
+
+    def claiming(job):
+        own, names = table_of(job)
+        if own.client != "shop" or "bank" not in seen:
+            return own, names
+        rows, known = np.resize(np.arange(ROWS["shop"]), ROWS["bank"]), names.ids["shop"]
+        own = replace(own.take(rows), samples=seen["bank"])
+        return own, Names({"shop": seen["bank"]}, {"shop": known[rows]})
+
+    monkeypatch.setattr(client_setup.Work, "_settle", looked)
+    monkeypatch.setattr(client_setup, "table_of", claiming)
+    run("earlier")
+    assert len(seen["bank"]) == ROWS["bank"]
+    with pytest.raises(TamperedError, match="At client 'bank' in meet"):
+        run("claiming")
+
+
+def test_without_keys_of_pairs_a_client_reads_labels_of_rows_that_it_claims(monkeypatch):
     x, y = table(60, 4)
     ids = pseudonyms(np.array([f"person {place}" for place in range(60)]), KEY)
     bank = Block(ids, ("a", "b", "c", "d"), x, y)

@@ -44,6 +44,7 @@ from nvflare.collab.runtime.dispatch import (
 )
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey
 from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
+from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.utils.admin_name_utils import new_admin_client_name
@@ -53,7 +54,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityAsserter, TokenVeri
 
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.nvflare import ServerSide, SiteSide, parent_command
-from intarsia.engines.transports.origins import Origins
+from intarsia.engines.transports.origins import Origins, Within
 
 TESTS = Path(__file__).parents[1] / "support"
 JOB = "job"
@@ -204,14 +205,18 @@ def handed_on(signed, certificate, origin):
 @pytest.mark.parametrize("works", [False, True])
 def test_a_server_hands_on_no_message_of_a_site_in_the_name_of_another(signed, works, monkeypatch):
     monkeypatch.setattr(fed_server, "validate_auth_headers", fed_server.validate_auth_headers)
+    monkeypatch.setattr(ConnectionHandler, "handle", ConnectionHandler.handle)
     if not works:
-        Origins()
-    own = "telecom", CELLS["telecom"]
-    assert all(handed_on(signed, "telecom", origin) for origin in own)
-    assert handed_on(signed, None, CELLS["server"])  # a process of the server's own machine
-    others = ["server", CELLS["server"], CELLS["bank"], "telecom2.job", "server.telecom", ""]
-    assert [handed_on(signed, "telecom", one) for one in others] == [works] * len(others)
-    assert handed_on(signed, "N/A", CELLS["server"]) is works  # a connection without a certificate
+        Origins("localhost")
+    for name in "telecom", "server":  # the server's own processes have its certificate
+        shown = {"server": "localhost"}.get(name, name)
+        assert all(handed_on(signed, shown, origin) for origin in (name, CELLS[name]))
+        others = {"server", CELLS["server"], CELLS["telecom"], CELLS["bank"], "telecom2.job"}
+        others |= {"server.telecom", "telecom.server", "localhost", ""}
+        others = sorted(one for one in others if one.partition(".")[0] != name)
+        assert [handed_on(signed, shown, one) for one in others] == [works] * len(others)
+    for without in None, "N/A":  # a connection without a certificate
+        assert handed_on(signed, without, CELLS["server"]) is works
     for name, fits in ((kits.ADMIN, True), ("telecom", works)):
         assert handed_on(signed, name, new_admin_client_name()) is fits
 
@@ -237,43 +242,61 @@ def test_a_site_that_writes_the_servers_name_begins_no_job_at_the_others(four, t
         assert "ab" * 8 not in (local / client_folder.LOG).read_text()
 
 
-def test_within_its_machine_a_site_listens_to_its_own_certificate_alone(tmp_path):
-    startup = tmp_path / "bank" / "startup"
+@pytest.mark.parametrize(("owner", "kind"), [("bank", "client"), ("server", "server")])
+def test_within_its_machine_a_kit_s_process_listens_to_certificates_alone(tmp_path, owner, kind):
+    startup = tmp_path / owner / "startup"
     startup.mkdir(parents=True)
-    authority, (part, *_) = kits.Authority._drawn("two"), kits._parts("bank", "localhost")
+    authority, (part, *_) = kits.Authority._drawn("two"), kits._parts(owner, "localhost")
     authority.equip(startup, part)
-    (tmp_path / "bank" / "local").mkdir()
-    parent_command(tmp_path / "bank", client_folder.ENTRY_POINTS, server=False)
-    written = json.loads((tmp_path / "bank" / "local" / "comm_config.json").read_text())
+    (tmp_path / owner / "local").mkdir()
+    parent_command(tmp_path / owner, client_folder.ENTRY_POINTS, server=owner == "server")
+    written = json.loads((tmp_path / owner / "local" / "comm_config.json").read_text())
     internal = written["internal"]
     url, _ = TcpDriver.get_urls(internal["scheme"], internal["resources"])
-    files = {"ca_cert": "rootCA.pem", "client_cert": "client.crt", "client_key": "client.key"}
+    files = {"ca_cert": "rootCA.pem", f"{kind}_cert": f"{kind}.crt", f"{kind}_key": f"{kind}.key"}
     given = {key: str(startup / file) for key, file in files.items()}
     params = {**internal["resources"], **given, "scheme": url.partition(":")[0]}
     assert get_ssl_context(params, ssl_server=True).verify_mode is ssl.CERT_REQUIRED
 
 
+def test_within_its_machine_a_kit_s_process_hears_its_own_certificate_alone(monkeypatch):
+    heard = []
+    monkeypatch.setattr(ConnectionHandler, "handle", lambda handler: heard.append(handler.name))
+    Within("bank")
+    for name in ("bank", "telecom", "localhost", None):
+        subject = ((("organizationName", "intarsia"),), (("commonName", name),))
+        certificate = {"subject": subject} if name else None
+        request = SimpleNamespace(getpeercert=lambda certificate=certificate: certificate)
+        ConnectionHandler.handle(SimpleNamespace(request=request, name=name))
+    assert heard == ["bank"]
+
+
 @pytest.mark.slow
-def test_no_process_of_a_site_s_machine_connects_to_it_without_its_certificate(four):
+@pytest.mark.parametrize(("owner", "kind"), [("bank", "client"), ("server", "server")])
+def test_no_process_of_a_machine_connects_to_a_kit_s_own_without_a_certificate(four, owner, kind):
     described = four.describe("hyfdca")
-    four.submit(four_sites.tree("hyfdca", described, four.tables, name="within"))
-    four.finished("within")  # its own processes do
-    keeper = psutil.Process(four.processes["bank"].pid)
-    ports = [
+    four.submit(four_sites.tree("hyfdca", described, four.tables, name=f"within-{owner}"))
+    four.finished(f"within-{owner}")  # its own processes do
+    keeper = psutil.Process(four.processes[owner].pid)
+    ports = {
         one.laddr.port
         for process in keeper.children(recursive=True)
         for one in process.net_connections("tcp")
         if one.status == psutil.CONN_LISTEN
-    ]
+    } - {four.port, four.port + 1}
     assert len(ports) == 1
-    startup = four.kits / "bank" / "startup"
+    (port,) = ports
+    startup = four.kits / owner / "startup"
     context = ssl.create_default_context(cafile=startup / "rootCA.pem")
     context.check_hostname = False
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        heard(ports[0], context)
-    context.load_cert_chain(startup / "client.crt", startup / "client.key")
+        heard(port, context)
+    other = four.kits / "telecom" / "startup"
+    context.load_cert_chain(other / "client.crt", other / "client.key")
+    assert heard(port, context) == b""  # the connection is ended
+    context.load_cert_chain(startup / f"{kind}.crt", startup / f"{kind}.key")
     with pytest.raises(TimeoutError):  # it is let in, and has sent no message
-        heard(ports[0], context)
+        heard(port, context)
 
 
 def heard(port, context):

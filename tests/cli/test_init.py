@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 import pytest
 
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.inspection.column_names import is_person
 from intarsia.inspection.tails import amounts_of
 from intarsia.results.result import load
 
@@ -883,3 +885,156 @@ def test_labels_with_a_decimal_comma_are_the_classes_that_a_run_reads(
     made = proposed(tmp_path, monkeypatch, own, shop(basket=comma(BASKET[20:])), separator=";")
     assert made["labels"]["positive"] == "1"
     assert main(["run", "mine.toml", "-q"]) == 0
+
+
+def test_a_person_s_id_that_repeats_is_what_rows_are_split_by(tmp_path, monkeypatch, capfd):
+    persons = [[k // 4 for k in rows] for rows in (BANK, SHOP)]
+    tables = bank(patient_id=persons[0]), shop(patient_id=persons[1])
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert [client(found, at)["split_by"] for at in (0, 1)] == ["patient_id", "patient_id"]
+    assert "patient_id" not in str([one.get("exclude") for one in found["client"]])
+    assert "rows of one 'patient_id' are held out together" in said(capfd)[1]
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    result = load(tmp_path / "runs/mine")
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert "patient_id" not in model["features"]
+    assert any("Rows are held out by groups: 20 in 80 rows at 'a'" in one for one in result.notes)
+
+
+def test_a_table_that_lacks_the_person_s_id_is_named_and_the_file_runs(
+    tmp_path, monkeypatch, capfd
+):
+    found = proposed(*(tmp_path, monkeypatch, bank(patient_id=[k // 4 for k in BANK]), shop()))
+    assert "split_by" not in client(found, 0)
+    assert "'patient_id' may be of one person" in (told := said(capfd)[1])
+    assert "but b would need it too" in told
+    assert "It runs as it is" in " ".join((tmp_path / "mine.toml").read_text().split())
+
+
+@pytest.mark.parametrize("asked", [(), ("--id", "customer")])
+def test_ids_that_pandas_wrote_no_column_of_are_asked_for_in_a_sentence(
+    asked, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.csv", bank())
+    frame = pd.DataFrame({"basket": BASKET[:100]})
+    frame.rename_axis("customer").to_parquet(tmp_path / "b.parquet")
+    assert main(["init", "a.csv", "b.parquet", *asked]) == 2
+    told = one_error(said(capfd)[1])
+    assert "b.parquet" in told
+    assert "'customer', which is the index of the DataFrame that was written and no column" in told
+    frame.rename_axis("customer").reset_index().to_parquet(tmp_path / "b.parquet")
+    assert main(["init", "a.csv", "b.parquet", *asked]) == 0
+
+
+def test_ids_that_are_one_number_in_two_ways_are_said(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "a.csv", bank(customer=[f"{k}.50" for k in BANK]))
+    write(tmp_path, "b.csv", shop(customer=[f"{k}.5" for k in SHOP]))
+    assert main(["init", "a.csv", "b.csv", "--id", "customer"]) == 2
+    assert "60 ids of 'a' and 'b' are the same number in two ways" in one_error(said(capfd)[1])
+
+
+def test_the_rows_numbers_that_pandas_wrote_are_no_ids(tmp_path, monkeypatch):
+    order = np.random.default_rng(1).permutation(80)
+    here = {"Unnamed: 0": range(80), **bank(customer=[f"k{k}" for k in BANK])}
+    here["deal_nr"] = here.pop("customer")
+    there = {"Unnamed: 0": range(80), "dealid": [f"k{k}" for k in order], "basket": BASKET[order]}
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert (client(found, 0)["id"], client(found, 1)["id"]) == ("deal_nr", "dealid")
+    assert all("Unnamed: 0" in client(found, at)["exclude"] for at in (0, 1))
+    monkeypatch.chdir(tmp_path)
+    numbered = {**here, "Unnamed: 0": range(100, 180)}
+    named = proposed(tmp_path, monkeypatch, numbered, arguments=["--overwrite"])
+    assert client(named, 0)["id"] == "deal_nr"
+
+
+@pytest.mark.parametrize("names", [("customer_id", "customer_id"), ("customer_id", "kunden_nr")])
+def test_a_key_that_each_table_counts_by_itself_goes_behind_one_that_both_know(
+    names, tmp_path, monkeypatch
+):
+    order = np.random.default_rng(1).permutation(120)[:90]
+    here = {"id": range(1, 81), **bank(customer=[7 * k for k in BANK])}
+    here[names[0]] = here.pop("customer")
+    there = {"id": range(1, 91), names[1]: [7 * k for k in order], "basket": BASKET[order]}
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert [client(found, at)["id"] for at in (0, 1)] == [*names]
+    only = proposed(
+        *(tmp_path, monkeypatch, {**bank(customer=range(1, 81))}, {**shop(customer=range(1, 101))}),
+        arguments=["--overwrite"],
+    )
+    assert [client(only, at)["id"] for at in (0, 1)] == ["customer", "customer"]
+
+
+def test_amounts_of_which_some_are_the_same_are_no_ids(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    tables = []
+    for rows in (150, 170):  # of other people: 8 have an income of the other table
+        income = rng.choice(np.arange(20000, 26000), rows, replace=False)
+        ages, km = rng.integers(18, 80, rows), rng.normal(10, 3, rows).round(2)
+        churn = np.where(km + rng.normal(0, 2, rows) > 10, "yes", "no")
+        tables.append({"income": income, "age": ages, "km": km, "churn": churn})
+    assert 0 < len({*tables[0]["income"]} & {*tables[1]["income"]}) < 30
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert [client(found, at) for at in (0, 1)] == [{"label": "churn"}] * 2
+
+
+def test_rows_that_two_columns_tell_apart_together_are_told_and_the_second_is_no_label(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    patients, visits = [100 + k // 4 for k in range(120)], [1 + k % 4 for k in range(120)]
+    keys = {"patient_id": patients, "visit": visits}
+    label = ["yes" if k % 3 else "no" for k in range(120)]
+    write(tmp_path, "ward.csv", {**keys, "pressure": INCOME, "stroke": label})
+    write(tmp_path, "lab.csv", {**keys, "sodium": BASKET})
+    assert main(["init", "ward.csv", "lab.csv"]) == 2
+    told = one_error(said(capfd)[1])
+    assert "those of two values: 'stroke'; say which" in told
+    assert (
+        "120 of 120 rows have the same 'patient_id' and 'visit' at ward and lab. If these" in told
+    )
+    for name in ("ward", "lab"):
+        frame = pd.read_csv(f"{name}.csv")
+        frame["key"] = frame["patient_id"].astype(str) + "-" + frame["visit"].astype(str)
+        frame.drop(columns="visit").to_csv(f"{name}.csv", index=False)
+    assert main(["init", "ward.csv", "lab.csv"]) == 0
+    found = tomllib.loads((tmp_path / "mine.toml").read_text(encoding="utf-8"))
+    wanted = {"id": "key", "split_by": "patient_id", "label": "stroke"}
+    assert client(found, 0) == wanted
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "person"),
+    [
+        *(
+            (name, True)
+            for name in ("patient_id", "PatientID", "patientid", "customer", "Kunde-Nr")
+        ),
+        *((name, True) for name in ("user no", "household", "MRN", "Kundennummer", "client key")),
+        *((name, False) for name in ("patient_weight", "member_since", "account_type", "visit_id")),
+        *((name, False) for name in ("client_age", "doctor", "customer_value", "userland")),
+    ],
+)
+def test_a_name_of_a_person_s_id_says_nothing_else(name, person):
+    assert is_person(name) is person
+
+
+def test_words_that_repeat_are_no_persons(tmp_path, monkeypatch):
+    subjects = [f"{one}ics" for one in "abcdefghijkl"] * 10
+    found = proposed(tmp_path, monkeypatch, bank(subject=subjects[:80]), shop())
+    assert "split_by" not in client(found, 0)
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "of one person" not in text
+
+
+def test_numbers_of_which_few_are_shared_do_not_go_before_ids_that_all_share(tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    numbers = [rng.choice(2000, 80, replace=False) for _ in range(2)]
+    assert 0 < len({*numbers[0]} & {*numbers[1]}) < 16
+    here = {"sample_no": numbers[0], **bank(customer=range(1, 81))}
+    there = {"sample_no": numbers[1], "customer": range(1, 81), "age": AGE[:80]}
+    there["basket"] = BASKET[:80]
+    found = proposed(tmp_path, monkeypatch, here, there)
+    assert [client(found, at)["id"] for at in (0, 1)] == ["customer", "customer"]

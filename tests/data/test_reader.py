@@ -972,3 +972,9 @@ def test_labels_that_are_numbers_with_a_unit_are_no_classes(written, tmp_path):
     labels = of(range(5)).labels  # a few are classes
     assert labels is not None
     assert labels.values.dtype.kind == "U"
+
+
+def test_ids_of_which_many_repeat_are_told_how_visits_are_split():
+    frame = pd.DataFrame({"patient": [1, 1, 2, 2, 3], "x": range(5), "y": [0, 1, 0, 1, 0]})
+    with pytest.raises(TableError, match=r"set split_by = 'patient' and, as id, what tells them"):
+        table_from(frame, client="ward", id="patient", label="y")

@@ -92,6 +92,21 @@ def test_keys_of_pairs_and_one_key_come_to_the_same_bits(tmp_path, monkeypatch, 
     assert found[0] == found[1] == found[2]
 
 
+def test_sites_with_ids_and_one_without_meet_under_pseudonyms(tmp_path):
+    """Its rows are its own, and it has nothing to show of others'."""
+    set_up(tmp_path, plain=False)
+    path = tmp_path / "retailer" / "site.toml"
+    path.write_text(path.read_text().replace('id = "id"', 'exclude = ["id"]'))
+    found = {name: site_in(tmp_path / name) for name in NAMES}
+    settings = described(tmp_path, "masked", rounds=1)
+    alignment = dataclasses.replace(settings.alignment, ids="pseudonyms")
+    settings = dataclasses.replace(settings, alignment=alignment)
+    result = remote_running.run_over(
+        settings, sites.Lines(found), NAMES, tmp_path / "out", patience=HASTY
+    )
+    assert result.rounds == 1
+
+
 def test_a_site_refuses_one_key_of_all_unless_its_owner_allows_it(tmp_path):
     with pytest.raises(PolicyError, match=r"one key of all clients \(\[site\] trust"):
         over(tmp_path, set_up(tmp_path, plain=False), trust="clients")
@@ -159,7 +174,7 @@ def test_greetings_that_the_server_changes_are_refused(tmp_path, harm):
     if harm == "replayed":
         over(tmp_path, found, line, out="before")
         text = (tmp_path / "post.csv").read_text().splitlines(keepends=True)
-        (tmp_path / "post.csv").write_text("".join(text[:-3]))
+        (tmp_path / "post.csv").write_text("".join(text[:-9]))
         found = {name: site_in(tmp_path / name) for name in NAMES}
     with pytest.raises(KeyMaterialError if harm == "left out" else TamperedError, match="'bank'"):
         over(tmp_path, found, line)

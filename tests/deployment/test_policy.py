@@ -156,6 +156,19 @@ def test_a_server_cannot_have_fewer_rows_trained_on_than_the_policy_asks_for(tmp
         run_over(tmp_path, found, job(tmp_path), line=one_row_of_the_bank)
 
 
+def test_no_job_trains_on_labels_of_few_rows_of_a_site(tmp_path):
+    """All its rows have a label elsewhere; sums over all that have labels would tell its own."""
+    found = with_policy(tmp_path, "")
+    path = tmp_path / "bank.csv"
+    first, *lines = path.read_text().splitlines()
+    fewer = [one if n < 4 else one.rpartition(",")[0] + "," for n, one in enumerate(lines)]
+    path.write_text("\n".join([first, *fewer]))
+    with pytest.raises(
+        PolicyError, match=r"Site 'bank': .*more labelled rows than would take part"
+    ):
+        run_over(tmp_path, found, job(tmp_path))
+
+
 @pytest.mark.parametrize(("least", "graded"), [(5, True), (26, False)])
 def test_models_are_not_graded_on_fewer_rows_of_a_site_than_its_policy_asks_for(
     tmp_path, least, graded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.errors import FederationError
 from intarsia.experiment import config as experiment
+from intarsia.experiment import federation
+from intarsia.experiment.config import Alignment
 from intarsia.training import run as running
 from tests.deployment.test_run import HASTY, NAMES, described, history, set_up
 
@@ -155,3 +158,44 @@ def test_weights_of_rows_come_over_sites_to_the_optimum_of_one_process(tmp_path,
     assert over["primal"] == pytest.approx(one["primal"], rel=1e-10)
     assert over["dual"] == pytest.approx(one["dual"], rel=1e-10)
     assert one["primal"] - one["dual"] < 1e-6
+
+
+def test_sites_hold_out_groups_of_rows_as_clients_in_one_place_do(tmp_path):
+    found = set_up(tmp_path)
+    whole = described(tmp_path)
+    for name in found:
+        path = tmp_path / f"{name}.csv"
+        head, *lines = path.read_text().splitlines()
+        rows = [f"{int(line.split(',')[0]) // 4},{line}" for line in lines]
+        path.write_text("\n".join([f"house,{head}", *rows]) + "\n")
+        settings = tmp_path / name / "site.toml"
+        settings.write_text(settings.read_text() + 'split_by = "house"\n')
+        found[name] = site_in(tmp_path / name)
+    clients = tuple(replace(one, split_by="house") for one in whole.clients)
+    key = str(tmp_path / "shared.key")
+    for ids in ("plain", "pseudonyms"):
+        names = Alignment(ids=ids, key=None if ids == "plain" else key)
+        description = replace(whole, clients=clients, alignment=names)
+        if ids == "plain":
+            one = federation.build(description)
+            parts = [
+                {row // 4 for block in part.values() for row in block.samples.tolist()}
+                for part in (one.train, one.test)
+            ]
+            assert all(parts)
+            assert not parts[0] & parts[1]
+        running.run(description, out=tmp_path / "one", overwrite=True)
+        over = tmp_path / f"sites {ids}"
+        remote_running.run_over(
+            description, sites.Lines(found), NAMES, over, patience=HASTY, overwrite=True
+        )
+        notes = json.loads((over / "result.json").read_text())["notes"]
+        assert any("held out by groups at 'bank'" in one for one in notes)
+        first, last = (history(folder)[-1] for folder in (over, tmp_path / "one"))
+        assert first["primal"] == pytest.approx(last["primal"], rel=1e-9)
+    settings.write_text(settings.read_text().replace('split_by = "house"', 'exclude = ["house"]'))
+    found[name] = site_in(tmp_path / name)
+    with pytest.raises(FederationError, match=f"{name!r} has no split_by, and has"):
+        remote_running.run_over(
+            description, sites.Lines(found), NAMES, tmp_path / "third", patience=HASTY
+        )

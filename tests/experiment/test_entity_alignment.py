@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import intarsia
 from intarsia.data.reader import table_from
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import entity_alignment, federation
 from intarsia.experiment.config import Alignment, from_dict, load, to_dict
+from intarsia.experiment.entity_alignment import same_numbers
 from intarsia.privacy.entity_matching.pseudonyms import WIDTH
 from intarsia.privacy.keys.shared_key import SharedKey
 from intarsia.training.run import run
@@ -306,3 +309,48 @@ def test_the_example_in_the_documentation_runs(tmp_path):
     np.testing.assert_allclose(
         np.sort(found.train["clinic"].x[:, 0]) * 12, np.sort(found.train["hospital"].x[:, 0])
     )
+
+
+def test_ids_that_are_one_number_in_two_ways_are_told_where_some_others_match():
+    rows = np.arange(80)
+    frames = {
+        "lab": pd.DataFrame({"id": [f"{one / 4:.2f}" for one in rows], "x": rows % 7.0}),
+        "ward": pd.DataFrame({"id": rows / 4, "z": rows % 5.0}),
+    }
+    for one in frames.values():
+        one["y"] = rows // 4 % 2
+    how = {"id": "id", "label": "y", "yardsticks": False}
+    # .25 and .75 are written alike; .50 is .5 and 1.00 is 1
+    shown = " ".join(str(intarsia.inspect(tables=frames, **how)).split())
+    assert "40 ids of 'lab' and 'ward' are the same number in two ways" in shown
+    found = intarsia.run(tables=frames, rounds=1, **how)
+    assert any("40 ids of 'lab' and 'ward'" in one for one in found.notes)
+    frames["lab"] = frames["lab"].drop(columns="y")
+    frames["ward"] = frames["ward"][rows % 4 == 2]
+    frames["lab"] = frames["lab"][rows % 4 == 2]
+    with pytest.raises(FederationError, match=r"written as 1[.]50 is for 1[.]5: write"):
+        intarsia.run(tables=frames, rounds=1, **how)
+
+
+def test_codes_of_which_two_would_be_one_number_are_other_ids():
+    one, two = np.array(["1.1", "1.10", "2.50"]), np.array(["1.1", "2.5"])
+    assert same_numbers(one, two) == 0
+    assert same_numbers(one[1:], two) == 2
+    assert same_numbers(np.array(["2,50", "x"]), two) == 1
+    assert same_numbers(two, two) == 0
+    assert same_numbers(two, np.arange(3)) == 0
+
+
+def test_clients_with_no_id_in_common_but_by_a_rule_are_told():
+    rows = np.arange(40)
+    frames = {
+        "lab": pd.DataFrame({"id": [f"a{one}" for one in rows], "x": rows % 7.0, "y": rows % 2}),
+        "ward": pd.DataFrame({"id": [f"A{one}" for one in rows], "x": rows % 7.0, "y": rows % 2}),
+    }
+    found = intarsia.run(tables=frames, id="id", label="y", rounds=1, yardsticks=False)
+    (note,) = (one for one in found.notes if "no id in common" in one)
+    assert 'set normalise = ["case"]' in note
+    assert "40 that a rule makes the same" in note
+    frames["ward"]["id"] = [f"B{one}" for one in rows]
+    found = intarsia.run(tables=frames, id="id", label="y", rounds=1, yardsticks=False)
+    assert not [one for one in found.notes if "no id in common" in one]

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import intarsia
 from command_line import finished, one_error, said
 from intarsia.cli.main import main
 from intarsia.errors import ExperimentError, IntarsiaError, TableError
@@ -198,6 +199,25 @@ def test_ids_are_written_as_the_first_table_that_has_them_writes_them(tmp_path: 
     turned = predict_federated(folder, tables, "mean")
     assert turned.ids == ["22249", "003", "0004", "A7"]
     np.testing.assert_allclose(found.scores, turned.scores, atol=1e-12)
+
+
+def test_new_tables_need_no_weights_of_rows_nor_what_rows_were_split_by(tmp_path: Path) -> None:
+    rows = np.arange(80)
+    table = pd.DataFrame({"id": rows, "age": rows % 7.0, "ill": rows % 2, "w": 1 + rows % 3})
+    tables = {
+        "ward": table.assign(person=rows // 4),
+        "lab": pd.DataFrame({"id": rows, "sodium": rows % 5.0, "person": rows // 4}),
+    }
+    how = {"id": "id", "label": "ill", "weights": "w", "split_by": "person", "yardsticks": False}
+    found = intarsia.run(tables=tables, out=tmp_path / "run", **how)
+    new = {
+        "ward": tables["ward"][["id", "age"]],
+        "lab": tables["lab"][["id", "sodium"]],
+    }
+    whole = new["ward"].merge(new["lab"])
+    scores = predict_federated(tmp_path / "run", spread(tmp_path, new)).scores
+    wanted = found.model.decision_function(whole[[*found.model.feature_names_in_]])
+    np.testing.assert_allclose(scores, wanted, atol=1e-12)
 
 
 def test_tables_may_have_decimal_commas_where_training_had_points(tmp_path: Path) -> None:

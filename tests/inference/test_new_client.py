@@ -125,6 +125,18 @@ def test_what_all_share_stays_as_it_is(folder):
     assert found.model["new"].features == tuple(f"new{j}" for j in range(7))
 
 
+def test_rows_of_one_person_stay_together_at_a_new_client_as_in_the_run(tmp_path):
+    tables = {"north": table("north", 3), "south": table("south", 5), "new": table("new", 7)}
+    for one in tables.values():
+        one["person"] = np.arange(len(one)) // 4
+    new = tables.pop("new")
+    how = {"id": "row", "label": "kind", "split_by": "person", **SETTINGS}
+    intarsia.run(tables=tables, out=tmp_path / "run", **how)
+    joined = intarsia.join(tmp_path / "run", new, out=None)
+    assert any("15 in 60 rows at 'new' (up to 4 rows)" in one for one in joined.notes)
+    assert "person" not in joined.model["new"].feature_names_in_
+
+
 def test_joining_again_comes_to_the_same_and_another_seed_to_something_else(folder):
     first, again, other = (
         intarsia.join(folder, table("new", 7), seed=seed, out=None) for seed in (None, 0, 1)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import intarsia
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.reader import table_from
+from intarsia.experiment import federation
 from intarsia.experiment.config import from_dict
 from intarsia.training import checks as caveats
 from intarsia.training.registry import choose
@@ -108,9 +112,69 @@ def test_each_client_alone_is_not_compared_with_itself():
     assert 'run algorithm.name = "standalone" (linear models)' in note
 
 
-@pytest.mark.parametrize(("split", "said"), [({"test": 0}, 1), ({}, 0), ({"validation": 0.1}, 0)])
-def test_scores_of_rows_that_were_trained_on_are_noted(split, said):
+@pytest.mark.parametrize(
+    ("split", "part", "said"),
+    [
+        ({"test": 0}, "train", 1),
+        ({}, "test", 0),
+        ({}, "train", 1),
+        ({"validation": 0.1}, "test", 0),
+    ],
+)
+def test_scores_of_rows_that_were_trained_on_are_noted(split, part, said):
     tables = {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a", "path": "a.csv"}]}
     described = from_dict({**tables, "split": {"test": 0, **split} if split else {}})
-    notes = caveats.graded_in_training(described)
+    notes = caveats.graded_in_training(described, part)
     assert ["trained on" in note for note in notes] == [True] * said
+
+
+def copied(rows=300, share=0.1, seed=0):
+    """Return a table of which a share of the rows is there twice, under other ids."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(rng.normal(size=(rows, 3)), columns=["a", "b", "c"])
+    table["kind"] = rng.choice(["p", "q"], rows)
+    table.loc[rng.random(rows) < 0.1, "b"] = np.nan
+    table["y"] = rng.choice(["no", "yes"], rows)
+    more = table[: int(share * rows)]
+    whole = pd.concat([table, more], ignore_index=True)
+    whole["id"] = [f"{seed}-{k}" for k in range(len(whole))]
+    whole["of"] = [f"{seed}-{k % rows}" for k in range(len(whole))]
+    return whole
+
+
+def test_test_rows_that_are_copies_of_training_rows_are_told_with_their_number():
+    how = {"id": "id", "label": "y", "loss": "logistic", "rounds": 1, "yardsticks": False}
+    tables = {"one": copied().sample(frac=1.0, random_state=1), "two": copied(seed=1, share=0.0)}
+    found = intarsia.run(tables=tables, exclude=["of"], **how)
+    (note,) = [one for one in found.notes if "values of a training row" in one]
+    whole = federation.build(
+        from_dict({"algorithm": {"name": "hyfdca"}, "client": [{"name": name} for name in tables]}),
+        {
+            name: table_from(one, client=name, id="id", label="y", exclude=("of",))
+            for name, one in tables.items()
+        },
+    )
+    held = {one.removeprefix("0-") for one in whole.test["one"].samples.tolist()}
+    twins = {str(k): str(k + 300) for k in range(30)} | {str(k + 300): str(k) for k in range(30)}
+    seen = sum(twins[one] not in held for one in held if one in twins)
+    assert seen >= 5
+    assert f"{seen} of {len(held)} at 'one'" in note
+    assert "'two'" not in note
+    # held out together, no copy is on both sides
+    found = intarsia.run(tables=tables, split_by="of", **how)
+    assert not [one for one in found.notes if "values of a training row" in one]
+    # another client with the same columns has the copies
+    halves = copied(share=1.0)
+    apart = {"one": halves[:300], "two": halves[300:]}
+    found = intarsia.run(tables=apart, exclude=["of"], **how)
+    (note,) = [one for one in found.notes if "values of a training row" in one]
+    assert "'one'" in note
+    assert "'two'" in note
+
+
+def test_rows_of_few_values_are_the_same_by_chance_and_not_told():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.integers(0, 9, size=(400, 3)), columns=["a", "b", "c"])
+    table["y"] = rng.choice(["no", "yes"], 400)
+    found = intarsia.run(tables={"one": table}, label="y", loss="logistic", yardsticks=False)
+    assert not [one for one in found.notes if "values of a training row" in one]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import intarsia
@@ -17,7 +18,9 @@ from intarsia.algorithms.linear.cocoa import CoCoA
 from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.reader import table_from
 from intarsia.data.source import Source
+from intarsia.data.table import split
 from intarsia.engines.simulation import Simulation
 from intarsia.experiment.config import Experiment
 from intarsia.training import outcome
@@ -66,6 +69,18 @@ def test_a_client_that_is_not_graded_is_named():
     both = {"long": tables["long"], "also": tables["long"]}
     found = intarsia.run(tables=both, rounds=1, tolerance=0, yardsticks=False)
     assert not [one for one in found.notes if one.startswith("Not graded")]
+
+
+def test_a_test_part_without_a_label_is_said_to_have_no_scores():
+    rows = np.arange(60)
+    everyone = pd.DataFrame({"id": rows, "a": rows % 7.0})
+    ids, _ = split(table_from(everyone, client="all", id="id"))
+    few = pd.DataFrame({"id": ids.samples, "b": ids.samples % 5.0, "y": ids.samples % 2})
+    how = {"id": "id", "label": "y", "loss": "logistic", "rounds": 1, "yardsticks": False}
+    found = intarsia.run(tables={"few": few, "all": everyone}, **how)
+    assert found.metrics.server is None
+    (note,) = [one for one in found.notes if one.startswith("There are no scores")]
+    assert f"none of the {60 - len(ids.samples)} test samples has a label" in note
 
 
 @pytest.fixture(scope="module")

@@ -81,9 +81,10 @@ def write_proposal(
         return
     advice = replace(found.advice, obstacle="")  # of a file that is not yet the one to be written
     if advice.algorithm is None:
+        checked = "".join(f" Check: {note}" for note in proposal.notes)
         raise ExperimentError(
             f"Nothing can be learned from these tables together: {advice.why.rstrip('.')}; see "
-            "whether --id or --label names the right columns."
+            f"whether --id or --label names the right columns.{checked}"
         )
     chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
     task = found.schema.labels.task
@@ -108,6 +109,8 @@ def _tell(proposal: Proposal, file: Path, dictionary: Path | None, obstacle: str
         told = [f"{key} {name!r}" for key, name in said.items() if name is not None]
         if told and table.source.label is not None and "label" in table.reasons:
             told[-1] += f" ({table.reasons['label']})"
+        by = table.source.split_by
+        told += [] if by is None else [f"rows of one {by!r} are held out together"]
         if "missing" in table.reasons:
             marks = [one for one in table.source.missing if one not in Source.missing]
             told += [f"takes for missing {listed(marks)}"]

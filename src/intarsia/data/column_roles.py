@@ -30,6 +30,7 @@ from intarsia.data.column_types import (
     labels_of,
     missing_numbers,
     numbers_of,
+    split_keys_of,
     weights_of,
 )
 from intarsia.data.source import Source
@@ -109,9 +110,14 @@ def table_of_columns(
     weights = None
     if source.weights is not None:
         weights = weights_of(columns.column(source.weights), labels, source)
+    together = None
+    if source.split_by is not None:
+        together = split_keys_of(columns.column(source.split_by), source)
     own = source.id is None
     return Table(
-        *(source.name, samples, chosen, values, categorical, labels, groups, own), weights=weights
+        *(source.name, samples, chosen, values, categorical, labels, groups, own),
+        weights=weights,
+        split_by=together,
     )
 
 
@@ -130,11 +136,12 @@ def table_of_matrix(
     _check_shapes(x, source, names, {"labels": y, "sample ids": samples})
     check_names(names, source)
     # ids and labels of a matrix are no columns of it
-    if source.weights is not None:
-        raise source.error(
-            f"weights is {source.weights!r} but a matrix has no such column",
-            "give the table as a DataFrame, a csv or a parquet file",
-        )
+    for key, column in {"weights": source.weights, "split_by": source.split_by}.items():
+        if column is not None:
+            raise source.error(
+                f"{key} is {column!r} but a matrix has no such column",
+                "give the table as a DataFrame, a csv or a parquet file",
+            )
     beside = replace(source, id=None, label=None)
     chosen = _feature_columns(names, beside, labelled=y is not None)
     if list(chosen) != list(names):
@@ -183,6 +190,7 @@ def _feature_columns(
         "id": () if source.id is None else (source.id,),
         "label": () if source.label is None else (source.label,),
         "weights": () if source.weights is None else (source.weights,),
+        "split_by": () if source.split_by is None else (source.split_by,),
         "features": source.features or (),
         "exclude": source.exclude,
         "categorical": source.categorical,
@@ -200,13 +208,19 @@ def _feature_columns(
                     f"{key} names the column {name!r}, which the table does not have",
                     f"{nearest_column(name, names)}",
                 )
-            roles = {source.id: "id", source.label: "label", source.weights: "weights"}
-            if key not in (*roles.values(), "exclude") and name in roles:
+            roles = {
+                source.split_by: "split_by",
+                source.id: "id",
+                source.label: "label",
+                source.weights: "weights",
+            }
+            if key not in ("id", "label", "weights", "split_by", "exclude") and name in roles:
                 raise source.error(
                     f"{key} names the {roles[name]} column {name!r}",
-                    f"a feature is neither id nor label nor weight: remove it from {key}",
+                    f"a feature is neither id nor label nor weight, nor what rows are split by: "
+                    f"remove it from {key}",
                 )
-    left_out = {*source.exclude, source.id, source.label, source.weights}
+    left_out = {*source.exclude, source.id, source.label, source.weights, source.split_by}
     wanted: Sequence[str] = names if source.features is None else source.features
     chosen = tuple(name for name in wanted if name not in left_out)
     if len(set(chosen)) < len(chosen):

@@ -50,7 +50,11 @@ LEAST_ROWS = 5
 LONGEST_LEVEL = 60
 MOST_WORDS = 8
 
-_EXACT_ROLES = ("id ", "label ")  # of columns where a number never stands for a missing value
+_EXACT_ROLES = (
+    "id ",
+    "label ",
+    "split_by ",
+)  # of columns where a number never stands for a missing value
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
 _EXACT = 2**53  # up to here a float64 holds every whole number
 # of ids, as Arrow matches them
@@ -755,14 +759,23 @@ def _whole_numbers(ids: pa.ChunkedArray, *, strict: bool) -> tuple[NDArray[np.in
 def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
     if have_repeats(samples):
         ids, counts = np.unique(samples, return_counts=True)
-        twice = ids[counts > 1][0]
+        repeated = counts > 1
+        twice = ids[repeated][0]
         rows = np.flatnonzero(samples == twice)[:2] + 1
+        plain = advice = "every sample needs one row: aggregate or drop the repeated rows"
+        if repeated.sum() > _VISITS * len(ids):
+            several = "if they are samples of their own, such as visits of a patient"
+            named = f"split_by = {own.source.id!r} and, as id, what tells them apart, or none"
+            advice, plain = f"{plain}; {several}, set {named}", f"{plain}, or name another column"
         raise own.source.error(
-            f"{own.name} has {twice.item()!r} in {counts[counts > 1][0]} rows (first: rows "
-            f"{rows[0]} and {rows[1]}; {int((counts > 1).sum())} ids repeat)",
-            "every sample needs one row: aggregate or drop the repeated rows",
+            f"{own.name} has {twice.item()!r} in {counts[repeated][0]} rows (first: rows "
+            f"{rows[0]} and {rows[1]}; {int(repeated.sum())} ids repeat)",
+            *(advice, plain),
         )
     return samples
+
+
+_VISITS = 0.1  # share of the ids of several rows from which on these are samples of their own
 
 
 def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
@@ -828,6 +841,36 @@ def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Sour
         said = "empty" if np.isnan(values[row]) else f"{values[row]:g}"
         raise source.error(f"{own.name} is {said} in row {row + 1}", advice)
     return np.where(known, values, 1.0)
+
+
+def split_keys_of(column: pa.ChunkedArray, source: Source) -> NDArray[np.str_]:
+    """Return as text which group each row belongs to, (samples,): a value, or the part that counts.
+
+    Numbers are text too, so that 7 here and "7" or 7.0 there are one group.
+    """
+    own = _Column.of(column, str(source.split_by), source, "split_by ")
+    codes, texts = own.texts
+    absent = own.rows_of([one is None for one in texts])
+    if absent:
+        rows = np.array([one is None for one in [*texts, None]])[codes]
+        raise source.error(
+            f"{own.name} has no value in {absent} rows (first: row {rows.argmax() + 1})",
+            "which rows belong together must be known of each: fill it in, such as by the row's "
+            "id, or drop the row",
+        )
+    keys = [own.canonical(one or "") for one in texts]
+    if source.split_by_pattern is not None:
+        found = [re.search(source.split_by_pattern, one) for one in keys]
+        if None in found:
+            text = texts[found.index(None)] or ""
+            raise source.error(
+                f"{own.name} has a value in row {own.row(text)} in which split_by_pattern, "
+                f"{source.split_by_pattern!r}, is nowhere found",
+                "correct the pattern, or the value",
+            )
+        parts = [one for one in found if one is not None]
+        keys = [next(filter(None, one.groups()), one[0]) for one in parts]
+    return np.array([*keys, ""], np.str_)[codes]
 
 
 def coded_texts(

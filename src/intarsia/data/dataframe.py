@@ -31,11 +31,11 @@ from intarsia.errors import ExperimentError, listed, nearest, nearest_column, sh
 Settings = Mapping[str, Any]
 
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
-# settings for all tables that say how their texts are read
-READING = ("dates", "decimal", "label_map", "thousands")
+# settings for all tables that functions of `api` take among the others
+FOR_ALL = ("dates", "decimal", "label_map", "split_by", "split_by_pattern", "thousands")
 _OF_A_SOURCE = (
     *("categorical", "exclude", "features", "groups", "id"),
-    *("id_type", "label", "missing", "units", "weights", *READING),
+    *("id_type", "label", "missing", "units", "weights", *FOR_ALL),
 )
 
 
@@ -47,7 +47,7 @@ def sources_of(
     """Return the description of every client's table, without the values.
 
     `shared` are settings for all clients: id, id_type, label, weights, categorical, exclude,
-    missing, and those of `READING`; `own` those of each.
+    missing, and those of `FOR_ALL`; `own` those of each.
     """
     if not isinstance(tables, Mapping) or not tables:
         raise ExperimentError(
@@ -155,7 +155,7 @@ def _check_columns(
     known = list(dict.fromkeys(n for table in tables.values() for n in _columns(table) or ()))
     labelled = any({"label", "labels"} & own.get(name, {}).keys() for name in tables)
     asked = [("label", shared.get("label"))] if not labelled else []
-    asked.append(("weights", shared.get("weights")))
+    asked += [(key, shared.get(key)) for key in ("weights", "split_by")]
     for key in ("categorical", "exclude"):
         some = shared.get(key) or ()
         asked += [(key, name) for name in ((some,) if isinstance(some, str) else some)]
@@ -211,6 +211,9 @@ def _fitting(shared: Settings, columns: list[str] | None, own: Settings) -> dict
         kept.pop("label", None)
     if kept.get("weights") not in columns or not ({"label", "labels"} & {*kept, *own}):
         kept.pop("weights", None)
+    if kept.get("split_by") not in columns:
+        kept.pop("split_by", None)
+        kept.pop("split_by_pattern", None)
     if not ("label" in kept or {"label", "labels"} & own.keys()):
         kept.pop("label_map", None)
     for key in ("categorical", "exclude"):

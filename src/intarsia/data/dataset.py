@@ -37,6 +37,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()  # what these mean
     indicators: NDArray[np.intp] | None = None  # (features,) as a `Block` has them
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    split_by: NDArray[np.str_] | None = None  # (samples,) as a `Table` has it
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,6 +58,7 @@ class Dataset:
             y=self.y[rows],
             test=None if self.test is None else self.test[rows],
             clients=None if self.clients is None else self.clients[rows],
+            split_by=None if self.split_by is None else self.split_by[rows],
         )
 
     def split(self) -> tuple[Dataset, Dataset | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,6 +41,10 @@ class Source:
     id_type: Literal["integer", "text"] | None = None  # None: integer if every id is a whole number
     label: str | None = None  # None: a client without labels (libsvm, npz: those of the file)
     weights: str | None = None  # column with the weight of each row's loss, beside the label
+    # column whose rows of one value, such as a patient's, are held out together; the id's is one
+    split_by: str | None = None
+    # regular expression of the part of it that counts; None: all
+    split_by_pattern: str | None = None
     # label as the table has it -> as all clients have it; others stay as they are
     label_map: Mapping[str, str | bool | int | float] = field(
         default_factory=dict[str, str | bool | int | float]
@@ -72,6 +77,7 @@ class Source:
                 f"{where}: weights is {self.weights!r}, which is the id or the label column; name "
                 "a column of its own."
             )
+        self._check_split_by(where)
         if self.separator is not None and len(self.separator.encode()) != 1:
             raise ExperimentError(
                 f'{where}: separator is {self.separator!r}; set one character, such as ";".'
@@ -96,6 +102,28 @@ class Source:
                         f"{where}: column {name!r} is in the groups {owner[name]!r} and {group!r}; "
                         "remove it from one of them."
                     )
+
+    def _check_split_by(self, where: str) -> None:
+        """Raise if rows cannot be split by a column, or by a part of it."""
+        if self.split_by is not None and self.split_by in (self.label, self.weights):
+            raise ExperimentError(
+                f"{where}: split_by is {self.split_by!r}, the column of labels or of weights; name "
+                "the one that says which rows belong together."
+            )
+        if self.split_by_pattern is None:
+            return
+        if self.split_by is None:
+            raise ExperimentError(
+                f"{where}: split_by_pattern is {self.split_by_pattern!r} and split_by is not set; "
+                "set split_by to the column, such as that of the ids."
+            )
+        try:
+            re.compile(self.split_by_pattern)
+        except re.error as problem:
+            raise ExperimentError(
+                f"{where}: split_by_pattern is {self.split_by_pattern!r}, which is no regular "
+                f"expression ({problem}); set one such as '[^-]+', what stands before the first -."
+            ) from None
 
     def _check_numbers(self, where: str) -> None:
         """Raise if an encoding is unknown, or numbers could be read in two ways."""

@@ -54,6 +54,8 @@ class Table:
     # of a sample's values in the groups that are arrays, as a `Block` has them
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     weights: Array | None = None  # (samples,) of their losses, where a column says them
+    # (samples,) what rows are split by, text or pseudonyms; None: each by its own id
+    split_by: NDArray[Any] | None = None
 
     @property
     def numeric(self) -> tuple[str, ...]:
@@ -63,7 +65,7 @@ class Table:
     def take(self, rows: NDArray[np.intp]) -> Table:
         """Return the table of some rows, by position, in their order."""
         own = {name: replace(one, codes=one.codes[rows]) for name, one in self.categorical.items()}
-        labels, weights = self.labels, self.weights
+        labels, weights, by = self.labels, self.weights, self.split_by
         return replace(
             self,
             samples=self.samples[rows],
@@ -71,6 +73,7 @@ class Table:
             categorical=own,
             labels=None if labels is None else replace(labels, values=labels.values[rows]),
             weights=None if weights is None else weights[rows],
+            split_by=None if by is None else by[rows],
         )
 
 
@@ -84,6 +87,7 @@ def split(
     ids: NDArray[Any] | None = None,
     *,
     start: float = 0.0,
+    by: NDArray[Any] | None = None,
     hashes: Hashes | None = None,
 ) -> tuple[Held, Held]:
     """Return the train and the test part of a block, or of a table that one will be made of.
@@ -92,6 +96,7 @@ def split(
 
     A sample is in the test part if the keyed hash of its id, as a fraction of all hashes, is at
     least `start` and below `test`. With `ids`, the test part is exactly the samples with these ids.
+    `by` says for each row what is hashed instead of its id: rows of one value stay together.
     `hashes` are those that were made for other clients. Rows of the parts are in the order of their
     ids, so that later steps find ids faster.
 
@@ -116,12 +121,14 @@ def split(
         chosen = np.isin(block.samples, ids)[order]
     else:
         key = hashlib.blake2b(salt.encode()).digest()
-        at = (Hashes() if hashes is None else hashes).of(block.samples[order], key)
+        hashed = (block.samples if by is None else by)[order]
+        at = (Hashes() if hashes is None else hashes).of(hashed, key)
         chosen = (start <= at) & (at < test)
     if len(chosen) and chosen.all():
+        groups = "" if by is None else f" ({len(np.unique(by))} groups of split_by)"
         raise TableError(
-            f"All {len(chosen)} rows of a block fall into the test part; no row is left to train "
-            "on: set test lower or change salt in [split]."
+            f"All {len(chosen)} rows of a block{groups} fall into the test part; no row is left to "
+            "train on: set test lower or change salt in [split]."
         )
     if not chosen.any():
         return block, block.take(np.flatnonzero(chosen))

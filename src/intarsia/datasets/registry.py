@@ -140,6 +140,7 @@ def of_file(source: Source, settings: LabelSettings | None = None) -> tuple[Data
         class_names=encoding.labels.classes,
         indicators=block.indicators,
         levels=block.levels,
+        split_by=table.split_by,
     )
     return dataset, encoding.labels
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.client_functions import RandomKey
@@ -29,6 +30,7 @@ from intarsia.deployment.client_models import Ended, Scales
 from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
     RoundCount,
+    TrainedRows,
     check_algorithm,
     check_clients,
     check_graded,
@@ -51,9 +53,19 @@ from intarsia.errors import (
     VersionError,
 )
 from intarsia.experiment import config as experiment
+from intarsia.experiment import entity_alignment
 from intarsia.experiment.checks import check_label_values
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import build, checksum, held_for_stopping, held_out, table_of
+from intarsia.experiment.entity_alignment import Names
+from intarsia.experiment.federation import (
+    build,
+    checksum,
+    held_for_stopping,
+    held_out,
+    table_of,
+    training_ids,
+)
+from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import evaluation, preprocessing
@@ -125,6 +137,8 @@ class Work:
         self._settings, self._folder = settings, folder
         self._requests = Requests(folder, record)
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
+        self._trained = TrainedRows(folder, settings.policy.least_changed)
+        self._rows: NDArray[np.uint64] | None = None  # of the job, to keep as it begins
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
         self._clip: float | None = None  # to which norm rows are to be clipped; None: not
@@ -133,7 +147,9 @@ class Work:
         self._said: dict[str, bytes] = {}  # what all sites are told alike, by the step
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
-        self._taken: tuple[bytes, Table] | None = None  # while the owner is to decide
+        # the table and its ids while the owner is to decide, and which job it is read for
+        self._taken: tuple[bytes, tuple[Table, Names]] | None = None
+        self._names: Names | None = None  # of rows with ids, until all clients have met
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
@@ -302,15 +318,20 @@ class Work:
         job = self._take_experiment(message)
         if self._taken is None or self._taken[0] != message:
             self._taken = message, table_of(job)
-        self._table = self._taken[1]
+        self._table, names = self._taken[1]
         columns = self._table.columns
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
+        if not job.privacy.epsilon:  # noise hides a single row
+            ids = training_ids(self._table, names.ids[self._table.client], job.split)
+            self._rows = self._trained.check(ids)
+        hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
+        self._names = names if hidden else None
         own = self._settings.table
-        id = None if own is None else own.id
+        id, by = (None, None) if own is None else (own.id, own.split_by)
         self._prove = self._level_proofs(message)
-        said = describe(self._table, id, job.labels, self._prove, self._key_proof())
+        said = describe(self._table, id, job.labels, self._prove, by, self._key_proof())
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
         more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
         self.told = ("names of columns", *(words for words, there in more if there))
@@ -358,9 +379,10 @@ class Work:
         settings, held = self._experiment.split, {}
         parts = held_out(table, settings)
         train, test = (encode(part, encoding, later=True) for part in parts)
+        by = parts[0].split_by
         del table, parts
         if settings.stopping:
-            train, held["validation"] = held_for_stopping(train, settings)
+            train, held["validation"] = held_for_stopping(train, settings, by)
         self._hold(train, test, held)
         self.told = ("which rows and columns the site holds",)
         return state, self._holdings()
@@ -410,7 +432,8 @@ class Work:
         if not self._blocks:
             raise StaleError("Schemas came before the site's table was encoded.")
         check_clients(self._settings.policy, len(self.schemas["train"].clients))
-        check_rows(self._settings.policy, int(np.sum(settled.kept)))
+        labelled = Holding.of(self._blocks["train"]).labelled.sum()
+        check_rows(self._settings.policy, int(np.sum(settled.kept)), int(labelled))
         self._check_asked(settled.schemas)
         if any(schema.labels != self._labels for schema in settled.schemas.values()):
             raise RefusedError(
@@ -439,16 +462,19 @@ class Work:
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
         self._requests.begin(*job, self._agreed().hex())
+        if self._rows is not None:
+            self._trained.keep(self._rows)
         alone = reads_alone(self._algorithm, self._options)
-        prepared = preprocessing.initial(name, self._blocks["train"], alone=alone)
+        prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
+            self._names = None
             self._seal(None)
             return prepared, None
         from intarsia.privacy.keys import pair_keys  # here: it imports cryptography
 
         self._drawn = pair_keys.drawn_secret()
-        me, cards, owner_sets, agreed = self._acquaintances()
-        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed)
+        me, cards, owner_sets, agreed, known = self._acquaintances()
+        greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
@@ -476,15 +502,20 @@ class Work:
             raise StaleError("Greetings came to a site that has sent none.")
         from intarsia.privacy.keys import pair_keys
 
-        me, cards, owner_sets, agreed = self._acquaintances()
-        received = codec.decode(message)
-        given = me, cards, state.secret, owner_sets, agreed, received
+        me, cards, owner_sets, agreed, known = self._acquaintances()
+        given = me, cards, state.secret, owner_sets, agreed, known, codec.decode(message)
+        self._names = None
         # a site that was started again has the state of before: it may have sealed with these keys
         self._seal(pair_keys.met(*given), fresh=state.secret == self._drawn)
         return state.prepared, None
 
-    def _acquaintances(self) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes]:
-        """Return the own identity, the others' cards, who own cells, and what names all of it."""
+    def _acquaintances(
+        self,
+    ) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes, dict[str, bytes]]:
+        """Return the own identity, the others' cards, who own cells, and what names all of it.
+
+        The last is what each of the others must know as well as this client.
+        """
         from intarsia.privacy.keys.keyring import KeyFolder
 
         settings, schemas = self._experiment.privacy, self.schemas
@@ -495,7 +526,25 @@ class Work:
                 f"{self._settings.name!r}; name the key in the site's own folder of keys."
             )
         owner_sets = sorted(Geometry(schemas).owner_sets())
-        return me, cards, owner_sets, self._agreed()
+        return me, cards, owner_sets, self._agreed(), self._shown(cards)
+
+    def _shown(self, others: Collection[ClientId]) -> dict[ClientId, bytes]:
+        """Return for each other client what shows the ids of the rows that both are to have.
+
+        All clients see pseudonyms, and under one key they stay the same: one that saw them in an
+        earlier run could claim these rows.
+        """
+        if self._names is None:
+            return dict.fromkeys(others, b"")
+        key = entity_alignment.key_in_file(self._experiment.alignment, "ids of rows that two have")
+        assert key is not None  # as the alignment has pseudonyms, see `_take_experiment`
+        own = self._settings.name
+        held = {
+            name: np.concatenate([one.holdings[name].samples for one in self.schemas.values()])
+            for name in (own, *others)
+        }
+        rows = {other: np.intersect1d(held[own], held[other]) for other in others}
+        return shown(self._names.ids[own], self._names.public[own], rows, key)
 
     def _agreed(self) -> bytes:
         """Return a digest of what all sites must have been told alike: a site's own is not in it.
@@ -631,7 +680,7 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
 
 def _check_allowed(tree: Mapping[str, Any], settings: SiteSettings) -> None:
     """Raise where a run would have a site open files, or run functions, that it does not name."""
-    for name in ("algorithm", "dataset", "partition"):
+    for name in (*_TREE, "dataset", "partition"):
         if not isinstance(tree.get(name, {}), Mapping):
             raise RefusedError(
                 f"The experiment's {name} is {repr(tree[name])[:80]}; expected a table."

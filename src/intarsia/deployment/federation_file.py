@@ -70,6 +70,7 @@ approve = "each"         # each job waits for `intarsia federation approve`; "li
 # models_readable = false    # whether the server may read a model of this site alone
 # columns = ["age", "lab_*"] # that may take part
 # least_rows = 100           # to train on
+# least_changed = 20         # by which the training rows of two jobs differ, if they do
 # most_rows = 1000000        # of the table
 # jobs_a_day = 3
 # rounds_a_day = 500

@@ -7,12 +7,16 @@ site's log and goes to the server's people; it has no value of the site's table.
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.files.atomic_files import write_atomically
@@ -25,14 +29,18 @@ from intarsia.core.settings import (
     hyperparameters,
     toml_text,
 )
+from intarsia.engines import codec
 from intarsia.engines.remote.round_count import Rounds
 from intarsia.engines.remote.wire import Call
-from intarsia.errors import ExperimentError, PolicyError, nearest
+from intarsia.errors import CodecError, ExperimentError, PolicyError, nearest
 from intarsia.experiment.config import Experiment
 
 DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
+_FEW: Final = 5  # labels, whose sums would tell them
+_TRAINED: Final = "trained.rows"
+_SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +66,8 @@ class Policy:
     # to train on, of the site's table, and in the change of a round: a model of fewer shows them,
     # and who names the split and the steps chooses
     least_rows: CountOrZero = 5
+    # by which the rows of two jobs differ, if they do: totals of both tell those few; 0: any number
+    least_changed: CountOrZero = 5
     most_rows: CountOrZero = 0  # of the site's table; 0: any number
     jobs_a_day: CountOrZero = 0  # that begin on a day, in UTC; 0: any number
     rounds_a_day: CountOrZero = 0  # of all jobs together; the end of a job is one more
@@ -221,12 +231,15 @@ def check_table(policy: Policy, columns: Iterable[str], rows: int) -> None:
         raise error
 
 
-def check_rows(policy: Policy, rows: int) -> None:
-    """Refuse to train on too few rows."""
-    if rows < policy.least_rows:
-        error = _forbidden("least_rows", "asks for more rows than would take part at the site")
-        error.add_note(f"{rows} rows, and {policy.least_rows} are the least")
-        raise error
+def check_rows(policy: Policy, rows: int, labelled: int = 0) -> None:
+    """Refuse to train on too few rows, or on the site's labels of few of them; 0: it has none."""
+    least = policy.least_rows
+    for what, count, most in ("rows", rows, least), ("labelled rows", labelled, min(least, _FEW)):
+        if count < most and (count or what == "rows"):
+            said = f"asks for more {what} than would take part at the site"
+            error = _forbidden("least_rows", said)
+            error.add_note(f"{count} {what}, and {most} are the least")
+            raise error
 
 
 def check_graded(policy: Policy, part: str, rows: int) -> None:
@@ -314,6 +327,78 @@ class RoundCount:
             )
         content = {"day": day, **asdict(after)}
         write_atomically(self._path, json.dumps(content).encode(), private=True)
+
+
+class TrainedRows:
+    """Knows which rows jobs trained on, as hashes of ids, in a file that goes back with no run.
+
+    All that have a column open its mean over the federation, in each job: where the rows of two
+    jobs differ in one, the means tell its values.
+    """
+
+    def __init__(self, folder: Path, least: int) -> None:
+        self._path, self._least = folder / _TRAINED, least
+
+    def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the rows of a job, to keep once it begins.
+
+        Raises
+        ------
+        PolicyError
+            If they are others than an earlier job's, and by fewer than the owner asks for.
+        """
+        hashes = (
+            hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist()
+        )
+        rows = np.unique(np.frombuffer(b"".join(hashes), np.uint64))
+        changed = _changes(*self._read(), rows)
+        if 0 < min(changed, default=0) < self._least:
+            error = _forbidden(
+                "least_changed",
+                f"asks that the training rows of two jobs are the same, or differ by "
+                f"{self._least} or more, as totals of both would tell them, and this job's differ "
+                "from an earlier one's by fewer",
+            )
+            error.add_note(f"{min(changed)} rows; begin it again when there are more new ones")
+            raise error
+        return rows
+
+    def keep(self, rows: NDArray[np.uint64]) -> None:
+        """Keep the rows of a job, as it begins; OSError: then it may not."""
+        known, sets = self._read()
+        if 0 in _changes(known, sets, rows):
+            return
+        both, newest = np.union1d(known, rows), np.uint64(1 << (_SETS - 1))
+        after = np.zeros(len(both), np.uint64)
+        after[np.searchsorted(both, known)] = sets >> np.uint64(1)  # the oldest goes
+        after[np.searchsorted(both, rows)] |= newest
+        content = codec.encode((both[after > 0], after[after > 0]))
+        write_atomically(self._path, content, private=True)
+
+    def _read(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        try:
+            known, sets = codec.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+        except (ValueError, TypeError, CodecError):
+            raise ExperimentError(
+                f"{self._path} is damaged, which says what rows jobs trained on; put it back from "
+                "a backup, or remove it to count anew."
+            ) from None
+        return known, sets
+
+
+def _changes(
+    known: NDArray[np.uint64], sets: NDArray[np.uint64], rows: NDArray[np.uint64]
+) -> list[int]:
+    """Return by how many rows some differ from each set that is kept."""
+    both = np.isin(known, rows, assume_unique=True)
+    found = []
+    for bit in range(_SETS):
+        held = sets >> np.uint64(bit) & np.uint64(1) == 1
+        if held.any():
+            found.append(len(rows) + int(held.sum()) - 2 * int(both[held].sum()))
+    return found
 
 
 def today() -> str:

@@ -51,9 +51,16 @@ from intarsia.errors import (
     listed,
 )
 from intarsia.experiment import config as experiment
-from intarsia.experiment.checks import check_forgotten_ids, check_kinds, check_names
+from intarsia.experiment.checks import (
+    check_forgotten_ids,
+    check_graded,
+    check_kinds,
+    check_names,
+    check_parts,
+    check_split_columns,
+)
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import labelled_somewhere
+from intarsia.experiment.federation import NARROW, labelled_somewhere
 from intarsia.partition.client_clusters import Structure
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.results import run_folder
@@ -261,9 +268,13 @@ class AtSites:
             coded = notes_on_codes(classes, labels, description.labels)
             coded += notes_on_words({name: one.levels for name, one in tables.items()})
             samples = {name: one.train.samples for name, one in held.items()}
+            by = [name for name, one in tables.items() if one.split_by is not None]
+            coded += (f"Rows are held out by groups at {listed(by)}. {NARROW}",) if by else ()
+            check_parts(by, [_samples(held, part) for part in ("train", "validation", "test")])
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
+        check_graded(description.split, int(tested))
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         late = {name: one.validation for name, one in held.items() if one.validation is not None}
         if description.early_stopping and len(late) < len(held):
@@ -424,8 +435,16 @@ def _agree(tables: Mapping[ClientId, TableMetadata], description: Experiment) ->
             "site.toml of each to the same."
         )
     check_forgotten_ids({n: (one.columns, one.id, one.generated) for n, one in tables.items()})
-    check_names({name: one.columns for name, one in tables.items()})
+    columns = {name: one.columns for name, one in tables.items()}
+    check_split_columns(columns, {name: one.split_by for name, one in tables.items()})
+    check_names(columns)
     return agree(tables, description.labels)
+
+
+def _samples(held: Mapping[ClientId, Held], part: str) -> dict[ClientId, Any]:
+    """Return the samples of each client's part; it may have none for early stopping."""
+    found = {name: getattr(one, part) for name, one in held.items()}
+    return {name: one.samples for name, one in found.items() if one is not None}
 
 
 def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ class TableMetadata:
     id: str | None  # the name of the column with the ids
     protocol: int  # of the site's version; another is refused
     weighted: bool = False  # whether rows have weights
+    split_by: str | None = None  # the name of the column by which rows are held out; None: by ids
     # of each level, under a key that the server lacks; {}: the run has no keys
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
     key: bytes = b""  # the same where the shared key is; b"": the run has none
@@ -59,12 +60,13 @@ def describe(
     id: str | None,
     settings: LabelSettings,
     prove: Callable[[str, str], bytes] | None = None,
+    split_by: str | None = None,
     key: bytes = b"",
 ) -> TableMetadata:
     """Return what is public about a table whose ids are in a column of some name.
 
     `prove` gives what shows to other clients that one of them sent a level of a column, and `key`
-    shows whether they have one key.
+    shows whether they have one key. `split_by` is the name of the column that rows are split by.
 
     Raises
     ------
@@ -106,6 +108,7 @@ def describe(
         id,
         PROTOCOL,
         table.weights is not None,
+        split_by,
         {} if prove is None else _proofs(levels, prove),
         key,
     )

@@ -5,15 +5,18 @@ The same for clients in one place and, as far as it is public, for sites.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
 from intarsia.data.column_types import LARGEST
-from intarsia.errors import FederationError, TableError, listed
-from intarsia.experiment.config import Experiment
+from intarsia.errors import ExperimentError, FederationError, TableError, listed
+from intarsia.experiment.config import Experiment, Split
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
 from intarsia.privacy.entity_matching.normalisation import look
@@ -72,6 +75,73 @@ def check_forgotten_ids(parties: Mapping[ClientId, tuple[Sequence[str], str | No
                 f"Client {name!r} has no id, but its table has the column {column!r}, which is the "
                 f"id of client {stated[column]!r}; set id to {column!r} at {name!r} too, or, if it "
                 "is something else there, list it in exclude or rename it."
+            )
+
+
+def check_split_columns(
+    columns: Mapping[ClientId, Sequence[str]], split_by: Mapping[ClientId, str | None]
+) -> None:
+    """Refuse a client that learns from the column by which another's rows are split.
+
+    `columns` are each one's features.
+    """
+    stated = {column: name for name, column in split_by.items() if column is not None}
+    for name, own in columns.items():
+        column = next((one for one in own if one in stated), None)
+        if column is not None and split_by.get(name) is None:
+            raise FederationError(
+                f"Client {name!r} has the feature {column!r}, by which the rows of client "
+                f"{stated[column]!r} are split; set split_by to {column!r} at {name!r} too, or, if "
+                "it is something else there, rename it."
+            )
+
+
+def check_graded(split: Split, rows: int) -> None:
+    """Refuse a fold or a validation part without a row, at all clients together."""
+    if rows or not split.graded[1]:
+        return
+    of = (
+        f"fold {split.fold} of {split.folds}" if split.folds else f"validation {split.validation:g}"
+    )
+    raise ExperimentError(
+        f"No training sample is in {of} of [split], of few rows or of few groups of split_by; set "
+        f"{'folds lower' if split.folds else 'validation higher'}, or another salt."
+    )
+
+
+def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDArray[Any]]]) -> None:
+    """Refuse rows that are in one part at a client and in another at a second one.
+
+    `by` are the clients whose rows are split by groups; `parts` are the samples of each client, to
+    train on, for early stopping and to test on.
+    """
+    clients = list(dict.fromkeys(name for part in parts for name in part))
+    if not any(name in by for name in clients):
+        return
+    held = {n: np.concatenate([part[n] for part in parts if n in part]) for n in clients}
+    grouped = np.concatenate([held[name] for name in clients if name in by])
+    for name in clients:
+        rows = 0 if name in by else int(np.isin(held[name], grouped).sum())
+        if rows:
+            raise FederationError(
+                f"Client {name!r} has no split_by, and has {rows} rows in common with clients "
+                f"whose rows are split by groups ({listed(one for one in clients if one in by)}), "
+                "of which it cannot tell what is held out; set split_by there too, to a column "
+                "with the same groups or to that of the ids, with a split_by_pattern that finds "
+                "the group in them."
+            )
+    for one, other in combinations([part for part in parts if part], 2):
+        first, second = (np.concatenate([*part.values()]) for part in (one, other))
+        both = np.intersect1d(first, second)
+        if len(both):
+            a, b = (
+                next(name for name, own in part.items() if np.isin(both[0], own))
+                for part in (one, other)
+            )
+            raise FederationError(
+                f"{len(both)} rows are in different parts of the split at two clients, such as "
+                f"{a!r} and {b!r}: what rows are split by (split_by) is not the same "
+                "there; write it alike, or declare how to by normalise in [alignment]."
             )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from intarsia.core import settings
 from intarsia.core.algorithm import Algorithm
@@ -329,7 +329,8 @@ class Experiment:
     stop_by: Literal["loss", "accuracy"] = "loss"  # which round is best; of numbers R²
     # who is told how a run in this process goes, see docs/how-to/trackers.md
     trackers: tuple[Tracker, ...] | Tracker = ()
-    threads: settings.Count = 1  # of the libraries for linear algebra and for networks
+    # of the libraries for linear algebra and for networks, which end the process for too many
+    threads: Annotated[int, Ge(1), Le(256)] = 1
     # processes that compute for simulated clients; 0: as many as there are cores, if that pays
     workers: settings.CountOrZero = 0
     # the Ray cluster whose processes compute for simulated clients, "local" for one that begins on

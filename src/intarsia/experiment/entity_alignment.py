@@ -11,8 +11,10 @@ psi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
+from intarsia.data.parsing import canonical
 from intarsia.errors import ExperimentError
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
+from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.entity_matching.pseudonyms import pseudonyms, subkey
 
 Ids = NDArray[Any]
+
+_DECIMAL = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+")
+_MOST_IDS, _MOST_COMPARED = 50_000, 12  # of a client, and clients, whose ids are compared
+_RULES: tuple[Rule, ...] = ("width", "spaces", "case", "zeros")
+_ALIKE = 0.2  # share of the ids of the smaller of two clients
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +61,58 @@ def normalised(settings: Alignment, ids: Mapping[ClientId, Ids]) -> Mapping[Clie
     )
 
 
+def same_numbers(own: Ids, others: Ids) -> int:
+    """Return how many text ids are others' as numbers, and not as they are written.
+
+    Such as 1.50 and 1.5. 0 where two ids of one table would be one number: they are no numbers.
+    """
+    return _same_numbers(_as_numbers(own), _as_numbers(others))
+
+
+def _same_numbers(own: Mapping[str, str], others: Mapping[str, str]) -> int:
+    return sum(others.get(number, one) != one for number, one in own.items())
+
+
+def _as_numbers(ids: Ids) -> dict[str, str]:
+    """Return text ids by the number that each is; {}: they are no numbers."""
+    texts: list[str] = ids.tolist() if ids.dtype.kind == "U" else []
+    written = {one: canonical(one.replace(",", ".")) for one in texts if _DECIMAL.fullmatch(one)}
+    found = {number: one for one, number in written.items()}
+    return found if len(found) == len(written) else {}
+
+
+def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
+    """Return notes on clients whose ids are the same but for how they are written.
+
+    Of a few clients with text as ids, and not of very many rows.
+    """
+    texts = {n: own for n, own in ids.items() if own.dtype.kind == "U" and len(own) <= _MOST_IDS}
+    few = {name: texts[name] for name in [*texts][:_MOST_COMPARED]} if len(texts) > 1 else {}
+    numbers = {name: _as_numbers(own) for name, own in few.items()}
+    written = {name: {*own.tolist()} for name, own in few.items()}
+    # what is the same by one of the rules is so by all of them
+    bare = {name: {*normalisation.by_rules(own, _RULES).tolist()} for name, own in few.items()}
+    told: list[str] = []
+    for one, other in combinations(few, 2):
+        if rows := _same_numbers(numbers[one], numbers[other]):
+            told.append(
+                f"{rows} ids of {one!r} and {other!r} are the same number in two ways, as 1.50 and "
+                "1.5 are, and count as different samples; write them alike in both tables."
+            )
+            continue
+        least = _ALIKE * min(len(written[one]), len(written[other]))
+        if written[one] & written[other] or len(bare[one] & bare[other]) < max(least, 1):
+            continue
+        rules, rows = normalisation.rules_that_match(few[one], few[other])
+        if rows >= least:
+            said = ", ".join(f'"{rule}"' for rule in rules)
+            told.append(
+                f"{one!r} and {other!r} have no id in common, and {rows} that a rule makes the "
+                f"same; if these are the same samples, set normalise = [{said}] in [alignment]."
+            )
+    return tuple(told)
+
+
 def public_names(
     settings: Alignment,
     ids: Mapping[ClientId, Ids],
@@ -76,6 +137,21 @@ def public_names(
         },
         ids,
     )
+
+
+def public_groups(
+    settings: Alignment, groups: Mapping[ClientId, Ids], secret: bytes
+) -> dict[ClientId, Ids]:
+    """Return what stands for the values that rows are split by, alike at all clients.
+
+    They never leave a client. Which rows are held out is public, and so it is to say nothing of
+    them without the key, where ids are not plain.
+    """
+    found = {name: normalisation.by_rules(own, settings.normalise) for name, own in groups.items()}
+    if settings.ids == "plain" or not found:
+        return dict(found)
+    key = key_in_file(settings, "split") or subkey(secret, "split")
+    return {name: pseudonyms(own, key) for name, own in found.items()}
 
 
 def key_in_file(settings: Alignment, purpose: str) -> bytes | None:

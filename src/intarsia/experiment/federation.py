@@ -49,18 +49,19 @@ from intarsia.data.labels import (
 )
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
-from intarsia.data.table import Hashes, Table, split
+from intarsia.data.table import Hashes, Held, Table, split
 from intarsia.datasets import registry as datasets
-from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.errors import ExperimentError, FederationError, TableError, listed
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
 from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Split
-from intarsia.experiment.entity_alignment import Names
+from intarsia.experiment.entity_alignment import Names, notes_on_ids, same_numbers
 from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
 
 T = TypeVar("T")
+Groups = Mapping[ClientId, NDArray[Any]]  # (samples,) what a client's rows are split by
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
 
@@ -203,17 +204,18 @@ def build(
     hidden = experiment.alignment.ids != "plain"
     secret = (secret or drawn_key()) if hidden else b""
     if experiment.dataset is not None and tables is None:
-        train, test, labels, notes, structure = _dealt(experiment, experiment.dataset)
+        train, test, labels, notes, structure, groups = _dealt(experiment, experiment.dataset)
         train, test = _among(train, only), _among(test, only)
         train, test, names = _renamed(experiment, train, test, secret)
         for name, block in (*train.items(), *test.items()):
             checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         some = some or only is not None
-        train, test, labels, names, marked = _own(experiment, tables, secret, only, some)
+        train, test, labels, names, marked, groups = _own(experiment, tables, secret, only, some)
         notes, structure = [*_note_on_memory(experiment), *marked], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
+    checks.check_graded(experiment.split, sum(len(one.samples) for one in test.values()))
     if end:
         notes.append(
             f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
@@ -222,7 +224,10 @@ def build(
     if only is not None:
         train = _among(train, _with_labels(train))
         test = _among(test, train)
-    validation = _for_stopping(train, experiment.split)
+    validation = _for_stopping(train, experiment.split, groups)
+    held = [{n: one.samples for n, one in part.items()} for part in (train, validation, test)]
+    checks.check_parts(groups, held)
+    notes += _note_on_share(experiment.split, groups, held) if groups else ()
     labels = with_weights(labels, experiment.labels, weighted=labels.weighted)
     checks.check_features(train)
     left = _drop_unlabelled(train)
@@ -251,11 +256,12 @@ def parties(
     if experiment.dataset is None or tables is not None:
         found, encoding = agreed(aligned(experiment, tables), experiment.labels)
         notes = notes_on_other(found, encoding) + notes_on_words(_public_levels(found))
-        notes += _notes_on_label_columns(found)
+        notes += (*_notes_on_label_columns(found), *notes_on_ids(_ids_of(found)))
+        notes += _notes_on_groups(found)
         blocks = {client: encode(found.pop(client), encoding) for client in list(found)}
         return blocks, encoding.labels, notes
     whole = replace(experiment, split=Split(test=0.0))
-    blocks, _, labels, _, _ = _dealt(whole, experiment.dataset)
+    blocks, _, labels, *_ = _dealt(whole, experiment.dataset)
     return blocks, labels, ()
 
 
@@ -327,6 +333,10 @@ def aligned(
             for name, table in found.items()
         }
     )
+    checks.check_split_columns(
+        {name: table.columns for name, table in found.items()},
+        {name: sources[name].split_by if name in sources else None for name in found},
+    )
     if lacking:
         there = {name: {*table.columns} for name, table in found.items()}
         held = {
@@ -336,12 +346,16 @@ def aligned(
         shared = replace(shared, columns=held)
     found = feature_dictionary.translate(found, sources, shared)
     checks.check_names({name: table.columns for name, table in found.items()})
-    ids = {name: table.samples for name, table in found.items() if not table.generated}
     give_back()
     return found | {
         name: replace(found[name], samples=own)
-        for name, own in entity_alignment.normalised(settings, ids).items()
+        for name, own in entity_alignment.normalised(settings, _ids_of(found)).items()
     }
+
+
+def _ids_of(tables: Mapping[ClientId, Table]) -> dict[ClientId, NDArray[Any]]:
+    """Return the ids of the clients that have some."""
+    return {name: table.samples for name, table in tables.items() if not table.generated}
 
 
 def _public_levels(tables: Mapping[ClientId, Table]) -> dict[ClientId, dict[str, tuple[str, ...]]]:
@@ -358,19 +372,27 @@ def _own(
     secret: bytes,
     only: Collection[ClientId] | None,
     some: bool,
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names, tuple[str, ...]]:
-    """Return the train and the test blocks of the clients' own tables, and notes on labels."""
+) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names, tuple[str, ...], Groups]:
+    """Return the train and the test blocks of the clients' own tables, and notes on labels.
+
+    Groups are of the rows to train on, where a client's are split by groups.
+    """
     if only is not None:
         sources = tuple(one for one in experiment.clients if one.name in only)
         experiment = replace(experiment, clients=sources)
         if tables is not None:
             tables = _among(tables() if callable(tables) else tables, only)
     found = aligned(experiment, tables, some=some)  # steps 1 to 4
-    marked = _notes_on_label_columns(found)
+    marked = (
+        *_notes_on_label_columns(found),
+        *notes_on_ids(_ids_of(found)),
+        *_notes_on_groups(found),
+    )
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
     marked += notes_on_words(_public_levels(found))
     hashes, every = Hashes(), list(found)
+    groups: dict[ClientId, NDArray[Any]] = {}
 
     def parts_of(name: ClientId) -> list[Block]:
         table = found.pop(name)
@@ -380,6 +402,8 @@ def _own(
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
         del table
+        if parts[0].split_by is not None:
+            groups[name] = parts[0].split_by
         return [encode(part, encoding, later=True) for part in parts]  # step 6
 
     threads = experiment.side_by_side
@@ -387,11 +411,14 @@ def _own(
     train, test = (
         {name: parts[at] for name, parts in zip(every, made, strict=True)} for at in (0, 1)
     )
-    return train, test, encoding.labels, names, marked
+    return train, test, encoding.labels, names, marked, groups
 
 
-def table_of(experiment: Experiment) -> Table:
-    """Return the table of the only client that an experiment describes, for a site of its own."""
+def table_of(experiment: Experiment) -> tuple[Table, Names]:
+    """Return the table of the only client that an experiment describes, for a site of its own.
+
+    And what stands for its samples, with their ids.
+    """
     settings = experiment.alignment
     if settings.ids == "psi":
         raise ExperimentError(
@@ -401,8 +428,9 @@ def table_of(experiment: Experiment) -> Table:
     found = aligned(experiment, None, some=True)
     # rows without ids are named by what is the same whenever a site starts
     secret = entity_alignment.key_in_file(settings, "rows") or drawn_key()
-    (table,) = _named_publicly(settings, found, secret)[0].values()
-    return table
+    named, names = _named_publicly(settings, found, secret)
+    (table,) = named.values()
+    return table, names
 
 
 def _named_publicly(
@@ -412,7 +440,12 @@ def _named_publicly(
     ids = {name: table.samples for name, table in tables.items()}
     generated = [name for name, table in tables.items() if table.generated]
     names = entity_alignment.public_names(settings, ids, secret, generated)
-    named = {name: replace(tables[name], samples=own) for name, own in names.public.items()}
+    own = {name: one.split_by for name, one in tables.items() if one.split_by is not None}
+    groups = entity_alignment.public_groups(settings, own, secret)
+    named = {
+        name: replace(tables[name], samples=public, split_by=groups.get(name))
+        for name, public in names.public.items()
+    }
     return named, names
 
 
@@ -422,20 +455,35 @@ def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tup
     `hashes` are those that were made for other clients. A table is divided before it is encoded, so
     that the rows of a block are written once.
     """
-    train, test = split(table, settings.test, settings.salt, hashes=hashes)
+    by = table.split_by
+    train, test = split(table, settings.test, settings.salt, by=by, hashes=hashes)
     start, end = settings.graded
     if end:
-        train, test = split(*(train, end, settings.validation_salt), start=start, hashes=hashes)
+        how: dict[str, Any] = {"start": start, "by": train.split_by, "hashes": hashes}
+        train, test = split(train, end, settings.validation_salt, **how)
     return train, test
 
 
-def held_for_stopping(block: Block, settings: Split) -> tuple[Block, Block]:
+def training_ids(table: Table, ids: NDArray[Any], settings: Split) -> NDArray[Any]:
+    """Return the own ids of the rows that a client trains on, where those of its rows are `ids`."""
+    none = np.zeros((len(ids), 0))
+    rows = Table(table.client, table.samples, (), none, split_by=table.split_by)
+    train, _ = held_out(rows, settings)
+    if settings.stopping:
+        train, _ = held_for_stopping(train, settings, train.split_by)
+    return ids[np.isin(table.samples, train.samples)]
+
+
+def held_for_stopping(
+    block: Held, settings: Split, by: NDArray[Any] | None = None
+) -> tuple[Held, Held]:
     """Return what a client trains on, and what early stopping compares rounds by.
 
-    TableError if nothing is left to train on.
+    `by` is what its rows are split by, if not by their ids. TableError if nothing is left to train
+    on.
     """
     try:
-        return split(block, settings.stopping, settings.stopping_salt)
+        return split(block, settings.stopping, settings.stopping_salt, by=by)
     except TableError:
         raise TableError(
             f"All {len(block.samples)} rows to train on are held out for early stopping; set "
@@ -443,12 +491,14 @@ def held_for_stopping(block: Block, settings: Split) -> tuple[Block, Block]:
         ) from None
 
 
-def _for_stopping(train: dict[ClientId, Block], settings: Split) -> dict[ClientId, Block]:
+def _for_stopping(
+    train: dict[ClientId, Block], settings: Split, groups: Groups
+) -> dict[ClientId, Block]:
     """Take out of the blocks what early stopping compares rounds by, and return it."""
     found: dict[ClientId, Block] = {}
     for name, block in train.items() if settings.stopping else ():
         try:
-            train[name], found[name] = held_for_stopping(block, settings)
+            train[name], found[name] = held_for_stopping(block, settings, groups.get(name))
         except TableError as problem:
             raise TableError(f"Client {name!r}: {problem}") from None
     return found
@@ -474,8 +524,12 @@ def _renamed(
 
 def _dealt(
     experiment: Experiment, described: NamedDataset | Source
-) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, list[str], Structure | None]:
+) -> tuple[
+    dict[ClientId, Block], dict[ClientId, Block], Labels, list[str], Structure | None, Groups
+]:
     """Return the train and the test blocks of simulated clients, notes, and who is dealt alike.
+
+    Groups are of the rows to train on, where the data set is split by groups.
 
     The compact data set is split before it is dealt, so that each value is a float64 once.
     """
@@ -508,11 +562,12 @@ def _dealt(
     del parts
     dealt = deal(kind, train, **{"seed": experiment.seed, **keys})
     blocks = dealt.to_clients(train)
+    groups = _groups_of(blocks, train)
     every = len(test) == len(train)
     del train
     if not every:
         held = {name: block.take(np.zeros(0, np.intp)) for name, block in blocks.items()}
-        return blocks, held, labels, notes, dealt.structure
+        return blocks, held, labels, notes, dealt.structure, groups
     try:
         held = dealt.to_clients(test)
     except ExperimentError as problem:
@@ -527,7 +582,16 @@ def _dealt(
         notes.append(f"{alone} clients have no training sample and are left out.")
     none = np.zeros(0, np.intp)
     found = {name: held.get(name, block.take(none)) for name, block in blocks.items()}
-    return blocks, found, labels, notes, dealt.structure
+    return blocks, found, labels, notes, dealt.structure, groups
+
+
+def _groups_of(blocks: Mapping[ClientId, Block], sets: Sequence[Dataset]) -> Groups:
+    """Return the groups of the rows that clients were dealt; {}: the data set has none."""
+    if len(sets) != 1 or sets[0].split_by is None:
+        return {}
+    order = np.argsort(sets[0].samples, kind="stable")
+    ids, by = sets[0].samples[order], sets[0].split_by[order]
+    return {name: by[np.searchsorted(ids, one.samples)] for name, one in blocks.items()}
 
 
 def _held_out(
@@ -539,7 +603,8 @@ def _held_out(
     if dataset.test is not None:
         return dataset.split()
     ids = Block(dataset.samples, (), np.zeros((len(dataset.samples), 0)))
-    chosen = np.isin(dataset.samples, split(ids, share, salt, start=start)[1].samples)
+    how: dict[str, Any] = {"start": start, "by": dataset.split_by}
+    chosen = np.isin(dataset.samples, split(ids, share, salt, **how)[1].samples)
     if not chosen.any():
         return dataset, None
     return replace(dataset, test=chosen).split()
@@ -565,6 +630,47 @@ def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]
     columns = {name: one.labels for name, one in tables.items()}
     labelled = {name: one for name, one in columns.items() if one is not None}
     return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
+
+
+def _note_on_share(
+    settings: Split, groups: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDArray[Any]]]
+) -> tuple[str, ...]:
+    """Return a note where other rows than were asked for are held out, as groups are no rows."""
+    train, stopping, test = (sum(len(part.get(n, ())) for n in groups) for part in parts)
+    start, end = settings.graded
+    asked = end - start if end else settings.test
+    share = test / max(train + stopping + test, 1)
+    if not test or asked / 2 <= share <= min(2 * asked, (1 + asked) / 2):
+        return ()
+    return (
+        f"Scores are of {100 * share:.0f} % of the rows of clients that are split by groups, where "
+        f"{100 * asked:g} % of the groups were asked for: these are few, or of very different "
+        "sizes; another salt in [split] holds out others.",
+    )
+
+
+NARROW = (
+    "Intervals of scores and errors of coefficients take rows for independent: they are too narrow "
+    "where rows of a group are alike."
+)
+
+
+def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
+    """Return a note of the groups by which clients' rows are split; none: each row is one."""
+    told: list[str] = []
+    repeated = False
+    for name, one in tables.items():
+        if one.split_by is not None:
+            rows = np.unique(one.split_by, return_counts=True)[1]
+            told.append(f"{len(rows)} in {rows.sum()} rows at {name!r} (up to {rows.max()} rows)")
+            repeated |= bool(rows.max() > 1)
+    if not told:
+        return ()
+    alone = [name for name, one in tables.items() if one.split_by is None]
+    each = f" Those of {listed(alone)} are split one by one." if alone else ""
+    return (
+        f"Rows are held out by groups: {'; '.join(told)}.{each}{f' {NARROW}' if repeated else ''}",
+    )
 
 
 def _drop_unlabelled(blocks: dict[ClientId, Block]) -> int:
@@ -616,6 +722,11 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
         return (
             "its rows have no ids that others know: set id to the column that says which sample "
             "each row is, or label to that of its labels."
+        )
+    if rows := same_numbers(own, labelled):
+        return (
+            f"{rows} of their ids are those of samples with a label, written as 1.50 is for 1.5: "
+            "write them alike in both tables."
         )
     if own.dtype.kind == labelled.dtype.kind == "U":
         rules, alike = rules_that_match(own, labelled)

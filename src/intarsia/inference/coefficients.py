@@ -9,6 +9,7 @@ from typing import Final
 from intarsia.core.files.json_text import parse_json
 from intarsia.errors import CheckpointError, ExperimentError
 from intarsia.experiment import feature_dictionary
+from intarsia.experiment.federation import NARROW
 from intarsia.models.coefficients import NO_ERRORS, Scorecard, Summary, summarise
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import read_model
@@ -38,13 +39,16 @@ def coefficients(folder: Path | str, scorecard: Scorecard | None = None) -> Summ
             'for each client; train a linear model, such as algorithm.name = "hyfdca".'
         )
     found = summarise(model, units=_units(folder), scorecard=scorecard)
-    told = _of_errors(folder)
+    notes = _notes_of_run(folder)
+    told = [note for note in notes if note.startswith(_WITHHELD)]
+    if NO_ERRORS not in found.notes and any(NARROW in note for note in notes):
+        told.append(NARROW)
     kept = [note for note in found.notes if not (told and note == NO_ERRORS)]
     return replace(found, notes=(*kept, *told))
 
 
-def _of_errors(folder: Path) -> list[str]:
-    """Return what the run says of standard errors that it does not have."""
+def _notes_of_run(folder: Path) -> list[str]:
+    """Return the notes of a run; none where the folder has no result."""
     path = folder / "result.json"
     try:
         tree = parse_json(path.read_bytes().decode("utf-8")) if path.is_file() else None
@@ -54,7 +58,7 @@ def _of_errors(folder: Path) -> list[str]:
         ) from None
     notes = tree.get("notes", ()) if isinstance(tree, dict) else ()
     notes = notes if isinstance(notes, list) else ()
-    return [note for note in notes if isinstance(note, str) and note.startswith(_WITHHELD)]
+    return [note for note in notes if isinstance(note, str)]
 
 
 def _units(folder: Path) -> dict[str, str]:

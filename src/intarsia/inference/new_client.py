@@ -117,7 +117,8 @@ def described(
 ) -> tuple[Source, Tables | None]:
     """Return the description of a new client's table, and the table where it is in memory.
 
-    Label and id column are those of the run's clients, if the table has them and no other is named.
+    Label and id column are those of the run's clients, if the table has them and no other is named;
+    so is the column that rows are split by.
 
     Raises
     ------
@@ -134,9 +135,14 @@ def described(
         kind = new_table.check_table(path)
         name = path.name.split(".")[0] if name is None else name
         names = new_table.column_names(path, known, kind)
+    by = next((column for column in known.splits if column in names), None)
+    split: dict[str, Any] = {}
+    if by is not None and "split_by" not in settings:
+        split = {"split_by": by, "split_by_pattern": known.splits[by]}
     found = {
         "label": next((column for column in known.labels if column in names), None),
         "id": next((column for column in known.ids if column in names), None),
+        **split,
         **settings,
         "least_rows": 1,  # nothing of the table leaves the new client
     }

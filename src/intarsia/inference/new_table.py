@@ -38,6 +38,7 @@ WRITTEN_BY = ("decimal", "thousands", "missing", "label_map", "dates")
 # what is read here of how a table was read
 _TABLE: Mapping[str, Any] = {
     **dict.fromkeys((*_READING, "path", "format", "id", "label", "separator", "dates"), str),
+    **dict.fromkeys(("split_by", "split_by_pattern"), str),
     "missing": list[str],
     "exclude": list[str],
     "label_map": dict[str, Any],
@@ -187,6 +188,8 @@ class TableSettings:
     # what labels mean, as all of the clients that have some say it
     label_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
     exclude: tuple[str, ...] = ()  # columns that all of them left out
+    # the columns that rows were split by, and of each the pattern of what counts; None: all of it
+    splits: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     # the columns that the one client learnt from; None: all others
     features: tuple[str, ...] | None = None
 
@@ -264,6 +267,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             for name in tables[0].get("exclude") or ()
             if all(name in (table.get("exclude") or ()) for table in tables)
         ),
+        splits={
+            one: table.get("split_by_pattern") for table in tables if (one := table.get("split_by"))
+        },
         features=tuple(own) if named and (own := named[0].get("features")) is not None else None,
     )
 

@@ -71,6 +71,16 @@ _IDS = {
     *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
     *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
 }
+# of these, the ones whose rows may be several of one person
+_PERSONS = {
+    *("customer", "patient", "client", "subject", "person", "user", "member", "account"),
+    *("household", "mrn", "ssn", "pid", "kunde", "kunden", "kundennummer", "patientennummer"),
+    *("haushalt", "konto", "mitglied", "versicherte", "dossier", "cliente", "paciente", "paziente"),
+    *("klant", "klient", "pacjent", "kund"),
+}
+_OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
+# what pandas and R call an index without a name, once it is written
+_ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
 _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
@@ -94,6 +104,26 @@ def is_id(name: str) -> bool:
     """Return whether a name is that of an id."""
     own = words(name)
     return bool(_IDS & set(own)) or any(one.endswith(_ID_ENDS) and len(one) > 4 for one in own)
+
+
+def numbers_rows(name: str) -> bool:
+    """Return whether a name is one that libraries give to a column of the rows' numbers."""
+    return bool(_ROW_NUMBERS.fullmatch(name))
+
+
+def is_person(name: str) -> bool:
+    """Return whether a name is that of a person's id, such as a patient's, or of a household's.
+
+    It says nothing else: `patient_id` and `customer` are such, `patient_weight` is none.
+    """
+    own = [one for word in words(name) for one in _parted(word)]
+    return bool(_PERSONS & set(own)) and set(own) <= _PERSONS | _OF_IDS
+
+
+def _parted(word: str) -> tuple[str, ...]:
+    """Return the words of one that ends in an id's, such as of `patientid`."""
+    end = next((one for one in _OF_IDS if word.removesuffix(one) in _PERSONS), "")
+    return (word.removesuffix(end), end) if end and word not in _PERSONS else (word,)
 
 
 def is_amount(name: str) -> bool:

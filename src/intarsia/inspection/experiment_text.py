@@ -18,8 +18,8 @@ from intarsia.inspection.table_proposal import TableProposal
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
 _KEYS = (
-    *("encoding", "decimal", "thousands", "missing", "id", "id_type", "label", "label_map"),
-    "categorical",
+    *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
+    *("label", "label_map", "categorical"),
 )
 _NETWORKS = ("flic",)
 _TAILS = {  # what may be better where a few values are far from the rest
@@ -46,6 +46,7 @@ def experiment_text(
     numbers to predict; `labels`: what they are in all tables together is known.
     """
     names = [table.source.name for table in proposal.tables]
+    grouped = any(table.source.split_by is not None for table in proposal.tables)
     runs = "It does not run yet" if advice.obstacle else "It runs as it is"
     parts = [
         *_comment(
@@ -64,7 +65,7 @@ def experiment_text(
         ),
         "",
         "[split]",
-        "test = 0.2  # of the rows, to score the model on",
+        f"test = 0.2  # of the {'groups of rows' if grouped else 'rows'}, to score the model on",
         *(_STOPPING if algorithm == "flic" else ()),
         *(_labels(proposal) if labels else ()),
     ]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data.column_types import ids_of
+from intarsia.data.formats.parquet import ParquetColumns, row_numbers
 from intarsia.data.parsing import date_orders, number
+from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed
-from intarsia.inspection.column_names import is_id
+from intarsia.experiment.entity_alignment import notes_on_ids
+from intarsia.inspection.column_names import is_id, is_person, numbers_rows
 from intarsia.inspection.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -26,6 +31,9 @@ from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
+_BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
+_COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
+_FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
 
 def with_ids(
@@ -53,11 +61,110 @@ def with_ids(
             except TableError as problem:
                 raise problem.retold(where=problem.where, advice=problem.without_settings) from None
     rules = _rules(tables)
+    notes += notes_on_ids(
+        {
+            one.source.name: np.array(one.columns[one.source.id].texts, np.str_)
+            for one in tables
+            if not rules and one.source.id is not None and one.columns
+        }
+    )
     matched = Matched(tables, rules)
+    notes += () if wanted else _notes_on_keys_of_two(tables)
     if not wanted:
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
     return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def _notes_on_keys_of_two(tables: Sequence[TableProposal]) -> list[str]:
+    """Return notes on tables without an id whose rows two columns tell apart together."""
+    told: list[str] = []
+    for one, other in combinations([one for one in tables if one.source.id is None], 2):
+        for pair in [pair for pair in one.keys_of_two if pair in other.keys_of_two]:
+            first, second = (
+                {*zip(*(table.columns[name].canonical.tolist() for name in pair), strict=True)}
+                for table in (one, other)
+            )
+            shared, most = len(first & second), min(one.rows, other.rows)
+            if shared >= _BY_CHANCE * most:
+                told.append(
+                    f"{shared} of {most} rows have the same {pair[0]!r} and {pair[1]!r} at "
+                    f"{one.source.name} and {other.source.name}. If these are the same samples, "
+                    "write both into one column of each table, such as 101-2, and name it as id."
+                )
+                break
+    return told
+
+
+def refuse_row_numbers(tables: Sequence[TableProposal], wanted: Sequence[str]) -> None:
+    """Raise where the ids of a table were the index of a DataFrame, which its file has not.
+
+    They are those asked for, or a column of another table.
+    """
+    for one in tables:
+        place = Path(one.source.path or "")
+        if not one.columns or ending_of(place) not in (".parquet", ".pq"):
+            continue
+        others = {name for other in tables if other is not one for name in other.columns}
+        known = {*wanted} if wanted else {name for name in others if is_id(name)}
+        for name in row_numbers(place):
+            if name in known and not known & {*one.columns}:
+                ParquetColumns(place, replace(one.source, id=name))
+
+
+def with_groups(
+    tables: Sequence[TableProposal], matched: Matched, notes: list[str]
+) -> list[TableProposal]:
+    """Return the tables with the column whose rows of one value are split together.
+
+    It is named as a person's id, and has values that repeat. Where a table that shares rows lacks
+    it a note says so, as a run would stop.
+    """
+    found = {one.source.name: _repeated_persons(one) for one in tables}
+    every = dict.fromkeys(name for own in found.values() for name in own)
+    if not every:
+        return list(tables)
+    having = {name: [n for n, own in found.items() if name in own] for name in every}
+    column = max(having, key=lambda name: len(having[name]))
+    there = {one.source.name for one in tables if column in one.columns}
+    lacking = [
+        one.source.name
+        for one in tables
+        if one.source.name not in there
+        and any(len(matched.rows(one.source.name, name)[0]) for name in there)
+    ]
+    gaps = [
+        n for n in there if next(t for t in tables if t.source.name == n).columns[column].missing
+    ]
+    said = (
+        f"rows of {in_words(having[column])} with the same {column!r} may be of one person, who is "
+        "then among training and test rows, and scores are too good. "
+    )
+    if lacking or gaps:
+        advice = (
+            f"{in_words(lacking)} would need it too" if lacking else "some rows have no value of it"
+        )
+        notes.append(f"{said}split_by = {column!r} would hold them out together, but {advice}.")
+        return list(tables)
+    why = "its values repeat: rows of one are held out together, and nothing is learned from it"
+    return [
+        one.with_keys({"split_by": why}, split_by=column) if one.source.name in there else one
+        for one in tables
+    ]
+
+
+def _repeated_persons(one: TableProposal) -> list[str]:
+    """Return the columns of a table that are named as a person's id, with values that repeat."""
+    apart = {one.source.id, one.source.label}
+    return [
+        name
+        for name, own in one.columns.items()
+        if name not in apart
+        and is_person(name)
+        and (own.figures is None or own.whole)
+        and 2 * sum(any(map(str.isdigit, text)) for text in own.texts) > len(own.texts)
+        and _FEWEST_GROUPS <= len(own.texts) < _NEARLY_ALL * (own.codes >= 0).sum()
+    ]
 
 
 def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, str]:
@@ -66,7 +173,9 @@ def _matching(tables: Sequence[TableProposal], notes: list[str]) -> dict[str, st
         one.source.name: {
             name: own
             for name, own in one.columns.items()
-            if own.distinct and (own.figures is None or own.whole)
+            if own.distinct
+            and (own.figures is None or own.whole)
+            and not (own.whole and numbers_rows(name))
         }
         for one in tables
     }
@@ -106,11 +215,18 @@ def _likeness(first: Column, second: Column) -> float:
     if 2 * shared < most and (named or written):
         shared = max(_shared([first, second], rules) for rules in _RULES)
     share = shared / most
-    if not shared or (not named and (share < 0.2 or shared < 10)):
+    if same and not written and not is_id(first.name) and share < _BY_CHANCE:
+        return 0.0  # amounts, such as incomes, of which some are the same
+    if not shared or (not named and (share < _BY_CHANCE or shared < 10)):
         return 0.0
-    if not named and _count_rows(first, second):
+    counted = _count_rows(first, second)
+    if not named and counted:
         return 0.0
-    return share + same + (is_id(first.name) and is_id(second.name))
+    score = share + same + (is_id(first.name) and is_id(second.name))
+    # a key that each table numbers by itself, or numbers of which few are shared, beside one that
+    # others know
+    by_chance = counted or (not written and share < _BY_CHANCE)
+    return max(score - _COUNTED, 0.01) if by_chance else score
 
 
 def _count_rows(first: Column, second: Column) -> bool:

@@ -188,10 +188,12 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
 def _common_to_all(tables: Sequence[TableProposal]) -> list[str]:
     """Return the columns with classes, no person's sex, that several tables all have."""
     first, *others = tables
+    counters = {second for one in tables for _, second in one.keys_of_two}  # such as of visits
     return [
         name
         for name, own in first.columns.items()
         if others
+        and name not in counters
         and own.kinds in ("two", "few")
         and not (is_trait(name) or is_amount(name))
         and all(name in one.columns and one.columns[name].kinds == own.kinds for one in others)

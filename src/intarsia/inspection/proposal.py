@@ -29,7 +29,7 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
 from intarsia.inspection.column_names import is_amount, is_id
-from intarsia.inspection.id_choice import with_ids
+from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
 from intarsia.inspection.table_proposal import (
@@ -119,11 +119,19 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     """
     names = client_names(paths)
     tables = [_look(Source(name=name, path=str(path))) for name, path in names.items()]
+    refuse_row_numbers(tables, ids)
     for key, wanted in (("id", ids), ("label", labels)):
         _check_named(key, wanted, tables)
     tables, rules, notes = with_ids(tables, ids)
     matched = Matched(tables, rules)
-    tables = [_with_no_label(one) for one in with_labels(tables, labels, matched)]
+    try:
+        tables = with_labels(tables, labels, matched)
+    except ExperimentError as problem:  # it may be that no rows are known to be the same
+        raise ExperimentError(
+            " ".join([str(problem), *(f"Check: {one}" for one in notes)])
+        ) from None
+    tables = [_with_no_label(one) for one in tables]
+    tables = with_groups(tables, matched, notes)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
     notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]

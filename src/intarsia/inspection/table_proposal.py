@@ -21,9 +21,11 @@ from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
 from intarsia.data.source import Source
 from intarsia.errors import TableError
+from intarsia.inspection.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
 from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 
+_MOST_ROWS = 20_000  # of a table whose columns are looked at in pairs
 LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
@@ -150,8 +152,27 @@ class TableProposal:
     @property
     def features(self) -> list[Column]:
         """Return the columns that are learned from."""
-        apart = {self.source.id, self.source.label, *self.left_out}
+        apart = {self.source.id, self.source.label, self.source.split_by, *self.left_out}
         return [one for name, one in self.columns.items() if name not in apart]
+
+    @cached_property
+    def keys_of_two(self) -> list[tuple[str, str]]:
+        """Return pairs of columns that tell rows apart together: an id that repeats, and a second.
+
+        Such as a patient's and the number of the visit. Nothing of very large tables.
+        """
+        if self.rows > _MOST_ROWS:
+            return []
+        whole = [one for one in self.columns.values() if one.texts and not one.missing]
+        few = [one for one in whole if not one.distinct and (one.figures is None or one.whole)]
+        return [
+            (first.name, second.name)
+            for first in few
+            if is_id(first.name)
+            for second in few
+            if second is not first and len(first.texts) * len(second.texts) >= self.rows
+            if len(np.unique(first.codes * len(second.texts) + second.codes)) == self.rows
+        ]
 
     def feature(self, column: Column) -> str:
         """Return which feature a column is, by the name that it has in all tables."""

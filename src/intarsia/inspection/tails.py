@@ -6,6 +6,7 @@ for a missing value. It is told apart from amounts, of which the logarithm may b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -157,6 +158,59 @@ def notes_on_stand_ins(
         f"{', '.join(found[:5])}{more} may stand for a missing value, far from all others as it "
         f"is. If so, add it to the client's missing, as in missing = [{texts}] of {client}.",
     )
+
+
+def notes_on_units(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:
+    """Return a note on numbers that seem to be in another unit at one client than at others.
+
+    Their medians differ by a factor of eight and their ranges do not meet; or of 1.5, and the way
+    between the ranges is more than each is wide, as with degrees of two scales.
+    """
+    spans: dict[str, dict[ClientId, Array]] = {}
+    columns = [(client, name, values) for client, name, values, _ in _columns(blocks)]
+    if labels.task == "regression":
+        held = {name: one.y for name, one in blocks.items() if one.y is not None}
+        columns += [(name, f"label {labels.name}", own) for name, own in held.items()]
+    holders = Counter(name for _, name, _ in columns)
+    for client, name, values in columns:
+        if holders[name] < 2:
+            continue
+        known = values[:_ROWS_OF_UNIT]
+        known = known[np.isfinite(known)]
+        if len(known) >= _LEAST_OF_UNIT and len(np.unique(known)) >= _LEAST_AMOUNTS:
+            spans.setdefault(name, {})[client] = np.quantile(known, (0.02, 0.5, 0.98))
+    found: list[str] = []
+    for name, own in spans.items():
+        small, large = (end(own, key=lambda one: abs(own[one][1])) for end in (min, max))
+        times = _times_as_large(own[small], own[large])
+        if times:
+            about = float(f"{times:.2g}")
+            found.append(f"{name!r} is about {about:g} times as large at {large} as at {small}")
+    if not found:
+        return ()
+    more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
+    return (
+        f"{'; '.join(found[:5])}{more}, as in another unit. If so, multiply it in one of the "
+        "tables, or by factors in the dictionary of [alignment]; all learn it as one quantity.",
+    )
+
+
+def _times_as_large(small: Array, large: Array) -> float:
+    """Return by what two columns' medians differ, if it seems to be a unit; 0: it does not."""
+    if small[1] * large[1] <= 0:
+        return 0.0
+    times = float(large[1] / small[1])
+    # of the same sign: their sizes are what is compared
+    (near, far), (low, high) = (sorted(np.abs(one[[0, 2]])) for one in (small, large))
+    gap = low - far
+    wide = max(far - near, high - low)
+    apart = gap > 0 and (times >= _FACTOR or (times >= _OTHER_SCALE and gap > wide))
+    return times if apart else 0.0
+
+
+_LEAST_OF_UNIT: Final = 20  # rows of a client by which a column's unit is looked at, at least
+_ROWS_OF_UNIT: Final = 2_000  # and at most
+_FACTOR, _OTHER_SCALE = 8.0, 1.5
 
 
 def _columns(blocks: Mapping[ClientId, Block]) -> Iterator[tuple[ClientId, str, Array, int]]:

@@ -289,6 +289,8 @@ def _network(
     from intarsia.models.networks import ClientNetwork
 
     parameters = {**{key: own[key] for key in own if key not in _OWN}, **shared}
+    if own["features"].dtype.kind != "U":
+        raise ValueError("names of features are no text")
     features = tuple(own["features"].tolist())
     # of a perceptron: patches fit any width, and of a module of the user's own nobody knows
     first = None if "module" in own else parameters.get("embedding.0.weight")

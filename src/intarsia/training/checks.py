@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
 from intarsia.core.client_functions import RandomKey
@@ -76,15 +79,80 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     )
 
 
-def graded_in_training(description: Experiment) -> tuple[str, ...]:
-    """Return a note where clients' tables have no rows that models are scored on alone."""
+def graded_in_training(description: Experiment, part: str) -> tuple[str, ...]:
+    """Return a note where clients' tables have no rows that models are scored on alone.
+
+    `part` is that on which they are.
+    """
     split = description.split
-    if description.dataset is not None or split.test or split.graded[1]:
+    if description.dataset is not None or split.graded[1]:
         return ()
+    if split.test:
+        told = (
+            f"No row fell into the test part, a share of {split.test:g} of few rows or of few "
+            "groups of split_by: the scores are of rows that the model was trained on, and better "
+            "than those of new rows will be; set another salt, or a higher test, in [split].",
+        )
+        return told if part == "train" else ()
     return (
         "No rows are held out (test in [split] is 0): the scores are of rows that the model was "
         "trained on, and better than those of new rows will be.",
     )
+
+
+def seen_in_training(
+    train: Mapping[ClientId, Block], test: Mapping[ClientId, Block]
+) -> tuple[str, ...]:
+    """Return a note on test rows whose values are all those of a training row.
+
+    Of clients with measurements, so that few rows are the same by chance; with the same columns
+    another client's training rows count, too.
+    """
+    known: dict[tuple[str, ...], list[NDArray[np.uint64]]] = {}
+    for block in train.values():
+        if _has_measurements(block):
+            known.setdefault(tuple(sorted(block.features)), []).append(_row_hashes(block))
+    told: list[str] = []
+    for name, block in test.items():
+        rows = known.get(tuple(sorted(block.features)))
+        if rows is None or not len(block.samples) or not _has_measurements(train[name]):
+            continue
+        seen = int(np.isin(_row_hashes(block), np.concatenate(rows)).sum())
+        if seen >= max(_LEAST_SEEN, _SHARE_SEEN * len(block.samples)):
+            told.append(f"{seen:,} of {len(block.samples):,} at {name!r}")
+    if not told:
+        return ()
+    return (
+        f"Test rows have the values of a training row in all columns of their client "
+        f"({'; '.join(told[:6])}), so that scores are too good: leave copied rows out of the "
+        "tables, or, if they are of one patient or the like, name that column in split_by.",
+    )
+
+
+_LEAST_SEEN, _SHARE_SEEN = 5, 0.02  # rows of a client's test part, and share of them
+_MEASURED, _DIFFERENT = 3, 10  # columns that have so many different values in some rows
+_LOOKED_AT, _MOST_VALUES = 1_000, 5_000_000  # rows, and values of a block
+
+
+def _has_measurements(block: Block) -> bool:
+    """Return whether rows of a block are hardly the same by chance, and few enough to compare."""
+    if block.sparse or len(block.samples) * len(block.features) > _MOST_VALUES:
+        return False
+    some = np.asarray(block.x[:_LOOKED_AT], np.float64)
+    several = (len(np.unique(one[~np.isnan(one)])) >= _DIFFERENT for one in some.T)
+    return sum(several) >= _MEASURED
+
+
+def _row_hashes(block: Block) -> NDArray[np.uint64]:
+    """Return a number for the values of each row, in the order of the features' names, (rows,)."""
+    found = np.zeros(len(block.samples), np.uint64)
+    for at in np.argsort(np.array(block.features)):
+        own = np.asarray(block.x[:, at], np.float64) + 0.0  # -0 is 0
+        own[np.isnan(own)] = np.nan  # of one kind
+        found = (found ^ (found >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        found ^= np.ascontiguousarray(own).view(np.uint64)
+        found = found * np.uint64(0x94D049BB133111EB)
+    return found
 
 
 def untracked(description: Experiment, *, sites: bool) -> tuple[str, ...]:

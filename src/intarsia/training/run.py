@@ -29,7 +29,7 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.overlap import missing_percent
-from intarsia.inspection.tails import notes_on_stand_ins
+from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
 from intarsia.protocols import early_stopping, evaluation
@@ -297,7 +297,7 @@ def run_at(
         place.keep(plan, ready.engine)
         books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
         crossed = books.mode, books.crossings.summary()
-        notes = (*place.notes, *_notes(plan, sites=place.sites), *ready.notes, *outcome.notes)
+        notes = (*place.notes, *_notes(plan, part, sites=place.sites), *ready.notes, *outcome.notes)
         pooled = ready.engine if description.yardsticks and not place.sites else None
         if isinstance(pooled, Simulation):
             # reference models need the blocks alone
@@ -396,7 +396,7 @@ def _on_accelerator(options: Any) -> bool:
     return device_of(options) != "cpu"
 
 
-def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
+def _notes(plan: Plan, part: str, *, sites: bool) -> tuple[str, ...]:
     """Return what a reader of the result must know beside its numbers."""
     description, algorithm, schema = plan.description, plan.algorithm, plan.schema
     units = len(schema.samples), len(schema.clients)
@@ -406,7 +406,7 @@ def _notes(plan: Plan, *, sites: bool) -> tuple[str, ...]:
         *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
-        *caveats.graded_in_training(description),
+        *caveats.graded_in_training(description, part),
         *caveats.untracked(description, sites=sites),
         *caveats.named_alike(description, algorithm, schema),
         *privacy_guarantee.notes(plan.promise, plan.options, *units),
@@ -509,6 +509,11 @@ def train_to_end(task: training.Task) -> Outcome:
         notes += (
             f"Not graded: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
             "samples, whose grades would tell their labels; split.test holds more samples out.",
+        )
+    if not (schema.label_holders > 0).any():
+        notes += (
+            f"There are no scores: none of the {len(schema.samples):,} {part} samples has a label "
+            "at any client; split.test holds more samples out, split.salt others.",
         )
     if has_network and every is not None and every.samples < labelled and not few:
         notes += (
@@ -670,6 +675,8 @@ class InThisProcess:
         if description.dataset is None:
             marks = {one.name: one.missing for one in description.clients}
             self.notes += notes_on_stand_ins(found.train, marks, "training rows")
+            self.notes += notes_on_units(found.train, found.labels)
+            self.notes += caveats.seen_in_training(found.train, found.test)
         return found.schema
 
     def check(self, plan: Plan) -> None:

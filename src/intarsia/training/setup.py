@@ -277,7 +277,9 @@ class LocalParties:
         for blocks in self.parts.values():
             blocks.clear()
         engine.make_states(
-            lambda name: preprocessing.initial(name, engine.block(name), alone=self.alone)
+            lambda name: preprocessing.initial(
+                name, engine.block(name), schemas["train"], alone=self.alone
+            )
         )
         return engine
 

@@ -211,7 +211,7 @@ def test_the_servers_kit_alone_has_the_component_and_no_job_may_name_it(kit):
         launcher = "intarsia.engines.transports.spare.Launcher"
         arrivals = "intarsia.engines.nvflare.Arrivals"
         origins = "intarsia.engines.transports.origins.Origins"
-        assert paths[1:] == [launcher, revocation.COMPONENT, origins, arrivals]
+        assert paths[1:] == [launcher, revocation.COMPONENT, arrivals, origins]
         assert not {*paths[1:]} & {*written["class_allow_list"]}
     revocation.revoke(kit, "bank")
     with pytest.raises(ExperimentError, match="scheme 'grpc', where certificates"):

@@ -14,6 +14,7 @@ NAMES = ("bank", "clinic", "hospital", "insurer")
 IDENTITIES = {name: Identity.create(name, "care") for name in NAMES}
 SETS = sorted([NAMES, NAMES[:2], NAMES[1:3], ("bank",), ("clinic", "insurer")])
 AGREED = b"schemas"
+KNOWN = dict.fromkeys(NAMES, b"ids of rows")  # of each other
 
 
 def others(name):
@@ -25,14 +26,14 @@ def sent(agreed=None, secrets=None, identities=IDENTITIES):
     found = {}
     for name, me in identities.items():
         secret = (secrets or {}).get(name) or pair_keys.drawn_secret()
-        given = me, others(name), secret, SETS, (agreed or {}).get(name, AGREED)
+        given = me, others(name), secret, SETS, (agreed or {}).get(name, AGREED), KNOWN
         found[name] = secret, pair_keys.greetings(*given)
     return found
 
 
-def met(name, greeted, agreed=AGREED, change=lambda received: received):
+def met(name, greeted, agreed=AGREED, change=lambda received: received, known=KNOWN):
     received = {other: own[name] for other, (_, own) in greeted.items() if other != name}
-    given = IDENTITIES[name], others(name), greeted[name][0], SETS, agreed
+    given = IDENTITIES[name], others(name), greeted[name][0], SETS, agreed, known
     return pair_keys.met(*given, change(received))
 
 
@@ -94,6 +95,11 @@ def test_sites_that_were_told_of_other_schemas_refuse():
         met("bank", greeted)
     with pytest.raises(TamperedError, match="'bank' was altered"):
         met("clinic", greeted, b"other schemas")
+
+
+def test_a_client_that_lacks_what_two_must_know_is_refused_by_the_other():
+    with pytest.raises(TamperedError, match=r"'clinic' was altered.*has not the ids of rows"):
+        met("bank", sent(), known={**KNOWN, "clinic": b"ids of other rows"})
 
 
 @pytest.mark.parametrize(

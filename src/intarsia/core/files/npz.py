@@ -26,8 +26,15 @@ def check_npz(path: Path, *, packed: bool) -> None:
     ValueError
         If it unpacks to far more than its size, or an array's shape is not that of its bytes.
     zipfile.BadZipFile
-        If it is no zip archive.
+        If it is no zip archive, or is damaged.
     """
+    try:
+        _check(path, packed=packed)
+    except (NotImplementedError, RuntimeError) as problem:  # for a kind that no archive has
+        raise zipfile.BadZipFile(str(problem)) from problem
+
+
+def _check(path: Path, *, packed: bool) -> None:
     size = path.stat().st_size
     with zipfile.ZipFile(path) as file:
         members = file.infolist()

@@ -79,22 +79,34 @@ def _without_row_numbers(schema: pa.Schema, source: Source) -> pa.Schema:
     It is no column of the DataFrame, and numbers rows where some were left out.
     """
     index = _index_of(schema)
-    for one in index:
-        name = one.get("name") if isinstance(one, dict) else None
-        if name is not None and name == source.id and name not in schema.names:
+    for name in _row_numbers(schema):
+        if name == source.id:
             raise source.error(
                 f"id names {name!r}, which is the index of the DataFrame that was written and no "
                 "column of the file: of an index of consecutive numbers pandas keeps the first and "
                 "the last alone",
                 "write it again by frame.reset_index().to_parquet(...)",
             )
-    named = {source.id, source.label, source.weights, *(source.features or ())}
+    named = {source.id, source.label, source.weights, source.split_by, *(source.features or ())}
     named |= {*source.exclude, *source.categorical, *source.units}
     named.update(*source.groups.values())
     for one in schema.names:
         if one in index and _UNNAMED.fullmatch(one) and one not in named:
             schema = schema.remove(schema.get_field_index(one))
     return schema
+
+
+def row_numbers(path: Path) -> list[str]:
+    """Return the names of an index of consecutive numbers that pandas wrote no column of."""
+    try:
+        return _row_numbers(arrow_parquet.read_schema(path))
+    except (pa.ArrowException, OSError):
+        return []
+
+
+def _row_numbers(schema: pa.Schema) -> list[str]:
+    names = [one.get("name") for one in _index_of(schema) if isinstance(one, dict)]
+    return [one for one in names if isinstance(one, str) and one not in schema.names]
 
 
 def _index_of(schema: pa.Schema) -> list[Any]:

@@ -36,8 +36,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # by; in 17 HyFDCA told curvatures as they are, and not as logarithms; in 18 FeMAM's clients had
 # other digests of the models that they were told; in 19 a row that lacked its level of a category
 # of many levels at one client counted as having none there; in 20 owners opened projections of
-# copies, and one client combinations of labels; in 21 labels were compared to the last bit.
-PROTOCOL = 22
+# copies, and one client combinations of labels; in 21 labels were compared to the last bit;
+# in 22 no site said by which column its rows are held out, nor showed that it has an id.
+PROTOCOL = 23
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

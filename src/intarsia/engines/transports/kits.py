@@ -43,6 +43,7 @@ _ROOT: Final = "rootCA.pem"
 _JOINING: Final = "joining"  # folder of a kit: the key that a request was made of
 _KEY: Final = "client.key"
 _CERTIFICATE: Final = "client.crt"
+_SERVERS: Final = "server.crt"
 
 PrivateKey = rsa.RSAPrivateKey
 
@@ -289,6 +290,12 @@ def waiting_key(kit: Path) -> Path:
 def certificate_in(kit: Path) -> x509.Certificate:
     """Return the certificate of a site in its kit."""
     return _read_certificate(kit / "startup" / _CERTIFICATE)
+
+
+def owner_in(kit: Path, *, server: bool) -> str:
+    """Return what the certificate in a kit calls its owner, a server by its host."""
+    file = _SERVERS if server else _CERTIFICATE
+    return name_of(_read_certificate(kit / "startup" / file).subject)
 
 
 def authority_in(kit: Path) -> x509.Certificate:

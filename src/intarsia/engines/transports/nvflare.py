@@ -61,9 +61,9 @@ _ALLOWED: Final = (_CONTROLLER, _EXECUTOR, f"{_HERE}.ServerSide", f"{_HERE}.Site
 _ENTRY: Final = "entry_points.json"  # of a kit: dotted names of functions that a job calls
 # What the Collab API calls the server's cell of a job; no site may have this name.
 _SERVER: Final = "server"
-# A site's process listens for those of its jobs, within its machine. Whoever connects there shows
-# the kit's certificate: any process of the machine could else call the site as the server. A
-# server's process asks for a token.
+# A kit's process listens for those of its jobs, within its machine. Whoever connects there shows
+# the kit's certificate: any process of the machine could else call a site as the server, or have
+# the server hand on what a site, whose token it has, says in another's name.
 _WITHIN: Final = {
     "internal": {
         "scheme": "tcp",
@@ -698,13 +698,13 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         if server:
             noted = {"file": str(local / _ARRIVALS)}
             arrivals = {"id": "arrivals", "path": f"{_HERE}.Arrivals", "args": noted}
-            resources["components"] += [revocation.component(kit), origins.COMPONENT, arrivals]
+            resources["components"] += [revocation.component(kit), arrivals]
         else:
             resources["components"].append({"id": "replaced", "path": f"{_HERE}.Replaced"})
+        resources["components"].append(origins.component(kit, server=server))
         text = json.dumps(resources, indent=1).replace("/tmp/nvflare", str(kit / "storage"))
         write_atomically(local / "resources.json", text.encode())
-    if not server:
-        write_atomically(local / "comm_config.json", json.dumps(_WITHIN, indent=1).encode())
+    write_atomically(local / "comm_config.json", json.dumps(_WITHIN, indent=1).encode())
     rights = local / "authorization.json.default"
     if rights.is_file():
         found = json.loads(rights.read_text(encoding="utf-8"))

@@ -10,20 +10,54 @@ before the server hands it on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from intarsia.engines.transports.kits import ADMIN
+from intarsia.engines.transports import kits
 from intarsia.errors import printable
 
-COMPONENT: Final[Mapping[str, Any]] = {"id": "origins", "path": f"{__name__}.Origins", "args": {}}
 _LOG: Final = logging.getLogger(__name__)
+
+
+def component(kit: Path, *, server: bool) -> dict[str, Any]:
+    """Return the component of a kit's process, as its resources name it."""
+    kind = Origins if server else Within
+    return {
+        "id": "origins",
+        "path": f"{__name__}.{kind.__name__}",
+        "args": {"own": kits.owner_in(kit, server=server)},
+    }
+
+
+class Within:
+    """Ends connections within the machine of another certificate than the kit's own.
+
+    The library lets in all of the federation: where several kits lie on a machine, a process of one
+    could else call the site of another as the server.
+    """
+
+    def __init__(self, own: str) -> None:  # what the kit's certificate calls its owner
+        from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
+
+        handle = ConnectionHandler.handle
+
+        def handle_own(handler: Any) -> None:
+            subject = (handler.request.getpeercert() or {}).get("subject", ())
+            names = [one for part in subject for key, one in part if key == "commonName"]
+            if names == [own]:
+                handle(handler)
+            else:
+                shown = printable(", ".join(names))[:80]
+                _LOG.error("A process with the certificate of %r connected here.", shown)
+
+        ConnectionHandler.handle = handle_own
 
 
 class Origins:
     """Refuses messages of another origin than their connection's, in the process that has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: str) -> None:  # what the certificate calls the server
+        Within(own)
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessagePropKey, ReturnCode
         from nvflare.fuel.f3.cellnet.fqcn import FQCN
         from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -35,10 +69,9 @@ class Origins:
         def validate_origin(message: Any, **given: Any) -> Any:
             name = message.get_prop(MessagePropKey.COMMON_NAME)
             origin = str(message.get_header(MessageHeaderKey.ORIGIN, ""))
-            # within this machine processes have no certificates; an administrator's cells are
-            # numbered
-            fits = name is None or FQCN.split(origin)[0] == name
-            if not (fits or (name == ADMIN and is_valid_admin_client_name(origin))):
+            # its certificate calls the server by its host; an administrator's cells are numbered
+            fits = FQCN.split(origin)[0] == (FQCN.ROOT_SERVER if name == own else name)
+            if not (fits or (name == kits.ADMIN and is_valid_admin_client_name(origin))):
                 names = printable(str(name)), printable(origin)[:80]
                 _LOG.error(
                     "A message of %r says that it comes from %r; see who runs there.", *names

@@ -407,7 +407,7 @@ def slopes(
     """
     given = loss, y, z, direction, centre, weight, rows, steps
     sums = np.stack([_sums_of_two(one.tolist()) for one in steps])
-    return _slopes(*given, sums, weights, shape)
+    return _slopes(*given, sums, np.empty_like(steps, np.float64), weights, shape)
 
 
 def _sums_of_two(steps: list[float]) -> NDArray[np.int64]:
@@ -439,12 +439,12 @@ def _slopes(
     rows: NDArray[np.int64],
     steps: Array,
     sums: NDArray[np.int64],
+    powers: Array,
     weights: Array | None,
     shape: float,
 ) -> Array:
-    """Return `slopes`; `sums` as `_sums_of_two`, (outputs, steps, 2)."""
+    """Return `slopes`; `sums` as `_sums_of_two`, (outputs, steps, 2), and room for `powers`."""
     total = np.zeros(steps.shape)
-    powers = np.ones(steps.shape[1])
     for c in range(y.shape[0]):
         for i in rows:
             q = direction[c, i]
@@ -458,11 +458,11 @@ def _slopes(
                 start = 1.0 if far else math.exp(margin)
                 for k in range(steps.shape[1]):
                     if sums[c, k, 0] > 0 and not far:
-                        powers[k] = powers[sums[c, k, 0]] * powers[sums[c, k, 1]]
+                        powers[c, k] = powers[c, sums[c, k, 0]] * powers[c, sums[c, k, 1]]
                     else:
                         there = turn * steps[c, k] + (margin if far else 0.0)
-                        powers[k] = math.exp(min(there, 2.0 * _EXPONENT))
-                    total[c, k] += y[c, i] * factor / (1.0 + start * powers[k])
+                        powers[c, k] = math.exp(min(there, 2.0 * _EXPONENT))
+                    total[c, k] += y[c, i] * factor / (1.0 + start * powers[c, k])
                 continue
             if loss == HINGE:  # a loop of its own: it has no branches
                 for k in range(steps.shape[1]):

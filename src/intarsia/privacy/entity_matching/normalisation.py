@@ -86,6 +86,15 @@ def rules_that_match(own: NDArray[Any], others: NDArray[Any]) -> tuple[tuple[Rul
     return (), 0
 
 
+def by_rules(texts: NDArray[np.str_], rules: Sequence[Rule]) -> NDArray[np.str_]:
+    """Return texts that may repeat after the rules, in their order; see `normalised` for ids."""
+    different, places = np.unique(texts, return_inverse=True)
+    found: list[str] = different.tolist()
+    for rule in rules:
+        found = list(map(_RULES[rule], found))
+    return np.array(found, np.str_)[places]
+
+
 def normalised(ids: NDArray[Any], rules: Sequence[Rule], where: str) -> NDArray[Any]:
     """Return one client's ids after the rules, in their order; whole numbers stay.
 

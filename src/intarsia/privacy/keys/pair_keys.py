@@ -8,9 +8,10 @@ How sites come to them
    of the own private key and another's card gives both the same secret, and nobody else.
 2. In the set-up of a run each site draws a secret and sends every other a greeting under that
    secret, over the server: a nonce, and a key for each set of owners that it comes first in and
-   both are of. What all must have seen alike (the schemas) enters as associated data.
+   both are of. What all must have seen alike (the schemas) enters as associated data, and so does
+   what these two alone know (the ids behind the names of rows that both have).
 3. A site that has read the greetings of all others has the keys of the run. One is missing, altered
-   or from a site that was told of other schemas: it refuses the run.
+   or from a site that was told of other schemas, or lacks what both must know: it refuses the run.
 
 So the server can choose no owners, and tell no two clients of different ones. The nonces of both
 enter the key of a pair: a site that has lost its folder and is asked for the same run again has
@@ -58,6 +59,7 @@ def greetings(
     secret: bytes,
     owner_sets: Iterable[tuple[str, ...]],
     agreed: bytes,
+    known: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """Return what a site sends each other one, by name.
 
@@ -71,6 +73,8 @@ def greetings(
         All that own a cell together, each sorted.
     agreed
         Names what all must have seen alike.
+    known
+        Names, for each of the others, what that one and this client must both know.
 
     Raises
     ------
@@ -82,8 +86,9 @@ def greetings(
     for name, card in cards.items():
         own = [_owners_key(secret, some) for some in led if name in some]
         clear = b"".join((_nonce(secret), *own))
-        key = pseudorandom(_agreed_secret(me, mine, card), "greeting", me.name, name)
-        found[name] = crypto.encrypt(key, clear, agreed)
+        base = _agreed_secret(me, mine, card)
+        key, seen = _greeting_of(base, me.name, name, agreed, known[name])
+        found[name] = crypto.encrypt(key, clear, seen)
     return found
 
 
@@ -93,6 +98,7 @@ def met(
     secret: bytes,
     owner_sets: Sequence[tuple[str, ...]],
     agreed: bytes,
+    known: Mapping[str, bytes],
     received: Mapping[str, bytes],
 ) -> PairKeys:
     """Return the keys of a run, from the greetings of all others; else as for `greetings`.
@@ -114,15 +120,15 @@ def met(
     owned = {some: _owners_key(secret, some) for some in _led(me.name, owner_sets)}
     for name, card in cards.items():
         base = _agreed_secret(me, mine, card)
+        key, seen = _greeting_of(base, name, me.name, agreed, known[name])
         try:
-            clear = crypto.decrypt(
-                pseudorandom(base, "greeting", name, me.name), received[name], agreed
-            )
+            clear = crypto.decrypt(key, received[name], seen)
         except TamperedError as error:
             raise TamperedError(
                 f"The greeting of {name!r} was altered, is under another card than that which was "
-                f"confirmed here, or {name!r} was told of other samples, features or settings; "
-                "compare the fingerprints of the cards (intarsia keys show), then begin anew."
+                f"confirmed here, or {name!r} was told of other samples, features or settings, or "
+                "has not the ids of rows that both are to have; compare the fingerprints of the "
+                "cards (intarsia keys show), then begin anew."
             ) from error
         sent = [some for some in _led(name, owner_sets) if me.name in some]
         if len(clear) != KEY_BYTES * (1 + len(sent)):
@@ -163,6 +169,14 @@ def simulated(shared: SharedKey) -> PairKeys:
 def _led(name: str, owner_sets: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the owner sets that a client comes first in, in an order that all have."""
     return sorted({some for some in owner_sets if some[0] == name})
+
+
+def _greeting_of(
+    base: bytes, name: str, other: str, agreed: bytes, known: bytes
+) -> tuple[bytes, bytes]:
+    """Return the key of a greeting of one client to another, and its associated data."""
+    key = pseudorandom(base, "greeting", name, other)
+    return key, pseudorandom(key, "seen", agreed, known)
 
 
 def _nonce(secret: bytes) -> bytes:

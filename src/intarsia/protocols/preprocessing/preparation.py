@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, stored, with_data
 from intarsia.core.memory import made_like, pieces
+from intarsia.core.schema import Schema
 from intarsia.protocols.untrained_levels import (
     levels_without_rows,
     with_levels,
@@ -36,18 +37,27 @@ class Preparation:
     # category that training rows lacked, as these counted so; None: it was not measured
     average: Array | None = None
     step: float = 0.0  # what sums of moments are rounded to; 0: they are not
+    shared: NDArray[np.bool_] | None = None  # (features,) that others hold, too; None: not known
+    # (features,) of which others would be told few values by their moments; None: not known
+    untold: NDArray[np.bool_] | None = None
 
 
-def initial(client: ClientId, block: Block, *, alone: bool = False) -> Preparation:
+def initial(
+    client: ClientId, block: Block, schema: Schema | None = None, *, alone: bool = False
+) -> Preparation:
     """Return the preparation that changes nothing, from a client's training block.
 
-    `alone` says that the client alone trains what reads its columns: levels of a category that none
-    of its own rows has are then 0, as constant features are.
+    By the schema it knows which columns others hold, too. `alone` says that the client alone trains
+    what reads its columns: levels of a category that none of its own rows has are then 0, as
+    constant features are.
     """
     scale = np.ones(block.shape[1])
     if alone:
         scale[levels_without_rows(block)] = 0.0
-    return Preparation(np.zeros(block.shape[1]), scale, client=client)
+    shared = None
+    if schema is not None:
+        shared = schema.features.holders[schema.features.own(client)] > 1
+    return Preparation(np.zeros(block.shape[1]), scale, client=client, shared=shared)
 
 
 def prepared(

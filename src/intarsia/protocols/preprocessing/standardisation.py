@@ -4,7 +4,8 @@
    values are counted: see `agreement`.
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
-   of two holders, each knows the other's. A constant feature becomes 0, a missing value the mean.
+   of two holders, each knows the other's. So who has few values of a feature tells none of them
+   there, see `_few_values`. A constant feature becomes 0, a missing value the mean.
    A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
    new tables that lack it.
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
@@ -32,6 +33,7 @@ from intarsia.protocols.preprocessing.preparation import Preparation, with_obser
 _function = partial(fl.client_function, protocol="preprocessing")
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
+_LEAST = 5  # values of a client that moments are told of
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
@@ -179,7 +181,31 @@ def measure_features(
     """Add up the observed values of each feature."""
     block, step = with_observed(state, "train", block), message.step
     count, total = _sums(block, np.zeros(block.shape[1]), power=1)
-    return replace(state, step=step), Moments(count[None, :], _in_units(total, step))
+    untold = None
+    if state.shared is not None and state.shared.any():
+        untold = state.shared & _few_values(block, count)
+        count[untold] = total[untold] = 0.0
+    state = replace(state, step=step, untold=untold)
+    return state, Moments(count[None, :], _in_units(total, step))
+
+
+def _few_values(block: Block, count: Array) -> NDArray[np.bool_]:
+    """Return of which features a client has few values, or that it alone has, (features,).
+
+    Moments of one value or two are these. Absent entries that are 0 are values, and a client of few
+    rows has few of all.
+    """
+    if block.sparse or block.shape[0] < _LEAST:
+        return np.zeros(len(count), bool)
+    if block.copies is None:
+        return np.asarray((count > 0) & (count < _LEAST))
+    values = np.zeros((2, len(count)))
+    for rows, x in pieces(block.x):
+        observed = ~np.isnan(x)
+        alone = observed & (block.copies.take(rows, None).of_entries(x) == 1)
+        values += observed.sum(axis=0), alone.sum(axis=0)
+    found: NDArray[np.bool_] = np.any((values > 0) & (values < _LEAST), axis=0)
+    return found
 
 
 def _in_units(sums: Array, step: float) -> Array:
@@ -222,6 +248,8 @@ def centre(
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
     _, squares = _sums(block, mean, power=2)
+    if state.untold is not None:
+        squares[state.untold] = 0.0
     state = replace(state, mean=mean, average=average)
     return state, Squares(_in_units(squares, state.step))
 

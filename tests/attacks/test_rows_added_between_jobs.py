@@ -1,0 +1,129 @@
+"""A row that is added between two jobs: the totals of both differ by it, and clients open them.
+
+All that have a column open its mean and its scale, and who has how many rows is public. A client
+that follows the algorithm keeps what it opened in one night's job. It takes that off in the next,
+and has the sums over the rows that others added since: of one row, all of its values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sites
+from intarsia.deployment import client_setup
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import site_in
+from intarsia.errors import PolicyError
+from intarsia.experiment import config as experiment
+from key_folders import exchanged
+
+NAMES, ROWS, COLUMNS = ("bank", "post", "shop"), 60, 5
+HEADER = ",".join(["id", *(f"f{place}" for place in range(COLUMNS)), "label"])
+
+
+class Federation:
+    """Three sites that have the same columns of rows of their own, and what one of them opens."""
+
+    def __init__(self, folder, policy=""):
+        self.folder, self.rng, self.tables = folder, np.random.default_rng(0), {}
+        exchanged(folder, NAMES, "three")
+        for name in NAMES:
+            (folder / name).mkdir()
+            (folder / name / "site.toml").write_text(
+                f'[site]\nname = "{name}"\nkey = "../keys/{name}/shared.key"\n'
+                f'[table]\npath = "../{name}.csv"\nid = "id"\nlabel = "label"\n{policy}'
+            )
+            self.tables[name] = []
+            self.add(name, ROWS)
+
+    def add(self, name, count):
+        """Add rows to a table; return their values."""
+        known, x = self.tables[name], self.rng.normal(size=(count, COLUMNS)).round(3)
+        for own in x:
+            label = "yes" if own[0] > 0 else "no"
+            known.append(",".join([f"{name}{len(known)}", *map(str, own.tolist()), label]))
+        self.write(name)
+        return x
+
+    def write(self, name):
+        """Write a table."""
+        (self.folder / f"{name}.csv").write_text("\n".join([HEADER, *self.tables[name]]))
+
+    def run(self, out, **changes):
+        """Run a job with new processes; return what the bank opens: means, and how many rows."""
+        tree = {
+            "experiment": {"rounds": 1, "yardsticks": False},
+            "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.1},
+            "alignment": {"ids": "pseudonyms"},
+            "split": {"test": 0.0},
+            "privacy": {"mode": "masked", "key": "shared.key"},
+            "client": [{"name": name, "path": f"{name}.csv"} for name in NAMES],
+        }
+        tree |= changes
+        found = {name: site_in(self.folder / name) for name in NAMES}
+        given = experiment.from_dict(tree, self.folder), sites.Lines(found), NAMES
+        remote_running.run_over(*given, self.folder / out, patience=sites.HASTY)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return what the bank opens of each job: the sums of columns over all training rows."""
+    found, transform = [], client_setup.Work._transform
+
+    def looked(work, state, message):
+        if work._settings.name == "bank":
+            rows = len(work.schemas["train"].samples)
+            if not found or found[-1][1] is not work:
+                found.append((state.mean * rows, work))
+        return transform(work, state, message)
+
+    monkeypatch.setattr(client_setup.Work, "_transform", looked)
+    return found
+
+
+def added(opened):
+    """Return the sums over rows that others added between two jobs."""
+    before, after = (one[0] for one in opened)
+    return (after - before)[1:]  # the first column is constant
+
+
+def test_where_the_owner_allows_it_two_jobs_tell_a_row_that_was_added_between(tmp_path, opened):
+    federation = Federation(tmp_path, policy="[policy]\nleast_changed = 0\n")
+    federation.run("first")
+    (row,) = federation.add("post", 1)
+    federation.run("second")
+    np.testing.assert_allclose(added(opened), row, atol=1e-9)
+
+
+@pytest.mark.parametrize("change", ["added", "removed", "another split", "another key"])
+def test_a_site_takes_part_in_no_job_whose_rows_differ_from_an_earlier_one_s_by_few(
+    tmp_path, opened, change
+):
+    federation, more = Federation(tmp_path), {}
+    federation.run("first")
+    if change == "removed":
+        federation.tables["post"].pop()
+        federation.write("post")
+    elif change == "another split":
+        more = {"split": {"test": 0.02}}
+    else:
+        federation.add("post", 1)
+    if change == "another key":
+        exchanged(tmp_path, NAMES, "three", secret=bytes(range(1, 33)))  # and so pseudonyms
+    for out in ("second", "third"):  # what was refused is no job that others are compared with
+        with pytest.raises(PolicyError, match=r"\[policy\] least_changed in site\.toml"):
+            federation.run(out, **more)
+    assert len(opened) == 1
+
+
+def test_five_rows_that_were_added_take_part(tmp_path, opened):
+    federation = Federation(tmp_path)
+    federation.run("first")
+    federation.run("again")  # the same rows
+    rows = federation.add("post", 4)
+    with pytest.raises(PolicyError, match="least_changed"):
+        federation.run("second")
+    rows = np.concatenate([rows, federation.add("post", 1)])
+    federation.run("last")
+    np.testing.assert_allclose(added([opened[0], opened[-1]]), rows.sum(axis=0), atol=1e-9)
