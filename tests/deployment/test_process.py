@@ -278,6 +278,11 @@ def test_a_kit_that_is_frozen_says_so_and_is_stopped_all_the_same(kept, capfd):
     keeper = psutil.Process(int((kept / "intarsia.pid").read_text().split()[0]))
     assert not kit_process.is_frozen(kept)
     keeper.suspend()
+    pause = threading.Event()
+    for _ in range(12_000):  # the system takes a moment
+        if kit_process.is_frozen(kept):
+            break
+        pause.wait(0.05)
     assert kit_process.is_frozen(kept)
     (kept / "local/site.toml").write_text("")
     assert main(["federation", "status", str(kept)]) == 0

@@ -467,6 +467,10 @@ def test_a_site_that_missed_a_rotation_of_the_key_is_named(tmp_path, mode):
     with pytest.raises(TamperedError, match="Another shared key than at") as caught:
         remote_running.run_over(settings, sites.Lines(found), NAMES, tmp_path / "sites")
     assert f"than at {others} is at 'telecom', whose rows" in str(caught.value)
+    SharedKey(bytes(32), "four", 2).store(tmp_path / "keys" / "telecom" / "shared.key")
+    with pytest.raises(TamperedError, match="begin the run anew"):  # what was said is kept
+        remote_running.resume_over(tmp_path / "sites", sites.Lines(found))
+    remote_running.run_over(settings, sites.Lines(found), NAMES, tmp_path / "sites", overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["index", "state", "stage"])
