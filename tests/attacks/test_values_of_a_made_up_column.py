@@ -46,7 +46,7 @@ def compared(blocks, monkeypatch, mode="masked", secret="one"):
     replies = client_host.Host.replies
 
     def watched(self, fn, messages, *given):
-        found = replies(self, fn, messages, *given)
+        found = list(replies(self, fn, messages, *given))
         for client, answer in zip(messages, found, strict=True):
             opened.append((client, fn.name, codec.encode(messages[client])))
             if fn.name == "compare_copies":
@@ -128,7 +128,7 @@ def test_a_client_that_compares_other_rows_is_named(monkeypatch):
     replies = client_host.Host.replies
 
     def cut(self, fn, messages, *given):
-        found = replies(self, fn, messages, *given)
+        found = list(replies(self, fn, messages, *given))
         if fn.name == "compare_copies":
             found[-1] = replace(found[-1], numbers=found[-1].numbers[:, 1:])
         return found
