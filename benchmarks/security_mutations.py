@@ -519,6 +519,18 @@ MUTATIONS = [
     *_of(
         "deployment/policy.py",
         (
+            "few new rows at once",
+            "if not 0 < few < self._least:",
+            "if True:",
+            BETWEEN_JOBS,
+        ),
+        (
+            "few rows left out",
+            "if not left_out and added < self._least:",
+            "if added < self._least:",
+            BETWEEN_JOBS,
+        ),
+        (
             "rows to train on without a policy",
             "least_rows: CountOrZero = 5",
             "least_rows: CountOrZero = 0",
@@ -1818,12 +1830,6 @@ MUTATIONS = [
             'if count < most and (count or what == "rows"):',
             'if count < most and what == "rows":',
             POLICY,
-        ),
-        (
-            "rows that differ from an earlier job's by few",
-            "if 0 < min(changed, default=0) < self._least:",
-            "if False:",
-            BETWEEN_JOBS,
         ),
     ),
     *_of(
