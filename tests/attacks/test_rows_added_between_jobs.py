@@ -127,3 +127,27 @@ def test_five_rows_that_were_added_take_part(tmp_path, opened):
     rows = np.concatenate([rows, federation.add("post", 1)])
     federation.run("last")
     np.testing.assert_allclose(added([opened[0], opened[-1]]), rows.sum(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compared(tmp_path, rows):
+    federation = Federation(tmp_path)
+    own = [line.split(",") for line in federation.tables["post"]]
+    without = [HEADER.split(","), *own]
+    (tmp_path / "post.csv").write_text("\n".join(",".join(line[:-1]) for line in without))
+    site = tmp_path / "post" / "site.toml"
+    site.write_text(site.read_text().replace('label = "label"\n', ""))
+    # the bank alone labels the rows of the post
+    site = tmp_path / "bank" / "site.toml"
+    site.write_text(site.read_text() + "[policy]\nleast_changed = 0\n")
+    federation.tables["bank"] += [f"{line[0]}{',' * (COLUMNS + 1)}{line[-1]}" for line in own]
+    federation.write("bank")
+    federation.run("first")
+    del federation.tables["bank"][-rows:]
+    federation.write("bank")
+    if rows == 5:
+        federation.run("second")
+        return
+    with pytest.raises(PolicyError, match=r"least_changed") as refusal:
+        federation.run("second")
+    assert "'post'" in str(refusal.value)

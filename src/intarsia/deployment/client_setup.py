@@ -63,7 +63,6 @@ from intarsia.experiment.federation import (
     held_for_stopping,
     held_out,
     table_of,
-    training_ids,
 )
 from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -138,7 +137,8 @@ class Work:
         self._requests = Requests(folder, record)
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._trained = TrainedRows(folder, settings.policy.least_changed)
-        self._rows: NDArray[np.uint64] | None = None  # of the job, to keep as it begins
+        # what stands for rows with their ids, to compare those of the job with other jobs'
+        self._ids: tuple[NDArray[Any], NDArray[Any]] | None = None
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
         self._clip: float | None = None  # to which norm rows are to be clipped; None: not
@@ -324,8 +324,7 @@ class Work:
         self._admit(message, columns)
         self._taken = None
         if not job.privacy.epsilon:  # noise hides a single row
-            ids = training_ids(self._table, names.ids[self._table.client], job.split)
-            self._rows = self._trained.check(ids)
+            self._ids = self._table.samples, names.ids[self._table.client]
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -445,6 +444,10 @@ class Work:
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
+        rows = None
+        if self._ids is not None:
+            names, ids = self._ids
+            rows = self._trained.check(ids[np.isin(names, self._blocks["train"].samples)])
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
@@ -462,8 +465,8 @@ class Work:
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
         self._requests.begin(*job, self._agreed().hex())
-        if self._rows is not None:
-            self._trained.keep(self._rows)
+        if rows is not None:
+            self._trained.keep(rows)
         alone = reads_alone(self._algorithm, self._options)
         prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":

@@ -49,7 +49,7 @@ from intarsia.data.labels import (
 )
 from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
-from intarsia.data.table import Hashes, Held, Table, split
+from intarsia.data.table import Hashes, Table, split
 from intarsia.datasets import registry as datasets
 from intarsia.errors import ExperimentError, FederationError, TableError, listed
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
@@ -464,19 +464,9 @@ def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tup
     return train, test
 
 
-def training_ids(table: Table, ids: NDArray[Any], settings: Split) -> NDArray[Any]:
-    """Return the own ids of the rows that a client trains on, where those of its rows are `ids`."""
-    none = np.zeros((len(ids), 0))
-    rows = Table(table.client, table.samples, (), none, split_by=table.split_by)
-    train, _ = held_out(rows, settings)
-    if settings.stopping:
-        train, _ = held_for_stopping(train, settings, train.split_by)
-    return ids[np.isin(table.samples, train.samples)]
-
-
 def held_for_stopping(
-    block: Held, settings: Split, by: NDArray[Any] | None = None
-) -> tuple[Held, Held]:
+    block: Block, settings: Split, by: NDArray[Any] | None = None
+) -> tuple[Block, Block]:
     """Return what a client trains on, and what early stopping compares rounds by.
 
     `by` is what its rows are split by, if not by their ids. TableError if nothing is left to train
