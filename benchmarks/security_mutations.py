@@ -520,8 +520,8 @@ MUTATIONS = [
         "deployment/policy.py",
         (
             "few new rows at once",
-            "if not 0 < few < self._least:",
-            "if True:",
+            "if 0 < few < self._least:",
+            "if False:",
             BETWEEN_JOBS,
         ),
         (
@@ -870,7 +870,7 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "rows of a job kept for the next",
-            "self._trained.keep(self._rows)",
+            "self._trained.keep(rows)",
             "pass",
             BETWEEN_JOBS,
         ),
