@@ -876,8 +876,8 @@ MUTATIONS = [
         ),
         (
             "ids of rows, whatever their pseudonyms",
-            "training_ids(self._table, names.ids[self._table.client], job.split)",
-            "training_ids(self._table, self._table.samples, job.split)",
+            "every = names.ids[self._table.client]",
+            "every = self._table.samples",
             BETWEEN_JOBS,
         ),
         (
