@@ -1836,14 +1836,14 @@ MUTATIONS = [
         "protocols/preprocessing/standardisation.py",
         (
             "sums of columns of few values",
-            "count[untold] = total[untold] = 0.0",
-            "pass",
+            "count, total = _sums(block, np.zeros(block.shape[1]), 1, least)",
+            "count, total = _sums(block, np.zeros(block.shape[1]), 1)",
             FEW_VALUES,
         ),
         (
             "squares of columns of few values",
-            "squares[state.untold] = 0.0",
-            "pass",
+            "_, squares = _sums(block, mean, 2, state.least)",
+            "_, squares = _sums(block, mean, 2)",
             FEW_VALUES,
         ),
     ),
