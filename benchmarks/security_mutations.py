@@ -520,8 +520,8 @@ MUTATIONS = [
         "deployment/policy.py",
         (
             "few new rows at once",
-            "if not 0 < few < self._least:",
-            "if True:",
+            "if 0 < few < self._least:",
+            "if False:",
             BETWEEN_JOBS,
         ),
         (
@@ -870,14 +870,14 @@ MUTATIONS = [
         "deployment/client_setup.py",
         (
             "rows of a job kept for the next",
-            "self._trained.keep(self._rows)",
+            "self._trained.keep(rows)",
             "pass",
             BETWEEN_JOBS,
         ),
         (
             "ids of rows, whatever their pseudonyms",
-            "training_ids(self._table, names.ids[self._table.client], job.split)",
-            "training_ids(self._table, self._table.samples, job.split)",
+            "every = names.ids[self._table.client]",
+            "every = self._table.samples",
             BETWEEN_JOBS,
         ),
         (
@@ -1836,14 +1836,14 @@ MUTATIONS = [
         "protocols/preprocessing/standardisation.py",
         (
             "sums of columns of few values",
-            "count[untold] = total[untold] = 0.0",
-            "pass",
+            "count, total = _sums(block, np.zeros(block.shape[1]), 1, least)",
+            "count, total = _sums(block, np.zeros(block.shape[1]), 1)",
             FEW_VALUES,
         ),
         (
             "squares of columns of few values",
-            "squares[state.untold] = 0.0",
-            "pass",
+            "_, squares = _sums(block, mean, 2, state.least)",
+            "_, squares = _sums(block, mean, 2)",
             FEW_VALUES,
         ),
     ),

@@ -146,16 +146,43 @@ def test_five_rows_that_were_added_take_part(tmp_path, opened):
 
 
 def test_what_waits_is_in_no_part_of_a_job(tmp_path):
-    rows = TrainedRows(tmp_path, 5)
+    rows = TrainedRows(tmp_path / "some.rows", 5)
     first, wait = rows.settle(np.arange(100))
     rows.keep(first)
     assert not wait.any()
     again, wait = rows.settle(np.arange(103)[::-1])
     np.testing.assert_array_equal(again, first)
     np.testing.assert_array_equal(np.flatnonzero(wait), [0, 1, 2])
-    with pytest.raises(PolicyError, match="2 rows, of which some train no more"):
-        rows.settle(np.arange(1, 101))  # as many, and yet others
+    changed = np.arange(1, 101)  # as many, and yet others
+    assert not rows.settle(changed)[1].any()
+    with pytest.raises(PolicyError, match="least_changed") as caught:
+        rows.check(changed)
+    assert caught.value.__notes__[0].startswith("2 rows; begin it again")
     rows.keep(rows.settle(np.arange(110))[0])
     assert rows.settle(np.arange(112))[1].sum() == 2
     assert not rows.settle(np.arange(100))[1].any()  # the same rows as once before
     assert not rows.settle(np.arange(50))[1].any()
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compared(tmp_path, rows):
+    federation = Federation(tmp_path)
+    own = [line.split(",") for line in federation.tables["post"]]
+    without = [HEADER.split(","), *own]
+    (tmp_path / "post.csv").write_text("\n".join(",".join(line[:-1]) for line in without))
+    site = tmp_path / "post" / "site.toml"
+    site.write_text(site.read_text().replace('label = "label"\n', ""))
+    # the bank alone labels the rows of the post
+    site = tmp_path / "bank" / "site.toml"
+    site.write_text(site.read_text() + "[policy]\nleast_changed = 0\n")
+    federation.tables["bank"] += [f"{line[0]}{',' * (COLUMNS + 1)}{line[-1]}" for line in own]
+    federation.write("bank")
+    federation.run("first")
+    del federation.tables["bank"][-rows:]
+    federation.write("bank")
+    if rows == 5:
+        federation.run("second")
+        return
+    with pytest.raises(PolicyError, match=r"least_changed") as refusal:
+        federation.run("second")
+    assert "'post'" in str(refusal.value)

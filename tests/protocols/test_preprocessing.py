@@ -15,14 +15,18 @@ from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
 
 
-def prepared(blocks, test=None, *, standardise=True, sealing=None):
-    """Return the engine over the prepared blocks, and the notes."""
+def prepared(blocks, test=None, *, standardise=True, sealing=None, known=False):
+    """Return the engine over the prepared blocks, and the notes.
+
+    `known` says that clients know the schema, and tell nothing of few values.
+    """
     parts = {"train": (Schema.of(blocks, BINARY), blocks)}
     if test is not None:
         parts["test"] = (Schema.of(test, BINARY), test)
     engine = Simulation(parts, 0, sealing)
+    schema = parts["train"][0] if known else None
     engine.set_states(
-        {name: preprocessing.initial(name, engine.block(name)) for name in engine.ids}
+        {name: preprocessing.initial(name, engine.block(name), schema) for name in engine.ids}
     )
     schemas = {part: schema for part, (schema, _) in parts.items()}
     notes = preprocessing.prepare(engine, schemas, standardise=standardise)
@@ -179,7 +183,57 @@ def test_a_feature_without_any_value_becomes_zero():
     x[:, 1] = np.nan
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == ("Constant over all training samples, so left at 0: 'f0001'.",)
+    assert notes == (f"{FEW}, so left at 0: 'f0001'.",)
+
+
+FEW = "Of fewer than 5 training values at each client that has it"
+
+
+def copied(alone, common):
+    """Return two clients' blocks of a column, and its values that standardise it.
+
+    Each has some rows alone, beside those that both have.
+    """
+    x = np.random.default_rng(5).normal(7.0, 3.0, size=(common + sum(alone), 1))
+    rows = np.arange(len(x))
+    first, last = common + alone[0], len(x) - alone[1]
+    own = {"a": rows[:first], "b": np.r_[rows[:common], rows[last:]]}
+    y = np.where(x[:, 0] > 7.0, 1.0, -1.0)
+    blocks = {n: Block(at, ("age",), x[at], y[at]) for n, at in own.items()}
+    left_out = [own[n][common:] for n, k in zip("ab", alone, strict=True) if k < 5]
+    return blocks, x, x[np.setdiff1d(rows, np.concatenate([rows[:0], *left_out]))]
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize("alone", [(3, 3), (3, 0), (1, 9), (0, 0)])
+def test_a_column_is_scaled_by_the_rows_that_both_have_where_each_has_few_more(alone, mode):
+    blocks, x, told = copied(alone, 40)
+    sealing = None
+    if mode != "plain":
+        settings, owners = Privacy(mode=mode), list(blocks)
+        sealing = modes.sealing(settings, owners, modes.keys(settings, owners, None, "few"))
+    engine, notes = prepared(blocks, sealing=sealing, known=True)
+    assert notes == ()
+    expected = (x - told.mean()) / told.std()
+    np.testing.assert_allclose(
+        pooled(engine), expected, rtol=0, atol=1e-12 if mode == "plain" else 1e-5
+    )
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
+def test_a_column_of_few_values_everywhere_is_left_out_and_not_called_constant(mode):
+    blocks = {}
+    for number, name in enumerate("ab"):
+        x = np.random.default_rng(number).normal(9.0, 4.0, size=(30, 2))
+        x[4:, 1] = np.nan
+        blocks[name] = Block(100 * number + np.arange(30), ("age", "lab"), x, np.sign(x[:, 0] - 9))
+    sealing = None
+    if mode != "plain":
+        settings, owners = Privacy(mode=mode), list(blocks)
+        sealing = modes.sealing(settings, owners, modes.keys(settings, owners, None, "few"))
+    engine, notes = prepared(blocks, sealing=sealing, known=True)
+    assert notes == (f"{FEW}, so left at 0: 'lab'.",)
+    assert not pooled(engine)[:, 1].any()
 
 
 @pytest.mark.parametrize("layout", [np.array, csr_array])

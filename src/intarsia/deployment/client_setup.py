@@ -137,9 +137,11 @@ class Work:
         self._settings, self._folder = settings, folder
         self._requests = Requests(folder, record)
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
-        self._trained = TrainedRows(folder, settings.policy.least_changed)
-        self._rows: NDArray[np.uint64] | None = None  # of the job, to keep as it begins
-        self._waiting = 0  # of the table's rows, for a job that differs by more
+        self._trained = TrainedRows(folder / "trained.rows", settings.policy.least_changed)
+        self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
+        self._ids: Names | None = None  # of the job's rows, to compare them with other jobs'
+        self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
+        self._waiting = 0  # rows of the table, for a job that differs by more
         self._record = record
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
@@ -326,12 +328,14 @@ class Work:
         self._admit(message, columns)
         self._taken = None
         if not job.privacy.epsilon:  # noise hides a single row
-            ids = training_ids(self._table, names.ids[self._table.client], job.split)
-            self._rows, wait = self._trained.settle(ids)
+            every = names.ids[self._table.client]
+            ids = training_ids(self._table, every, job.split)
+            self._read_ids, wait = self._read_rows.settle(ids)
             self._waiting = int(wait.sum())
             if self._waiting:
-                kept = np.flatnonzero(~np.isin(names.ids[self._table.client], ids[wait]))
+                kept = np.flatnonzero(~np.isin(every, ids[wait]))
                 self._table, names = self._table.take(kept), names.take(self._table.client, kept)
+            self._ids = names
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -451,6 +455,10 @@ class Work:
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
+        rows = None
+        if self._ids is not None:
+            train = np.isin(self._ids.public[name], self._blocks["train"].samples)
+            rows = self._trained.check(self._ids.ids[name][train])
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
@@ -468,8 +476,9 @@ class Work:
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
         self._requests.begin(*job, self._agreed().hex())
-        if self._rows is not None:
-            self._trained.keep(self._rows)
+        if rows is not None and self._read_ids is not None:
+            self._read_rows.keep(self._read_ids)
+            self._trained.keep(rows)
             if self._waiting:
                 told = {"run": self._call.run, "rows": self._waiting}
                 self._record({"event": "new rows wait", **told})

@@ -39,7 +39,6 @@ DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
 _FEW: Final = 5  # labels, whose sums would tell them
-_TRAINED: Final = "trained.rows"
 _SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
 
@@ -336,43 +335,44 @@ class TrainedRows:
     jobs differ in one, the means tell its values.
     """
 
-    def __init__(self, folder: Path, least: int) -> None:
-        self._path, self._least = folder / _TRAINED, least
+    def __init__(self, path: Path, least: int) -> None:
+        self._path, self._least = path, least
 
     def settle(self, ids: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
         """Return the rows of a job, to keep once it begins, and which of the ids wait, (ids,).
 
         Few rows that are new since an earlier job wait until there are more of them.
+        """
+        every, (known, sets) = _hashed(ids), self._read()
+        rows = np.unique(every)
+        changed = dict(_changes(known, sets, rows))
+        if 0 < min(map(sum, changed.values()), default=0) < self._least:
+            for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
+                if not left_out and added < self._least:
+                    before = known[_holds(sets, bit)]
+                    return before, ~np.isin(every, before)
+        return rows, np.zeros(len(every), bool)
+
+    def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the rows of a job, to keep as it begins.
 
         Raises
         ------
         PolicyError
-            If they are others than an earlier job's, and by fewer than the owner asks for, even
-            without those that can wait.
+            If they are others than an earlier job's, and by fewer than the owner asks for.
         """
-        hashes = (
-            hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist()
-        )
-        every = np.frombuffer(b"".join(hashes), np.uint64)
-        rows, (known, sets) = np.unique(every), self._read()
-        changed = dict(_changes(known, sets, rows))
-        few = min(map(sum, changed.values()), default=0)
-        if not 0 < few < self._least:
-            return rows, np.zeros(len(every), bool)
-        for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
-            if not left_out and added < self._least:
-                before = known[_holds(sets, bit)]
-                return before, ~np.isin(every, before)
-        error = _forbidden(
-            "least_changed",
-            f"asks that the training rows of two jobs are the same, or differ by {self._least} or "
-            "more, as totals of both would tell them, and this job's differ from an earlier one's "
-            "by fewer",
-        )
-        error.add_note(
-            f"{few} rows, of which some train no more; begin it again when there are more new ones"
-        )
-        raise error
+        rows = np.unique(_hashed(ids))
+        few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
+        if 0 < few < self._least:
+            error = _forbidden(
+                "least_changed",
+                f"asks that the training rows of two jobs are the same, or differ by "
+                f"{self._least} or more, as totals of both would tell them, and this job's differ "
+                "from an earlier one's by fewer",
+            )
+            error.add_note(f"{few} rows; begin it again when there are more new ones")
+            raise error
+        return rows
 
     def keep(self, rows: NDArray[np.uint64]) -> None:
         """Keep the rows of a job, as it begins; OSError: then it may not."""
@@ -397,6 +397,12 @@ class TrainedRows:
                 "a backup, or remove it to count anew."
             ) from None
         return known, sets
+
+
+def _hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return what stands for ids in the file, whatever their type, (ids,)."""
+    words = (hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist())
+    return np.frombuffer(b"".join(words), np.uint64)
 
 
 def _holds(sets: NDArray[np.uint64], bit: int) -> NDArray[np.bool_]:

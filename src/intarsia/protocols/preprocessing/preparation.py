@@ -38,8 +38,9 @@ class Preparation:
     average: Array | None = None
     step: float = 0.0  # what sums of moments are rounded to; 0: they are not
     shared: NDArray[np.bool_] | None = None  # (features,) that others hold, too; None: not known
-    # (features,) of which others would be told few values by their moments; None: not known
-    untold: NDArray[np.bool_] | None = None
+    # (features,) holders that a value must have so that moments are told of it: 1; 2 where the
+    # client alone has few; infinitely many where it has few at all; None: not known
+    least: Array | None = None
 
 
 def initial(

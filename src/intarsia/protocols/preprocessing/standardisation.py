@@ -5,7 +5,7 @@
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. So who has few values of a feature tells none of them
-   there, see `_few_values`. A constant feature becomes 0, a missing value the mean.
+   there, see `_least_holders`. A constant feature becomes 0, a missing value the mean.
    A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
    new tables that lack it.
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
@@ -34,6 +34,9 @@ _function = partial(fl.client_function, protocol="preprocessing")
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
 _LEAST = 5  # values of a client that moments are told of
+_NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
+_IS_CONSTANT = "Constant over all training samples"
+_UNTOLD = f"Of fewer than {_LEAST} training values at each client that has it"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
@@ -74,7 +77,7 @@ class Spread:
 class Constant:
     """Which features are constant over the federation."""
 
-    features: fl.PerFeature  # (1, features) 1 where constant
+    features: fl.PerFeature  # (2, features) 1 where constant, and where no value was told of
 
 
 def prepare(
@@ -106,10 +109,11 @@ def prepare(
         spread = Spread(squares.squares, moments.count)
         constant = clients.sum(settle_scale, spread)
         # discloses which features have one value over all clients' training samples
-        zero = clients.reveal(constant).features[0] > 0
-        names = [str(name) for name in schemas["train"].features.ids[zero]]
-        if names:
-            notes.append(f"Constant over all training samples, so left at 0: {listed(names, 6)}.")
+        zero, untold = clients.reveal(constant).features > 0
+        features = schemas["train"].features.ids
+        for some, why in (zero & ~untold, _IS_CONSTANT), (untold, _UNTOLD):
+            if some.any():
+                notes.append(f"{why}, so left at 0: {listed(map(str, features[some]), 6)}.")
     # step 3: nobody but the clients with labels opens the totals of the classes
     labels = schemas["train"].labels
     if labels.weighted:
@@ -180,32 +184,32 @@ def measure_features(
 ) -> tuple[Preparation, Moments]:
     """Add up the observed values of each feature."""
     block, step = with_observed(state, "train", block), message.step
-    count, total = _sums(block, np.zeros(block.shape[1]), power=1)
-    untold = None
+    least = None
     if state.shared is not None and state.shared.any():
-        untold = state.shared & _few_values(block, count)
-        count[untold] = total[untold] = 0.0
-    state = replace(state, step=step, untold=untold)
+        least = np.where(state.shared, _least_holders(block), 1.0)
+    count, total = _sums(block, np.zeros(block.shape[1]), 1, least)
+    state = replace(state, step=step, least=least)
     return state, Moments(count[None, :], _in_units(total, step))
 
 
-def _few_values(block: Block, count: Array) -> NDArray[np.bool_]:
-    """Return of which features a client has few values, or that it alone has, (features,).
+def _least_holders(block: Block) -> Array:
+    """Return how many holders a value must have so that others are told of it, (features,).
 
-    Moments of one value or two are these. Absent entries that are 0 are values, and a client of few
-    rows has few of all.
+    Moments of one value or two are these. Of few values that the client alone has, only those are
+    told that others have, too. Absent entries that are 0 are values, and a client of few rows has
+    few of all.
     """
     if block.sparse or block.shape[0] < _LEAST:
-        return np.zeros(len(count), bool)
-    if block.copies is None:
-        return np.asarray((count > 0) & (count < _LEAST))
-    values = np.zeros((2, len(count)))
+        return np.ones(block.shape[1])
+    both = np.zeros((2, block.shape[1]))  # all values, and those that others have, too
     for rows, x in pieces(block.x):
         observed = ~np.isnan(x)
-        alone = observed & (block.copies.take(rows, None).of_entries(x) == 1)
-        values += observed.sum(axis=0), alone.sum(axis=0)
-    found: NDArray[np.bool_] = np.any((values > 0) & (values < _LEAST), axis=0)
-    return found
+        both[0] += observed.sum(axis=0)
+        if block.copies is not None:
+            both[1] += (observed & (block.copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
+    (values, others), alone = both, both[0] - both[1]
+    none = (values < _LEAST) | ((alone < _LEAST) & (others < _LEAST))
+    return np.where(none, np.inf, np.where((alone > 0) & (alone < _LEAST), 2.0, 1.0))
 
 
 def _in_units(sums: Array, step: float) -> Array:
@@ -247,9 +251,7 @@ def centre(
             average[levels] = 0.0
     mean[block.scaled_only] = 0.0  # centring would fill every entry
     mean[_is_intercept(block)] = 0.0
-    _, squares = _sums(block, mean, power=2)
-    if state.untold is not None:
-        squares[state.untold] = 0.0
+    _, squares = _sums(block, mean, 2, state.least)
     state = replace(state, mean=mean, average=average)
     return state, Squares(_in_units(squares, state.step))
 
@@ -269,8 +271,10 @@ def settle_scale(
     squares = np.maximum(_of_units(message.squares), 0.0)
     deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
+    untold = message.count[0] < _NONE
+    scale[untold] = 0.0
     scale[_is_intercept(block)] = 1.0
-    constant = Constant((scale == 0).astype(np.float64)[None, :])
+    constant = Constant(np.stack([scale == 0, untold]).astype(np.float64))
     return replace(state, scale=np.where(state.scale > 0, scale, 0.0)), constant
 
 
@@ -278,9 +282,12 @@ def _is_intercept(block: Block) -> NDArray[np.bool_]:
     return np.array([name == INTERCEPT for name in block.features], bool)
 
 
-def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
-    """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,)."""
-    total = np.zeros((2, block.shape[1]))
+def _sums(block: Block, mean: Array, power: int, least: Array | None = None) -> tuple[Array, Array]:
+    """Return Σ 1 and Σ (x - mean)^power over observed values, each (features,).
+
+    Of those that have the `least` number of holders, (features,); None: of all.
+    """
+    total, rows_told = np.zeros((2, block.shape[1])), np.zeros(block.shape[1])
     held = Copies.alone(*block.shape) if block.copies is None else block.copies
     for rows, x in pieces(block.x):
         copies = held.take(rows, None)
@@ -290,15 +297,19 @@ def _sums(block: Block, mean: Array, power: int) -> tuple[Array, Array]:
             entries = x.data, x.indices, x.indptr
             total += entry_sums(entries, copies.arrays, mean, power)
             continue
+        holders = copies.of_entries(x)
+        told = 1 / holders if least is None else np.where(holders >= least, 1 / holders, 0.0)
         observed = ~np.isnan(x)
-        share = observed / copies.of_entries(x)
+        share = observed * told
         deviation = x - mean
         deviation[~observed] = 0.0
         with np.errstate(over="ignore"):  # `settle_scale` refuses what is infinite
             total += share.sum(axis=0), (share * deviation**power).sum(axis=0)
+        if least is not None:
+            rows_told += np.broadcast_to(told, x.shape).sum(axis=0)
     count, total = total
     zeros = block.scaled_only  # where an absent entry is an observed 0
-    count[zeros] = _row_shares(block)[zeros]
+    count[zeros] = (_row_shares(block) if least is None or block.sparse else rows_told)[zeros]
     return count, total
 
 
