@@ -1,6 +1,7 @@
 """The picture of a search for hyperparameters."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ def test_trials_are_counted_in_whole_numbers(monkeypatch, tmp_path, count):
     tuned = SimpleNamespace(
         experiment="mine", objectives=("loss",), trials=trials, best=1, front=(), path=False
     )
-    drawn = []
-    monkeypatch.setattr(tuning, "save", lambda figure, path: drawn.append(figure) or path)
+    drawn: list[Any] = []
+    monkeypatch.setattr(tuning, "save", lambda figure, _: drawn.append(figure))
     tuning.tuning_picture(tuned, tmp_path / "tuning.png")
     ticks = drawn[0].axes[0].get_xticks()
     assert len(ticks) > 1
