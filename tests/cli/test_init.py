@@ -333,6 +333,22 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
         assert line in text
 
 
+def test_a_label_of_another_table_is_no_feature(tmp_path, monkeypatch):
+    """What came out is not known beforehand: a model that learns from it looks too good."""
+    outcome = ["bad" if one else "good" for one in DEFAULT[20:]]
+    outcome[30], outcome[70] = "bad", "good"  # no copy of the bank's label
+    other = shop(outcome=outcome, event=["x", "y"] * 50)
+    found = proposed(tmp_path, monkeypatch, bank(), other)
+    assert client(found, 0)["label"] == "default"
+    assert "label" not in client(found, 1)
+    assert client(found, 1)["exclude"] == ["outcome"]  # an event may be a feature
+    text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
+    assert "may be a label too" in text
+    asked = ("--label", "default", "--overwrite")
+    found = proposed(tmp_path, monkeypatch, bank(), other, arguments=asked)
+    assert "exclude" not in client(found, 1)
+
+
 def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypatch):
     returns = np.repeat([0, 1, 2, 3, 5], [30, 35, 10, 4, 1])  # one peak and a thin tail
     region = np.repeat([0, 1, 2, 3, 4], [10, 25, 5, 30, 10])

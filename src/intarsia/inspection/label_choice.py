@@ -53,12 +53,13 @@ def with_labels(
         if not own and not wanted:  # one that is written otherwise here
             own = [name for name in one.columns if look(name) in {*map(look, names)}]
         own = [name for name in own if one.columns[name].texts]
+        if own:
+            one = one.with_keys({}, label=own[0])
+        for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
+            one = one.without(name, f"may be a label too: --label {name} takes it instead")
         if not own:
             found.append(one)
             continue
-        one = one.with_keys({}, label=own[0])
-        for name in [*own[1:], *(_other_labels(one) if not wanted else ())]:
-            one = one.without(name, f"may be a label too: --label {name} takes it instead")
         # where a name tells it, what other tables have beside it needs no word
         asked = [] if wanted else [one] if why == _BY_NAME else [one, *tables]
         likely = [name for each in asked for name in _alternatives(each, names)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tidy, write_heading
 
@@ -64,6 +65,7 @@ def tuning_picture(tuned: _Tuned, path: str | Path) -> Path:
     else:
         across_name, up = "trial", first
         points = [(one.number + 1, one.scores[up], one.number) for one in done]
+        axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     _points(axes[0], points, tuned)
     _label(axes[0], across_name, up)
     for place, key in zip(axes[1:panels], keys, strict=True):
