@@ -543,7 +543,7 @@ CONJUGATE = {"Applied.squares": 2, "Curved.squares": 2}
 def test_the_server_of_newtons_method_reads_scalars_and_figures_only(servers, mode, kind, read):
     server = servers(mode, kind)
     # before and after the phase
-    model = {"Constant.features": FEATURES, "OwnWeights.w": FEATURES}
+    model = {"Constant.features": 2 * FEATURES, "OwnWeights.w": FEATURES}
     assert revealed(server) == {**read, **model, **FIGURES, **BOUNDS}
     # before the phase, which hide labels and copies that several clients have
     hidden = {"compare_labels.numbers", "compare_copies.numbers"}
@@ -565,7 +565,7 @@ def test_the_server_of_newtons_method_in_the_dual_reads_scalars_and_figures_only
     server = attacked(tmp_path, "masked", 12, {"client": source})
     assert server.of("sum", "take_steps", "north")
     assert server.of("sum", "sweep", "north")
-    model = {"Constant.features": WIDE, "ShareOfWeights.w": WIDE}
+    model = {"Constant.features": 2 * WIDE, "ShareOfWeights.w": WIDE}
     assert revealed(server) == {**BEFORE, **CHUNKS, **DUAL, **model, **FIGURES, **BOUNDS}
     assert in_the_clear(server) == set()
 

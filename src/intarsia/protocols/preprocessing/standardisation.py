@@ -202,8 +202,11 @@ def _least_holders(block: Block) -> Array:
     if block.sparse or block.shape[0] < _LEAST:
         return np.ones(block.shape[1])
     both = np.zeros((2, block.shape[1]))  # all values, and those that others have, too
+    without = [*block.without_level()]
     for rows, x in pieces(block.x):
         observed = ~np.isnan(x)
+        for levels, absent in without:
+            observed[np.ix_(absent[rows], levels)] = False
         both[0] += observed.sum(axis=0)
         if block.copies is not None:
             both[1] += (observed & (block.copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
@@ -309,7 +312,10 @@ def _sums(block: Block, mean: Array, power: int, least: Array | None = None) -> 
             rows_told += np.broadcast_to(told, x.shape).sum(axis=0)
     count, total = total
     zeros = block.scaled_only  # where an absent entry is an observed 0
-    count[zeros] = (_row_shares(block) if least is None or block.sparse else rows_told)[zeros]
+    every = _row_shares(block)
+    if least is not None and not block.sparse:
+        every = np.where(least > 1, rows_told, every)
+    count[zeros] = every[zeros]
     return count, total
 
 
