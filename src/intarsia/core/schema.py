@@ -367,7 +367,9 @@ class Schema:
         own = self.samples.own(client)
         order = np.concatenate([np.zeros(0, np.int64), *places])
         stops = np.cumsum([len(one) for one in places], dtype=np.int64)
-        return np.searchsorted(own, order).astype(np.int64), stops
+        rank = np.zeros(len(self.samples), np.int64)
+        rank[own] = np.arange(len(own))
+        return rank[order], stops
 
     @cached_property
     def _all_labelled(self) -> bool:

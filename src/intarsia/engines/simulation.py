@@ -9,7 +9,7 @@ process opens, seals and adds up, in the order of the clients.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from intarsia import core as fl
@@ -103,6 +103,8 @@ class Simulation:
         self._host = Host(seed, self._blocks, States() if states is None else states, secrets)
         self._host.states.begin(dict.fromkeys(names).items())
         self._staff = Staff(workers, cluster)
+        # of each function, the bytes that its clients last read and sent for one of their rows'
+        self._moved: dict[str, float] = {}
         self._workers: Workers | None = None  # beside this process; None: it does all
         geometry = Geometry(self._schemas)
         self._totals: Totals = (
@@ -282,7 +284,14 @@ class Simulation:
             self._compute_together(fn, exchange, self._workers)
         else:
             self._compute_for(fn, exchange, self._workers)
+        moved, rows = exchange.down + exchange.up, self._rows_of(fn, exchange.messages)
+        self._staff.moved(moved)
+        self._moved[fn.name] = moved / max(rows, 1)
         return exchange.end()
+
+    def _rows_of(self, fn: ClientFunction, clients: Iterable[ClientId]) -> int:
+        """Return the bytes of the rows of some clients that a function reads."""
+        return sum(int(self._blocks[client][fn.part].x.data.nbytes) for client in clients)
 
     @property
     def _now(self) -> Moment:
@@ -302,7 +311,6 @@ class Simulation:
                 exchange.take(client, reply)
             if failed is not None:
                 raise failed
-        self._staff.moved(exchange.down + exchange.up)
 
     def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> Iterator[Any]:
         noise: Mapping[ClientId, NoiseKey] = {}
@@ -320,7 +328,7 @@ class Simulation:
         def size(client: ClientId) -> int:
             away = workers is not None and workers.has(client)
             own = workers.size(client) if workers is not None and away else states.size(client)
-            return own + int(self._blocks[client][fn.part].x.data.nbytes)
+            return own + self._rows_of(fn, [client])
 
         return size
 
@@ -372,12 +380,13 @@ class Simulation:
     ) -> list[list[int]]:
         """Return the numbers of groups that are computed at once, some after others.
 
-        At each place there are messages and replies of few large clients at a time.
+        At each place there are messages and replies of few large clients at a time: as many bytes
+        as for their rows at the last call, at the first one as many as those of the rows.
         """
-        room, turn = dict.fromkeys(places, 0), dict.fromkeys(places, -1)
+        room, turn = dict.fromkeys(places, 0.0), dict.fromkeys(places, -1)
         turns: list[list[int]] = []
         for number, (group, place) in enumerate(zip(groups, places, strict=True)):
-            needed = sum(int(self._blocks[one][fn.part].x.data.nbytes) for one in group)
+            needed = self._rows_of(fn, group) * self._moved.get(fn.name, _FIRST)
             if turn[place] < 0 or (needed > room[place] and not fn.releases):
                 turn[place], room[place] = turn[place] + 1, _AT_ONCE
             if turn[place] == len(turns):
@@ -462,7 +471,8 @@ def _counted_once(client: ClientId, part: str, block: Block) -> Block:
 _SOME = 16
 # Groups of each process whose replies are there at once: of a client each, and of several.
 _BATCH, _BATCH_OF_MANY = 64, 4
-_AT_ONCE = 1 << 27  # bytes of the rows of such clients of a process, or those of one
+_AT_ONCE = 1 << 27  # bytes of what such clients of a process read and send, or those of one
+_FIRST = 0.5  # of the bytes of rows, as many as are thought to be read and sent for them at first
 
 
 def _parts(groups: list[list[ClientId]], size: int) -> list[list[list[ClientId]]]:

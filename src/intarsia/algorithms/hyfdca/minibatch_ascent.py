@@ -86,7 +86,10 @@ def find_read(client: Any, there: Collection[ClientId] | None = None) -> NDArray
         for start, stop, names in zip(starts, client.score_stops, client.readers, strict=True)
         if next((name for name in names if there is None or name in there), None) == client.name
     ]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
+    reads = np.zeros(len(client.score_order), bool)
+    for some in found:
+        reads[some] = True
+    return np.flatnonzero(reads)
 
 
 def earlier_version() -> CheckpointError:

@@ -227,7 +227,9 @@ class Geometry:
             places: Any = None
             if others:
                 joined = np.concatenate(others)
-                places = compact(np.sort(joined if order is None else order[joined]))
+                closed = np.zeros(runs[-1][2], bool)
+                closed[joined if order is None else order[joined]] = True
+                places = compact(np.flatnonzero(closed))
             found = self._read[key] = own, places
         return found
 
