@@ -875,6 +875,12 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "rows of jobs with noise",
+            "        if self._waiting:\n            kept",
+            "        if self._waiting and not job.privacy.epsilon:\n            kept",
+            BETWEEN_JOBS,
+        ),
+        (
             "ids of rows, whatever their pseudonyms",
             "every = names.ids[self._table.client]",
             "every = self._table.samples",

@@ -15,6 +15,7 @@ from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
 from intarsia.deployment.policy import TrainedRows
+from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
 from key_folders import exchanged
@@ -61,10 +62,30 @@ class Federation:
             "privacy": {"mode": "masked", "key": "shared.key"},
             "client": [{"name": name, "path": f"{name}.csv"} for name in NAMES],
         }
-        tree |= changes
+        tree |= {name: {**tree.get(name, {}), **own} for name, own in changes.items()}
         found = {name: site_in(self.folder / name) for name in NAMES}
         given = experiment.from_dict(tree, self.folder), sites.Lines(found), NAMES
         remote_running.run_over(*given, self.folder / out, patience=sites.HASTY)
+
+
+def private(federation, out, **changes):
+    """Run a job with differential privacy; return the weights times rows that the bank opens."""
+    rounds = {"rounds": 20, "tolerance": 1e-6}
+    noise = {"epsilon": 1.0, "clip": 100.0}
+    found, message_of = [], site._Run._message
+
+    def looked(run, call, sent, *given):
+        opened, extra = message_of(run, call, sent, *given)
+        if run._client == "bank" and sent.function.name == "measure_point":
+            found.append(opened.w[0] * len(run._place.schemas["train"].samples))
+        return opened, extra
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site._Run, "_message", looked)
+        federation.run(
+            out, experiment=rounds, preprocessing={"standardise": False}, privacy=noise, **changes
+        )
+    return found
 
 
 @pytest.fixture
@@ -95,6 +116,18 @@ def test_where_the_owner_allows_it_two_jobs_tell_a_row_that_was_added_between(tm
     (row,) = federation.add("post", 1)
     federation.run("second")
     np.testing.assert_allclose(added(opened), row, atol=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_noise_in_the_model_hides_no_row_from_who_opens_the_weights_in_training(tmp_path, policy):
+    federation = Federation(tmp_path, policy=policy)
+    (before, *_) = private(federation, "first")
+    (row,) = federation.add("post", 1)
+    (after, *_) = private(federation, "second")
+    # at weights of zero each row adds half of itself, times its label, to λ times the weights
+    label = 1 if row[0] > 0 else -1
+    told = row if policy else np.zeros(COLUMNS)
+    np.testing.assert_allclose(2 * 0.1 * label * (after - before)[1:], told, atol=1e-8)
 
 
 @pytest.mark.parametrize("change", ["added", "another key", "another split"])

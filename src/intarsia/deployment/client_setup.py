@@ -327,15 +327,15 @@ class Work:
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
-        if not job.privacy.epsilon:  # noise hides a single row
-            every = names.ids[self._table.client]
-            ids = training_ids(self._table, every, job.split)
-            self._read_ids, wait = self._read_rows.settle(ids)
-            self._waiting = int(wait.sum())
-            if self._waiting:
-                kept = np.flatnonzero(~np.isin(every, ids[wait]))
-                self._table, names = self._table.take(kept), names.take(self._table.client, kept)
-            self._ids = names
+        every = names.ids[self._table.client]
+        ids = training_ids(self._table, every, job.split)
+        # with noise, too: the model has some, and not what other clients open in training
+        self._read_ids, wait = self._read_rows.settle(ids)
+        self._waiting = int(wait.sum())
+        if self._waiting:
+            kept = np.flatnonzero(~np.isin(every, ids[wait]))
+            self._table, names = self._table.take(kept), names.take(self._table.client, kept)
+        self._ids = names
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
