@@ -882,8 +882,14 @@ MUTATIONS = [
         ),
         (
             "ids of rows, whatever their pseudonyms",
-            "every = names.ids[self._table.client]",
-            "every = self._table.samples",
+            "written = self._taken[1]\n",
+            "written = self._taken[1]\n        written = self._table.samples\n",
+            BETWEEN_JOBS,
+        ),
+        (
+            "ids of rows, whatever rules a job matches them by",
+            "written = self._taken[1]\n",
+            "written = self._taken[1]\n        written = names.ids[self._table.client]\n",
             BETWEEN_JOBS,
         ),
         (

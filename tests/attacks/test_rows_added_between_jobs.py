@@ -44,7 +44,7 @@ class Federation:
         known, x = self.tables[name], self.rng.normal(size=(count, COLUMNS)).round(3)
         for own in x:
             label = "yes" if own[0] > 0 else "no"
-            known.append(",".join([f"{name}{len(known)}", *map(str, own.tolist()), label]))
+            known.append(",".join([f"{name.title()}{len(known)}", *map(str, own.tolist()), label]))
         self.write(name)
         return x
 
@@ -130,7 +130,7 @@ def test_noise_in_the_model_hides_no_row_from_who_opens_the_weights_in_training(
     np.testing.assert_allclose(2 * 0.1 * label * (after - before)[1:], told, atol=1e-8)
 
 
-@pytest.mark.parametrize("change", ["added", "another key", "another split"])
+@pytest.mark.parametrize("change", ["added", "another key", "another split", "another rule"])
 def test_few_rows_that_are_new_since_an_earlier_job_wait(tmp_path, opened, change):
     federation = Federation(tmp_path)
     federation.run("first", split={"test": 0.02 if change == "another split" else 0.0})
@@ -138,8 +138,9 @@ def test_few_rows_that_are_new_since_an_earlier_job_wait(tmp_path, opened, chang
         federation.add("post", 1)
     if change == "another key":
         exchanged(tmp_path, NAMES, "three", secret=bytes(range(1, 33)))  # and so pseudonyms
+    more = {"alignment": {"normalise": ["case"]}} if change == "another rule" else {}
     for out in ("second", "third"):
-        federation.run(out)
+        federation.run(out, **more)
     assert len(opened) == 3
     for later in opened[1:]:  # the same sums as of the first job's rows
         np.testing.assert_allclose(later[0], opened[0][0], rtol=1e-12, atol=1e-12)

@@ -152,7 +152,7 @@ class Work:
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
         # the table and its ids while the owner is to decide, and which job it is read for
-        self._taken: tuple[bytes, tuple[Table, Names]] | None = None
+        self._taken: tuple[bytes, tuple[Table, Names, NDArray[Any]]] | None = None
         self._names: Names | None = None  # of rows with ids, until all clients have met
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
@@ -322,20 +322,21 @@ class Work:
         job = self._take_experiment(message)
         if self._taken is None or self._taken[0] != message:
             self._taken = message, table_of(job)
-        self._table, names = self._taken[1]
+        self._table, names, written = self._taken[1]
         columns = self._table.columns
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
-        every = names.ids[self._table.client]
-        ids = training_ids(self._table, every, job.split)
+        # as the table has them: a job chooses the rules that it matches ids by
+        ids = training_ids(self._table, written, job.split)
         # with noise, too: the model has some, and not what other clients open in training
         self._read_ids, wait = self._read_rows.settle(ids)
         self._waiting = int(wait.sum())
         if self._waiting:
-            kept = np.flatnonzero(~np.isin(every, ids[wait]))
+            kept = np.flatnonzero(~np.isin(written, ids[wait]))
             self._table, names = self._table.take(kept), names.take(self._table.client, kept)
-        self._ids = names
+            written = written[kept]
+        self._ids = Names(names.public, {self._table.client: written})
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
