@@ -1860,6 +1860,21 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "protocols/preprocessing/preparation.py",
+        (
+            "few values that train",
+            "np.zeros(0, np.intp) if least is None else np.flatnonzero(least > 1)",
+            "np.zeros(0, np.intp)",
+            FEW_VALUES,
+        ),
+        (
+            "few values that train where nothing is standardised",
+            "least_holders(state, block) if state.least is None else state.least",
+            "state.least",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
         "privacy/keys/pair_keys.py",
         (
             "no nonces in keys of pairs",

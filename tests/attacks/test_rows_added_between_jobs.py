@@ -220,3 +220,20 @@ def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compare
     with pytest.raises(PolicyError, match=r"least_changed") as refusal:
         federation.run("second")
     assert "'post'" in str(refusal.value)
+
+
+def test_of_five_rows_that_were_added_the_only_value_of_a_column_is_told(tmp_path, opened):
+    """Open: rows are counted, and not values. site-refusals.md says so."""
+    federation = Federation(tmp_path)
+    federation.run("first")
+    rows = federation.add("post", 5)
+    own = [line.split(",") for line in federation.tables["post"]]
+    for line in own[-4:]:
+        line[COLUMNS] = ""  # the last column
+    federation.tables["post"] = [",".join(line) for line in own]
+    federation.write("post")
+    federation.run("second")
+    count = len(NAMES) * ROWS
+    before, after = (one[0] for one in opened)
+    sums = after[-1] / (count + 5) * (count + 1), before[-1]  # as many values there are
+    assert sums[0] - sums[1] == pytest.approx(rows[0, -1], abs=1e-9)
