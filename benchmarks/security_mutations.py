@@ -526,8 +526,20 @@ MUTATIONS = [
         ),
         (
             "few rows left out",
-            "if not left_out and added < self._least:",
-            "if added < self._least:",
+            "if not left_out and added < least:",
+            "if added < least:",
+            BETWEEN_JOBS,
+        ),
+        (
+            "few values left out",
+            "if 0 < min(few, default=0) < self._least:",
+            "if False:",
+            BETWEEN_JOBS,
+        ),
+        (
+            "values of columns that once were whole",
+            "[(known, sets), jobs][: 1 + whole]",
+            "[(known, sets)]",
             BETWEEN_JOBS,
         ),
         (
@@ -871,6 +883,18 @@ MUTATIONS = [
         (
             "rows of a job kept for the next",
             "self._trained.keep(rows)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "values of a job kept for the next",
+            "self._values.keep(values)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "values that wait",
+            "x[out, place[column]] = np.nan",
             "pass",
             BETWEEN_JOBS,
         ),

@@ -14,7 +14,7 @@ import sites
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.deployment.policy import TrainedRows
+from intarsia.deployment.policy import TrainedRows, TrainedValues
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
@@ -198,6 +198,43 @@ def test_what_waits_is_in_no_part_of_a_job(tmp_path):
     assert not rows.settle(np.arange(50))[1].any()
 
 
+def values_of(folder):
+    """Return what knows of values, and a function that has a job begin with values of rows."""
+    rows = TrainedRows(folder / "some.rows", 5)
+    values = TrainedValues(folder / "some.values", rows, 5)
+
+    def job(ids, having):
+        kept, out = values.settle(ids, {"lab": np.isin(ids, having)})
+        rows.keep(rows.settle(ids)[0])
+        values.keep(kept)
+        found = np.isin(ids, having)
+        return ids[found & ~out["lab"]] if out else ids[found]
+
+    return values, job
+
+
+def test_few_values_of_a_column_wait_or_all_are_left_out(tmp_path):
+    _, job = values_of(tmp_path)
+    ids = np.arange(100)
+    np.testing.assert_array_equal(job(ids, ids[:20]), ids[:20])
+    for more in (1, 4):  # new ones wait, whatever other rows came
+        np.testing.assert_array_equal(job(np.arange(110), ids[: 20 + more]), ids[:20])
+    np.testing.assert_array_equal(job(np.arange(110), ids[:25]), ids[:25])
+    np.testing.assert_array_equal(job(np.arange(110), ids[:20]), ids[:20])  # as once before
+    assert not len(job(np.arange(110), ids[:18]))  # two less
+    np.testing.assert_array_equal(job(np.arange(110), ids[:10]), ids[:10])
+
+
+def test_values_of_a_column_that_once_was_whole_are_compared_with_the_rows(tmp_path):
+    _, job = values_of(tmp_path)
+    ids = np.arange(100)
+    np.testing.assert_array_equal(job(ids, ids), ids)
+    np.testing.assert_array_equal(job(np.arange(110), np.arange(101)), ids)
+    assert not len(job(ids, ids[:98]))
+    np.testing.assert_array_equal(job(ids, ids[:50]), ids[:50])
+    np.testing.assert_array_equal(job(np.arange(110), np.arange(110)), np.arange(110))
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compared(tmp_path, rows):
     federation = Federation(tmp_path)
@@ -222,9 +259,9 @@ def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compare
     assert "'post'" in str(refusal.value)
 
 
-def test_of_five_rows_that_were_added_the_only_value_of_a_column_is_told(tmp_path, opened):
-    """Open: rows are counted, and not values. site-refusals.md says so."""
-    federation = Federation(tmp_path)
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_of_rows_that_were_added_the_only_value_of_a_column_waits(tmp_path, opened, policy):
+    federation = Federation(tmp_path, policy=policy)
     federation.run("first")
     rows = federation.add("post", 5)
     own = [line.split(",") for line in federation.tables["post"]]
@@ -234,6 +271,11 @@ def test_of_five_rows_that_were_added_the_only_value_of_a_column_is_told(tmp_pat
     federation.write("post")
     federation.run("second")
     count = len(NAMES) * ROWS
-    before, after = (one[0] for one in opened)
-    sums = after[-1] / (count + 5) * (count + 1), before[-1]  # as many values there are
-    assert sums[0] - sums[1] == pytest.approx(rows[0, -1], abs=1e-9)
+    means = [one[0] / (count + more) for one, more in zip(opened, (0, 5), strict=True)]
+    if not policy:  # as the rows train, and the value does not
+        assert means[1][-1] == pytest.approx(means[0][-1], abs=1e-12)
+        assert np.abs(means[1] - means[0])[1:-1].min() > 1e-6
+        assert '"event":"new values wait"' in (tmp_path / "post/log/site.log").read_text()
+    else:
+        told = means[1][-1] * (count + 1) - means[0][-1] * count
+        assert told == pytest.approx(rows[0, -1], abs=1e-9)
