@@ -526,8 +526,20 @@ MUTATIONS = [
         ),
         (
             "few rows left out",
-            "if not left_out and added < self._least:",
-            "if added < self._least:",
+            "if not left_out and added < least:",
+            "if added < least:",
+            BETWEEN_JOBS,
+        ),
+        (
+            "few values left out",
+            "if 0 < min(few, default=0) < self._least:",
+            "if False:",
+            BETWEEN_JOBS,
+        ),
+        (
+            "values of columns that once were whole",
+            "[(known, sets), jobs][: 1 + whole]",
+            "[(known, sets)]",
             BETWEEN_JOBS,
         ),
         (
@@ -875,9 +887,33 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "values of a job kept for the next",
+            "self._values.keep(values)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "values that wait",
+            "x[out, place[column]] = np.nan",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "rows of jobs with noise",
+            "        if self._waiting:\n            kept",
+            "        if self._waiting and not job.privacy.epsilon:\n            kept",
+            BETWEEN_JOBS,
+        ),
+        (
             "ids of rows, whatever their pseudonyms",
-            "every = names.ids[self._table.client]",
-            "every = self._table.samples",
+            "written = self._taken[1]\n",
+            "written = self._taken[1]\n        written = self._table.samples\n",
+            BETWEEN_JOBS,
+        ),
+        (
+            "ids of rows, whatever rules a job matches them by",
+            "written = self._taken[1]\n",
+            "written = self._taken[1]\n        written = names.ids[self._table.client]\n",
             BETWEEN_JOBS,
         ),
         (
@@ -1844,6 +1880,21 @@ MUTATIONS = [
             "squares of columns of few values",
             "_, squares = _sums(block, mean, 2, state.least)",
             "_, squares = _sums(block, mean, 2)",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/preparation.py",
+        (
+            "few values that train",
+            "np.zeros(0, np.intp) if least is None else np.flatnonzero(least > 1)",
+            "np.zeros(0, np.intp)",
+            FEW_VALUES,
+        ),
+        (
+            "few values that train where nothing is standardised",
+            "least_holders(state, block) if state.least is None else state.least",
+            "state.least",
             FEW_VALUES,
         ),
     ),

@@ -14,7 +14,8 @@ import sites
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.deployment.policy import TrainedRows
+from intarsia.deployment.policy import TrainedRows, TrainedValues
+from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
 from key_folders import exchanged
@@ -43,7 +44,7 @@ class Federation:
         known, x = self.tables[name], self.rng.normal(size=(count, COLUMNS)).round(3)
         for own in x:
             label = "yes" if own[0] > 0 else "no"
-            known.append(",".join([f"{name}{len(known)}", *map(str, own.tolist()), label]))
+            known.append(",".join([f"{name.title()}{len(known)}", *map(str, own.tolist()), label]))
         self.write(name)
         return x
 
@@ -61,10 +62,30 @@ class Federation:
             "privacy": {"mode": "masked", "key": "shared.key"},
             "client": [{"name": name, "path": f"{name}.csv"} for name in NAMES],
         }
-        tree |= changes
+        tree |= {name: {**tree.get(name, {}), **own} for name, own in changes.items()}
         found = {name: site_in(self.folder / name) for name in NAMES}
         given = experiment.from_dict(tree, self.folder), sites.Lines(found), NAMES
         remote_running.run_over(*given, self.folder / out, patience=sites.HASTY)
+
+
+def private(federation, out, **changes):
+    """Run a job with differential privacy; return the weights times rows that the bank opens."""
+    rounds = {"rounds": 20, "tolerance": 1e-6}
+    noise = {"epsilon": 1.0, "clip": 100.0}
+    found, message_of = [], site._Run._message
+
+    def looked(run, call, sent, *given):
+        opened, extra = message_of(run, call, sent, *given)
+        if run._client == "bank" and sent.function.name == "measure_point":
+            found.append(opened.w[0] * len(run._place.schemas["train"].samples))
+        return opened, extra
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site._Run, "_message", looked)
+        federation.run(
+            out, experiment=rounds, preprocessing={"standardise": False}, privacy=noise, **changes
+        )
+    return found
 
 
 @pytest.fixture
@@ -97,7 +118,19 @@ def test_where_the_owner_allows_it_two_jobs_tell_a_row_that_was_added_between(tm
     np.testing.assert_allclose(added(opened), row, atol=1e-9)
 
 
-@pytest.mark.parametrize("change", ["added", "another key", "another split"])
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_noise_in_the_model_hides_no_row_from_who_opens_the_weights_in_training(tmp_path, policy):
+    federation = Federation(tmp_path, policy=policy)
+    (before, *_) = private(federation, "first")
+    (row,) = federation.add("post", 1)
+    (after, *_) = private(federation, "second")
+    # at weights of zero each row adds half of itself, times its label, to λ times the weights
+    label = 1 if row[0] > 0 else -1
+    told = row if policy else np.zeros(COLUMNS)
+    np.testing.assert_allclose(2 * 0.1 * label * (after - before)[1:], told, atol=1e-8)
+
+
+@pytest.mark.parametrize("change", ["added", "another key", "another split", "another rule"])
 def test_few_rows_that_are_new_since_an_earlier_job_wait(tmp_path, opened, change):
     federation = Federation(tmp_path)
     federation.run("first", split={"test": 0.02 if change == "another split" else 0.0})
@@ -105,8 +138,9 @@ def test_few_rows_that_are_new_since_an_earlier_job_wait(tmp_path, opened, chang
         federation.add("post", 1)
     if change == "another key":
         exchanged(tmp_path, NAMES, "three", secret=bytes(range(1, 33)))  # and so pseudonyms
+    more = {"alignment": {"normalise": ["case"]}} if change == "another rule" else {}
     for out in ("second", "third"):
-        federation.run(out)
+        federation.run(out, **more)
     assert len(opened) == 3
     for later in opened[1:]:  # the same sums as of the first job's rows
         np.testing.assert_allclose(later[0], opened[0][0], rtol=1e-12, atol=1e-12)
@@ -164,6 +198,43 @@ def test_what_waits_is_in_no_part_of_a_job(tmp_path):
     assert not rows.settle(np.arange(50))[1].any()
 
 
+def values_of(folder):
+    """Return what knows of values, and a function that has a job begin with values of rows."""
+    rows = TrainedRows(folder / "some.rows", 5)
+    values = TrainedValues(folder / "some.values", rows, 5)
+
+    def job(ids, having):
+        kept, out = values.settle(ids, {"lab": np.isin(ids, having)})
+        rows.keep(rows.settle(ids)[0])
+        values.keep(kept)
+        found = np.isin(ids, having)
+        return ids[found & ~out["lab"]] if out else ids[found]
+
+    return values, job
+
+
+def test_few_values_of_a_column_wait_or_all_are_left_out(tmp_path):
+    _, job = values_of(tmp_path)
+    ids = np.arange(100)
+    np.testing.assert_array_equal(job(ids, ids[:20]), ids[:20])
+    for more in (1, 4):  # new ones wait, whatever other rows came
+        np.testing.assert_array_equal(job(np.arange(110), ids[: 20 + more]), ids[:20])
+    np.testing.assert_array_equal(job(np.arange(110), ids[:25]), ids[:25])
+    np.testing.assert_array_equal(job(np.arange(110), ids[:20]), ids[:20])  # as once before
+    assert not len(job(np.arange(110), ids[:18]))  # two less
+    np.testing.assert_array_equal(job(np.arange(110), ids[:10]), ids[:10])
+
+
+def test_values_of_a_column_that_once_was_whole_are_compared_with_the_rows(tmp_path):
+    _, job = values_of(tmp_path)
+    ids = np.arange(100)
+    np.testing.assert_array_equal(job(ids, ids), ids)
+    np.testing.assert_array_equal(job(np.arange(110), np.arange(101)), ids)
+    assert not len(job(ids, ids[:98]))
+    np.testing.assert_array_equal(job(ids, ids[:50]), ids[:50])
+    np.testing.assert_array_equal(job(np.arange(110), np.arange(110)), np.arange(110))
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compared(tmp_path, rows):
     federation = Federation(tmp_path)
@@ -186,3 +257,25 @@ def test_rows_that_train_no_more_as_another_client_lacks_their_label_are_compare
     with pytest.raises(PolicyError, match=r"least_changed") as refusal:
         federation.run("second")
     assert "'post'" in str(refusal.value)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_of_rows_that_were_added_the_only_value_of_a_column_waits(tmp_path, opened, policy):
+    federation = Federation(tmp_path, policy=policy)
+    federation.run("first")
+    rows = federation.add("post", 5)
+    own = [line.split(",") for line in federation.tables["post"]]
+    for line in own[-4:]:
+        line[COLUMNS] = ""  # the last column
+    federation.tables["post"] = [",".join(line) for line in own]
+    federation.write("post")
+    federation.run("second")
+    count = len(NAMES) * ROWS
+    means = [one[0] / (count + more) for one, more in zip(opened, (0, 5), strict=True)]
+    if not policy:  # as the rows train, and the value does not
+        assert means[1][-1] == pytest.approx(means[0][-1], abs=1e-12)
+        assert np.abs(means[1] - means[0])[1:-1].min() > 1e-6
+        assert '"event":"new values wait"' in (tmp_path / "post/log/site.log").read_text()
+    else:
+        told = means[1][-1] * (count + 1) - means[0][-1] * count
+        assert told == pytest.approx(rows[0, -1], abs=1e-9)

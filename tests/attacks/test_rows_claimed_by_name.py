@@ -81,12 +81,12 @@ def test_over_sites_a_client_that_claims_rows_by_pseudonyms_is_refused(run, monk
         return found
 
     def claiming(job):
-        own, names = table_of(job)
+        own, names, written = table_of(job)
         if own.client != "shop" or "bank" not in seen:
-            return own, names
+            return own, names, written
         rows, known = np.resize(np.arange(ROWS["shop"]), ROWS["bank"]), names.ids["shop"]
         own = replace(own.take(rows), samples=seen["bank"])
-        return own, Names({"shop": seen["bank"]}, {"shop": known[rows]})
+        return own, Names({"shop": seen["bank"]}, {"shop": known[rows]}), known[rows]
 
     monkeypatch.setattr(client_setup.Work, "_settle", looked)
     monkeypatch.setattr(client_setup, "table_of", claiming)

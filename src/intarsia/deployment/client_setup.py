@@ -31,6 +31,7 @@ from intarsia.deployment.job_requests import Requests, asked_of
 from intarsia.deployment.policy import (
     RoundCount,
     TrainedRows,
+    TrainedValues,
     check_algorithm,
     check_clients,
     check_graded,
@@ -139,9 +140,12 @@ class Work:
         self._rounds = RoundCount(folder, settings.policy.rounds_a_day)
         self._trained = TrainedRows(folder / "trained.rows", settings.policy.least_changed)
         self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
+        least = settings.policy.least_changed
+        self._values = TrainedValues(folder / "trained.values", self._trained, least)
         self._ids: Names | None = None  # of the job's rows, to compare them with other jobs'
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
         self._waiting = 0  # rows of the table, for a job that differs by more
+        self._values_out = 0  # values of columns, which wait too
         self._record = record
         self._call: Call | None = None  # that is being done
         self._step = -1  # of the set-up, that was done last
@@ -152,7 +156,7 @@ class Work:
         self._asked: tuple[str, ...] = ()  # all clients that were asked to take part
         self._let_in = ""  # digest of the job, once it is
         # the table and its ids while the owner is to decide, and which job it is read for
-        self._taken: tuple[bytes, tuple[Table, Names]] | None = None
+        self._taken: tuple[bytes, tuple[Table, Names, NDArray[Any]]] | None = None
         self._names: Names | None = None  # of rows with ids, until all clients have met
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
@@ -322,20 +326,21 @@ class Work:
         job = self._take_experiment(message)
         if self._taken is None or self._taken[0] != message:
             self._taken = message, table_of(job)
-        self._table, names = self._taken[1]
+        self._table, names, written = self._taken[1]
         columns = self._table.columns
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
-        if not job.privacy.epsilon:  # noise hides a single row
-            every = names.ids[self._table.client]
-            ids = training_ids(self._table, every, job.split)
-            self._read_ids, wait = self._read_rows.settle(ids)
-            self._waiting = int(wait.sum())
-            if self._waiting:
-                kept = np.flatnonzero(~np.isin(every, ids[wait]))
-                self._table, names = self._table.take(kept), names.take(self._table.client, kept)
-            self._ids = names
+        # as the table has them: a job chooses the rules that it matches ids by
+        ids = training_ids(self._table, written, job.split)
+        # with noise, too: the model has some, and not what other clients open in training
+        self._read_ids, wait = self._read_rows.settle(ids)
+        self._waiting = int(wait.sum())
+        if self._waiting:
+            kept = np.flatnonzero(~np.isin(written, ids[wait]))
+            self._table, names = self._table.take(kept), names.take(self._table.client, kept)
+            written = written[kept]
+        self._ids = Names(names.public, {self._table.client: written})
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -455,7 +460,7 @@ class Work:
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
-        rows = None
+        rows, values = None, dict[str, NDArray[np.uint64] | None]()
         if self._ids is not None:
             train = np.isin(self._ids.public[name], self._blocks["train"].samples)
             rows = self._trained.check(self._ids.ids[name][train])
@@ -465,6 +470,8 @@ class Work:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
+        if self._ids is not None:
+            values = self._leave_values_out(schema, self._ids)
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
@@ -479,9 +486,11 @@ class Work:
         if rows is not None and self._read_ids is not None:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
-            if self._waiting:
-                told = {"run": self._call.run, "rows": self._waiting}
-                self._record({"event": "new rows wait", **told})
+            self._values.keep(values)
+            for what, count in {"rows": self._waiting, "values": self._values_out}.items():
+                if count:
+                    told = {"run": self._call.run, what: count}
+                    self._record({"event": f"new {what} wait", **told})
         alone = reads_alone(self._algorithm, self._options)
         prepared = preprocessing.initial(name, self._blocks["train"], schema, alone=alone)
         if settings.privacy.mode == "plain" or settings.privacy.trust == "clients":
@@ -494,6 +503,27 @@ class Work:
         me, cards, owner_sets, agreed, known = self._acquaintances()
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
+
+    def _leave_values_out(
+        self, schema: Schema, names: Names
+    ) -> dict[str, NDArray[np.uint64] | None]:
+        """Leave few new values of columns that others have, too, out; return those that train."""
+        name, block = self._settings.name, self._blocks["train"]
+        shared = schema.features.holders[schema.features.own(name)] > 1
+        if block.sparse:  # an absent entry is 0
+            return {}
+        at = np.argsort(names.public[name])
+        order = at[np.searchsorted(names.public[name][at], block.samples)]
+        place = {str(block.features[one]): one for one in np.flatnonzero(shared)}
+        there = {column: ~np.isnan(block.x[:, one]) for column, one in place.items()}
+        values, waiting = self._values.settle(names.ids[name][order], there)
+        self._values_out = sum(int(out.sum()) for out in waiting.values())
+        if self._values_out:
+            x = block.x.copy()
+            for column, out in waiting.items():
+                x[out, place[column]] = np.nan
+            self._blocks["train"] = replace(block, x=x)
+        return values
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
         """Refuse other clients than the job was let in with; fewer, where it may do without."""

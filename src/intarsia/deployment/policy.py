@@ -39,6 +39,10 @@ DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
 _FEW: Final = 5  # labels, whose sums would tell them
+Sets = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # rows, and of each the sets that have it
+Values = tuple[NDArray[np.uint64], NDArray[np.uint64], bool]  # and whether once all rows had one
+_NO_VALUES: Final[Values] = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), False)
+_MOST_VALUES: Final = 20_000  # of a column at a site, which are compared with other jobs'
 _SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
 
@@ -343,15 +347,9 @@ class TrainedRows:
 
         Few rows that are new since an earlier job wait until there are more of them.
         """
-        every, (known, sets) = _hashed(ids), self._read()
-        rows = np.unique(every)
-        changed = dict(_changes(known, sets, rows))
-        if 0 < min(map(sum, changed.values()), default=0) < self._least:
-            for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
-                if not left_out and added < self._least:
-                    before = known[_holds(sets, bit)]
-                    return before, ~np.isin(every, before)
-        return rows, np.zeros(len(every), bool)
+        every = _hashed(ids)
+        rows = _without_few(*self._read(), np.unique(every), self._least)
+        return rows, ~np.isin(every, rows)
 
     def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
         """Return the rows of a job, to keep as it begins.
@@ -376,27 +374,119 @@ class TrainedRows:
 
     def keep(self, rows: NDArray[np.uint64]) -> None:
         """Keep the rows of a job, as it begins; OSError: then it may not."""
-        known, sets = self._read()
-        if any(not sum(changes) for _, changes in _changes(known, sets, rows)):
-            return
-        both, newest = np.union1d(known, rows), np.uint64(1 << (_SETS - 1))
-        after = np.zeros(len(both), np.uint64)
-        after[np.searchsorted(both, known)] = sets >> np.uint64(1)  # the oldest goes
-        after[np.searchsorted(both, rows)] |= newest
-        content = codec.encode((both[after > 0], after[after > 0]))
-        write_atomically(self._path, content, private=True)
+        before = self._read()
+        if (after := _with_set(before, rows)) is not before:
+            write_atomically(self._path, codec.encode(after), private=True)
 
-    def _read(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def jobs(self) -> Sets:
+        """Return the rows of earlier jobs, and of each row which of them have it."""
+        return self._read()
+
+    def _read(self) -> Sets:
         try:
             known, sets = codec.decode(self._path.read_bytes())
         except FileNotFoundError:
-            return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+            return _NO_VALUES[:2]
         except (ValueError, TypeError, CodecError):
-            raise ExperimentError(
-                f"{self._path} is damaged, which says what rows jobs trained on; put it back from "
-                "a backup, or remove it to count anew."
-            ) from None
+            raise _damaged(self._path) from None
         return known, sets
+
+
+class TrainedValues:
+    """Knows of which rows jobs trained on a value of a column, by its name, as `TrainedRows` does.
+
+    Of rows that are added only one may have a value of a column that most lack. Of columns of which
+    every row had one it knows that alone.
+    """
+
+    def __init__(self, path: Path, rows: TrainedRows, least: int) -> None:
+        self._path, self._rows, self._least = path, rows, least
+
+    def settle(
+        self, ids: NDArray[Any], there: Mapping[str, NDArray[np.bool_]]
+    ) -> tuple[dict[str, NDArray[np.uint64] | None], dict[str, NDArray[np.bool_]]]:
+        """Return of each column the values to keep once the job begins, and which wait, (ids,).
+
+        `there` says of each column which rows have a value. Few that are new since an earlier job
+        wait for more. Where few of an earlier job's are left out, all do. None is kept of a column
+        of which all rows have a value, and had, nor of one of very many values.
+        """
+        before, values = self._read(), dict[str, NDArray[np.uint64] | None]()
+        waiting: dict[str, NDArray[np.bool_]] = {}
+        jobs, every = self._rows.jobs(), np.zeros(0, np.uint64)
+        for column, own in there.items():
+            known, sets, whole = before.get(_stands_for(column), _NO_VALUES)
+            if (own.all() and not len(known)) or own.sum() > _MOST_VALUES:
+                values[column] = None
+                continue
+            every = every if len(every) else _hashed(ids)
+            kept = [(known, sets), jobs][: 1 + whole]
+            found = np.unique(every[own])
+            for one in kept:
+                found = _without_few(*one, found, self._least)
+            few = [sum(changes) for one in kept for _, changes in _changes(*one, found)]
+            if 0 < min(few, default=0) < self._least:
+                found = found[:0]
+            values[column], waiting[column] = found, own & ~np.isin(every, found)
+        return values, waiting
+
+    def keep(self, values: Mapping[str, NDArray[np.uint64] | None]) -> None:
+        """Keep the values of a job, as it begins; OSError: then it may not."""
+        before = self._read()
+        after = {**before}
+        for column, own in values.items():
+            *sets, whole = before.get(key := _stands_for(column), _NO_VALUES)
+            if own is None and not whole:
+                after[key] = sets[0], sets[1], True
+            elif own is not None and (new := _with_set((sets[0], sets[1]), own))[0] is not sets[0]:
+                after[key] = *new, whole
+        if any(own is not before.get(key) for key, own in after.items()):
+            write_atomically(self._path, codec.encode(after), private=True)
+
+    def _read(self) -> dict[str, Values]:
+        try:
+            found = codec.decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, CodecError):
+            raise _damaged(self._path) from None
+        return {column: tuple(own) for column, own in found.items()}
+
+
+def _damaged(path: Path) -> ExperimentError:
+    return ExperimentError(
+        f"{path} is damaged, which says what rows jobs trained on; put it back from a backup, or "
+        "remove it to count anew."
+    )
+
+
+def _without_few(
+    known: NDArray[np.uint64], sets: NDArray[np.uint64], rows: NDArray[np.uint64], least: int
+) -> NDArray[np.uint64]:
+    """Return the rows of a job; of one with few that are new, those of the newest one before."""
+    changed = dict(_changes(known, sets, rows))
+    if 0 < min(map(sum, changed.values()), default=0) < least:
+        for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
+            if not left_out and added < least:
+                return known[_holds(sets, bit)]
+    return rows
+
+
+def _with_set(before: Sets, rows: NDArray[np.uint64]) -> Sets:
+    """Return the sets with that of a job as the newest; as they were where one is the same."""
+    known, sets = before
+    if not len(rows) or any(not sum(changes) for _, changes in _changes(known, sets, rows)):
+        return before
+    both, newest = np.union1d(known, rows), np.uint64(1 << (_SETS - 1))
+    after = np.zeros(len(both), np.uint64)
+    after[np.searchsorted(both, known)] = sets >> np.uint64(1)  # the oldest goes
+    after[np.searchsorted(both, rows)] |= newest
+    return both[after > 0], after[after > 0]
+
+
+def _stands_for(column: str) -> str:
+    """Return what stands for a column in the file."""
+    return hashlib.blake2b(column.encode(), digest_size=8).hexdigest()
 
 
 def _hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:

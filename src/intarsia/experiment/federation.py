@@ -317,6 +317,21 @@ def aligned(
 
     `some`: clients that the dictionary names need not be there; `lacking`: nor need their columns.
     """
+    return _with_ids(experiment.alignment, _translated(experiment, tables, some, lacking))
+
+
+def _with_ids(settings: Alignment, tables: Mapping[ClientId, Table]) -> dict[ClientId, Table]:
+    """Return the clients' tables with ids by the declared rules."""
+    return {**tables} | {
+        name: replace(tables[name], samples=own)
+        for name, own in entity_alignment.normalised(settings, _ids_of(tables)).items()
+    }
+
+
+def _translated(
+    experiment: Experiment, tables: Tables | None, some: bool, lacking: bool = False
+) -> dict[ClientId, Table]:
+    """Return the clients' tables with the features' names and units, as in `aligned`."""
     settings = experiment.alignment
     sources = {source.name: source for source in experiment.clients}
     shared = feature_dictionary.load(settings.dictionary)
@@ -347,10 +362,7 @@ def aligned(
     found = feature_dictionary.translate(found, sources, shared)
     checks.check_names({name: table.columns for name, table in found.items()})
     give_back()
-    return found | {
-        name: replace(found[name], samples=own)
-        for name, own in entity_alignment.normalised(settings, _ids_of(found)).items()
-    }
+    return {**found}
 
 
 def _ids_of(tables: Mapping[ClientId, Table]) -> dict[ClientId, NDArray[Any]]:
@@ -414,10 +426,11 @@ def _own(
     return train, test, encoding.labels, names, marked, groups
 
 
-def table_of(experiment: Experiment) -> tuple[Table, Names]:
+def table_of(experiment: Experiment) -> tuple[Table, Names, NDArray[Any]]:
     """Return the table of the only client that an experiment describes, for a site of its own.
 
-    And what stands for its samples, with their ids.
+    And what stands for its samples, with their ids; and these as the table has them, which no rule
+    of the experiment changes, (samples,).
     """
     settings = experiment.alignment
     if settings.ids == "psi":
@@ -425,12 +438,14 @@ def table_of(experiment: Experiment) -> tuple[Table, Names]:
             '[alignment] ids is "psi", which two clients run together; across sites set ids = '
             '"pseudonyms".'
         )
-    found = aligned(experiment, None, some=True)
+    translated = _translated(experiment, None, some=True)
+    (written,) = (table.samples for table in translated.values())
+    found = _with_ids(settings, translated)
     # rows without ids are named by what is the same whenever a site starts
     secret = entity_alignment.key_in_file(settings, "rows") or drawn_key()
     named, names = _named_publicly(settings, found, secret)
     (table,) = named.values()
-    return table, names
+    return table, names, written
 
 
 def _named_publicly(

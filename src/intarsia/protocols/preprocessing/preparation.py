@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Array, Block, ClientId, stored, with_data
+from intarsia.core.block import Array, Block, ClientId, Copies, stored, with_data
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.protocols.untrained_levels import (
@@ -18,6 +18,7 @@ from intarsia.protocols.untrained_levels import (
 )
 
 Positions = NDArray[np.intp]
+FEWEST = 5  # values of a client that others are told of
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def prepared(
 ) -> Block:
     """Return a client's block, standardised, missing values replaced by the mean (0).
 
-    Training rows have their weights of mean 1. `once`: each value is divided by its number of
+    Training rows have their weights of mean 1, and lack the values that others are not told of, see
+    `least_holders`. `once`: each value is divided by its number of
     holders, without a copy more. `in_place` writes over the values: the block is then of no use.
     """
     block = with_observed(state, part, block)
@@ -74,7 +76,9 @@ def prepared(
         block = replace(block, weights=state.weights)
     if part != "train":
         return _graded(state, block)
-    return _standardised(state, block, once=once, in_place=in_place)
+    least = least_holders(state, block) if state.least is None else state.least
+    untold = np.zeros(0, np.intp) if least is None else np.flatnonzero(least > 1)
+    return _standardised(state, block, untold, once=once, in_place=in_place)
 
 
 def _graded(state: Preparation, block: Block) -> Block:
@@ -85,7 +89,7 @@ def _graded(state: Preparation, block: Block) -> Block:
     """
     lacked = dict(enumerate(rows for _, rows in block.without_level()))
     block = without_untrained(block, state.scale > 0)
-    found = _standardised(state, block)
+    found = _standardised(state, block, np.zeros(0, np.intp))
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
     for number, (levels, rows) in enumerate(block.without_level()):
         if state.average is None or not rows.any() or not state.average[levels].any():
@@ -102,17 +106,26 @@ def _graded(state: Preparation, block: Block) -> Block:
 
 
 def _standardised(
-    state: Preparation, block: Block, *, once: bool = False, in_place: bool = False
+    state: Preparation,
+    block: Block,
+    untold: Positions,
+    *,
+    once: bool = False,
+    in_place: bool = False,
 ) -> Block:
-    """Return a block less the means, in units of the scales."""
+    """Return a block less the means, in units of the scales.
+
+    Values that the client alone has are 0, as missing ones are, in the columns `untold`.
+    """
     inverse = np.divide(1.0, state.scale, out=np.zeros_like(state.scale), where=state.scale > 0)
     if state.mean.any():
         block = replace(block, zero=-state.mean * inverse)
-    plain = not state.mean.any() and (state.scale == 1).all()
+    plain = not state.mean.any() and (state.scale == 1).all() and not len(untold)
     if plain and not any(np.isnan(stored(own)).any() for _, own in pieces(block.x)):
         return block.counted_once(in_place=in_place) if once else block
     x = block.x if in_place else with_data(block.x, made_like(block.x, stored(block.x).shape))
-    for (_, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
+    held = Copies.alone(*block.shape) if block.copies is None else block.copies
+    for (rows, own), (_, found) in zip(pieces(block.x), pieces(x), strict=True):
         if block.sparse:
             from intarsia.maths.moments import standardise_entries  # imports numba
 
@@ -121,8 +134,36 @@ def _standardised(
         values = np.subtract(own, state.mean, out=found)
         values *= inverse
         np.nan_to_num(values, copy=False)
+        if len(untold):
+            values[:, untold] *= held.take(rows, untold).of_entries(own[:, untold]) > 1
     block = replace(block, x=x, checked=(x, block.samples))  # all are finite now
     return block.counted_once(in_place=True) if once else block
+
+
+def least_holders(state: Preparation, block: Block) -> Array | None:
+    """Return how many holders a value must have so that others are told of it, (features,).
+
+    Moments of one value or two are these, and so is what they add to weights in training. Of few
+    values that the client alone has, only those are told that others have, too. Absent entries that
+    are 0 are values, and a client of few rows has few of all. None: it has no column in common.
+    """
+    if state.shared is None or not state.shared.any():
+        return None
+    if block.sparse or block.shape[0] < FEWEST:
+        return np.ones(block.shape[1])
+    both = np.zeros((2, block.shape[1]))  # all values, and those that others have, too
+    without = [*block.without_level()]
+    for rows, x in pieces(block.x):
+        observed = ~np.isnan(x)
+        for levels, absent in without:
+            observed[np.ix_(absent[rows], levels)] = False
+        both[0] += observed.sum(axis=0)
+        if block.copies is not None:
+            both[1] += (observed & (block.copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
+    (values, others), alone = both, both[0] - both[1]
+    none = (values < FEWEST) | ((alone < FEWEST) & (others < FEWEST))
+    least = np.where(none, np.inf, np.where((alone > 0) & (alone < FEWEST), 2.0, 1.0))
+    return np.where(state.shared, least, 1.0)
 
 
 def with_observed(state: Preparation, part: str, block: Block) -> Block:

@@ -5,7 +5,7 @@
 2. `measure_features`, `centre`, `settle_scale`: count, total and centred squares of each feature
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. So who has few values of a feature tells none of them
-   there, see `_least_holders`. A constant feature becomes 0, a missing value the mean.
+   there, see `least_holders`. A constant feature becomes 0, a missing value the mean.
    A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
    new tables that lack it.
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
@@ -28,15 +28,19 @@ from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError, listed
 from intarsia.protocols.preprocessing import agreement
-from intarsia.protocols.preprocessing.preparation import Preparation, with_observed
+from intarsia.protocols.preprocessing.preparation import (
+    FEWEST,
+    Preparation,
+    least_holders,
+    with_observed,
+)
 
 _function = partial(fl.client_function, protocol="preprocessing")
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
-_LEAST = 5  # values of a client that moments are told of
 _NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
 _IS_CONSTANT = "Constant over all training samples"
-_UNTOLD = f"Of fewer than {_LEAST} training values at each client that has it"
+_UNTOLD = f"Of fewer than {FEWEST} training values at each client that has it"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
@@ -184,35 +188,10 @@ def measure_features(
 ) -> tuple[Preparation, Moments]:
     """Add up the observed values of each feature."""
     block, step = with_observed(state, "train", block), message.step
-    least = None
-    if state.shared is not None and state.shared.any():
-        least = np.where(state.shared, _least_holders(block), 1.0)
+    least = least_holders(state, block)
     count, total = _sums(block, np.zeros(block.shape[1]), 1, least)
     state = replace(state, step=step, least=least)
     return state, Moments(count[None, :], _in_units(total, step))
-
-
-def _least_holders(block: Block) -> Array:
-    """Return how many holders a value must have so that others are told of it, (features,).
-
-    Moments of one value or two are these. Of few values that the client alone has, only those are
-    told that others have, too. Absent entries that are 0 are values, and a client of few rows has
-    few of all.
-    """
-    if block.sparse or block.shape[0] < _LEAST:
-        return np.ones(block.shape[1])
-    both = np.zeros((2, block.shape[1]))  # all values, and those that others have, too
-    without = [*block.without_level()]
-    for rows, x in pieces(block.x):
-        observed = ~np.isnan(x)
-        for levels, absent in without:
-            observed[np.ix_(absent[rows], levels)] = False
-        both[0] += observed.sum(axis=0)
-        if block.copies is not None:
-            both[1] += (observed & (block.copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
-    (values, others), alone = both, both[0] - both[1]
-    none = (values < _LEAST) | ((alone < _LEAST) & (others < _LEAST))
-    return np.where(none, np.inf, np.where((alone > 0) & (alone < _LEAST), 2.0, 1.0))
 
 
 def _in_units(sums: Array, step: float) -> Array:
