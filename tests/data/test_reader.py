@@ -985,7 +985,7 @@ def test_moments_are_the_same_ids_in_every_unit_and_zone_and_in_a_csv_file(tmp_p
     written = ["2024-03-30 22:00:00", "2024-03-30 23:30:00", "2024-03-31 01:00:00"]
     plain = moments.tz_localize(None)
     for number, own in enumerate(
-        (plain.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us", "ns"))
+        plain.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us", "ns")
     ):
         frame = pd.DataFrame({"at": own, "x": range(3)})
         frame.to_parquet(tmp_path / f"{number}.parquet", index=False)

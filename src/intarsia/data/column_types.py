@@ -198,7 +198,8 @@ class _Column:
                 check_text(values[row].as_py(), f"{told}, row {row + 1},", source)
         if kind == "bytes":
             raise source.error(
-                f"column {name!r} has bytes (such as {(own.first or b'')[:20]!r}), which are no text",
+                f"column {name!r} has bytes (such as {(own.first or b'')[:20]!r}), which are no "
+                "text",
                 "save the column as text in UTF-8, or list it in exclude",
                 "save the column as text in UTF-8, or leave it out of the table",
             )
