@@ -92,6 +92,13 @@ _APART = {
     "labels": (_LABELS, 'positive="yes"'),
     "preprocessing": (_PREPROCESSING, "standardise=True"),
 }
+# keys of [tune], which `search` takes
+_OF_SEARCH = {
+    "trials": "50",
+    "objective": '["auc"]',
+    "path": "True",
+    "ranges": '{"algorithm.rate": {"low": 1e-4, "high": 0.1, "log": True}}',
+}
 _TABLE_OF = {
     **dict.fromkeys(_LABELS, "labels"),
     **dict.fromkeys(_PREPROCESSING, "preprocessing"),
@@ -348,6 +355,12 @@ def tune(
     >>> found.chosen.values
     {'algorithm.regularisation': 0.0096}
     """
+    for key, example in _OF_SEARCH.items():
+        if key in settings:
+            raise ExperimentError(
+                f"{key} is {shown(settings[key])}; it is a key of [tune], given in search, such as "
+                f"search={{{key!r}: {example}}}."
+            )
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
