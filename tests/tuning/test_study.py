@@ -502,7 +502,7 @@ def test_a_wrong_search_is_one_sentence(folder, tmp_path, settings, sentence):
 
 @pytest.mark.parametrize("key", ["trials", "objective", "path", "ranges"])
 def test_a_key_of_the_search_is_not_taken_for_a_setting_of_the_run(folder, tmp_path, key):
-    with pytest.raises(ExperimentError, match="is a key of .tune., given in search, such as"):
+    with pytest.raises(ExperimentError, match=r"is a key of \[tune\], given in search, such as"):
         intarsia.tune(folder / "two.toml", out=tmp_path / "out", **{key: 1})
 
 
