@@ -26,6 +26,7 @@ from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
 from intarsia.inspection.holdings import Holdings
+from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
@@ -479,7 +480,7 @@ def inspect(
             coded += notes_on_label(blocks, labels)
         marks = {one.name: one.missing for one in described.clients}
         coded += (*notes_on_stand_ins(blocks, marks), *notes_on_units(blocks, labels))
-        coded += notes_on_tails(blocks)
+        coded += (*notes_on_ids_as_features(blocks), *notes_on_tails(blocks))
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None

@@ -170,6 +170,8 @@ def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Sour
     if kept.get("id") is None and "samples" not in own:
         kept.pop("id_type", None)
     given = {key: value for key, value in kept.items() if value is not None}
+    if isinstance(given.get("label_map"), Mapping):  # a label may be a number
+        given["label_map"] = {str(label): to for label, to in given["label_map"].items()}
     return hyperparameters(Source, {"name": name, **given}, f"Table {name!r}")
 
 
