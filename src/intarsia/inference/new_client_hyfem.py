@@ -72,7 +72,9 @@ def join_blocks(
     first = block_network.drawn(own, kind, RandomKey((seed, name)))
     client = hyfem_client.Client(options, own, first, classes)
     _, alone = _train_alone(client, name, parts, model.labels, rounds, seed)
-    kept = [server.features.index(feature) for feature in block.features]
+    schema, final = done.schema("train"), FinalResult(RoundMetrics())
+    # in the order of the schema, which is that of the names and not of the blocks
+    kept = [server.features.index(one) for one in schema.features.ids[schema.features.own(name)]]
     centres, means = server.centres[kept], server.means[kept]
     scaling = {name: Preparation(centres, server.scales[kept], average=means)}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
@@ -85,7 +87,6 @@ def join_blocks(
             f"{missing:,} values of its blocks are missing; the federation's means stand in."
         )
     own_network = {name: hyfem_client.network(done.get_states()[name])}
-    schema, final = done.schema("train"), FinalResult(RoundMetrics())
     networks = client_networks("hyfem", schema, lambda _: made_of, own_network, scaling)
     outcome = Outcome(0, "algorithm", final, None, grades, tuple(notes), standalone=alone)
     return outcome, networks

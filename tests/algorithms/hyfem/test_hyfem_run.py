@@ -201,6 +201,36 @@ def test_a_client_that_joins_is_scaled_as_the_run_was(run, tmp_path):
     assert any(note.startswith("3 values of its blocks are missing") for note in found.notes)
 
 
+def test_a_client_that_joins_scales_each_column_by_its_own_mean_and_deviation(tmp_path):
+    # in another order than that of their names, and in units of their own
+    named = {"l1": "z", "l2": "b", "m1": "y", "m2": "a"}
+    renamed = {
+        client: table.rename(columns=named).assign(
+            **({"z": 500 + 1000 * table["l1"]} if "l1" in table else {})
+        )
+        for client, table in tables().items()
+    }
+    groups = {
+        client: {view: [named.get(one, one) for one in VIEWS[view]] for view in HELD[client]}
+        for client in HELD
+    }
+    how = {"id": "row", "label": "kind"}
+    result = intarsia.run(
+        tables=renamed,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings={client: {"groups": own} for client, own in groups.items()},
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    north = renamed["north"]
+    later = north.assign(row=north["row"] + 1000)
+    found = intarsia.join(tmp_path / "run", later, name="new", out=None, **how)
+    np.testing.assert_allclose(
+        found.model["new"].decision_function(north),
+        result.model["north"].decision_function(north),
+        atol=1e-5,
+    )
+
+
 def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):
     folder, _ = run
     north = tables()["north"]
