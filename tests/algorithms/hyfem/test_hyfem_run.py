@@ -22,7 +22,9 @@ from four_sites import VIEWS, whole  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
 from intarsia.algorithms.networks import user_modules  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
+from intarsia.core.block import Block  # noqa: E402
 from intarsia.core.client_functions import RandomKey  # noqa: E402
+from intarsia.data.table import split  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
 from intarsia.training import run as running  # noqa: E402
@@ -229,6 +231,42 @@ def test_a_client_that_joins_scales_each_column_by_its_own_mean_and_deviation(tm
         result.model["north"].decision_function(north),
         atol=1e-5,
     )
+
+
+def test_a_client_that_joins_has_the_levels_of_the_run(tmp_path):
+    levels = np.array(["red", "green", "blue"])
+    made = {
+        client: table.assign(colour=levels[table["row"] % 3]) if "left" in HELD[client] else table
+        for client, table in tables().items()
+    }
+    columns = {**VIEWS, "left": ["colour", *VIEWS["left"]]}
+    how = {"id": "row", "label": "kind"}
+    intarsia.run(
+        tables=made,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings={
+            client: {"groups": {view: list(columns[view]) for view in views}}
+            for client, views in HELD.items()
+        },
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    north = made["north"].assign(row=made["north"]["row"] + 1000)
+    few = north[north["colour"] != "blue"]  # by chance none of its rows is
+    few.to_csv(tmp_path / "few.csv", index=False)
+    new = north.assign(colour=north["colour"].where(north["row"] % 10 > 0, "pink"))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for name in ("few", "new"):
+        found = intarsia.join(tmp_path / "run", tmp_path / f"{name}.csv", **how)
+        assert found.model[name].architecture.blocks == ("left", "middle")
+        missing = [note for note in found.notes if "levels that the run had not" in note]
+        assert [note.split()[0] for note in missing] == (["15"] if name == "new" else [])
+        table = {"few": few, "new": new}[name]
+        rows = Block(table["row"].to_numpy(), (), np.zeros((len(table), 0)))
+        held = np.isin(rows.samples, split(rows)[1].samples)
+        table[held].to_csv(tmp_path / "held.csv", index=False)
+        told = predict(tmp_path / "run", tmp_path / "held.csv", client=name).score
+        assert told.samples == found.metrics.clients[name].samples
+        assert told.loss == pytest.approx(found.metrics.clients[name].loss, rel=1e-6)
 
 
 def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):
