@@ -111,7 +111,9 @@ def _composition_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any
 def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
     """Return the columns of the blocks as the server's network takes those of a new table."""
     features = tuple(dict.fromkeys(name for columns in made_of.columns for name in columns))
-    x = server.standardised(block).x[:, [server.features.index(name) for name in features]]
+    x = server.standardised(block.written()).x[
+        :, [server.features.index(name) for name in features]
+    ]
     levels = held_levels(features, block.levels)
     return Block(block.samples, features, x, block.y, levels=levels)
 

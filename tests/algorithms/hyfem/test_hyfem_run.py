@@ -269,6 +269,36 @@ def test_a_client_that_joins_has_the_levels_of_the_run(tmp_path):
         assert told.loss == pytest.approx(found.metrics.clients[name].loss, rel=1e-6)
 
 
+def test_a_block_may_hold_a_category_of_many_levels(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def made(name: str, levels: int) -> pd.DataFrame:
+        table = pd.DataFrame({"a": rng.normal(size=120), "b": rng.normal(size=120)})
+        table["k"] = [f"L{number:02d}" for number in rng.integers(0, levels, 120)]
+        table.loc[::9, "k"] = None
+        table["kind"] = np.array(["p", "q"])[(table["a"] > 0) * 1]
+        return table.assign(row=[f"{name}{number}" for number in range(120)])
+
+    known = {"one": made("one", 25), "two": made("two", 25).drop(columns="b")}
+    groups = {"one": {"g": ["k", "a"], "h": ["b"]}, "two": {"g": ["k", "a"]}}
+    how = {"id": "row", "label": "kind", "categorical": ["k"]}
+    settings = {client: {"groups": own} for client, own in groups.items()}
+    assert intarsia.inspect(tables=known, table_settings=settings, **how).blocks is not None
+    intarsia.run(
+        tables=known,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings=settings,
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    later = made("later", 28)  # three levels that the run had not
+    found = intarsia.join(tmp_path / "run", later, name="new", **how)
+    rows = Block(later["row"].to_numpy(str), (), np.zeros((120, 0)))
+    held = np.isin(rows.samples, split(rows)[1].samples)
+    later[held].to_csv(tmp_path / "held.csv", index=False)
+    told = predict(tmp_path / "run", tmp_path / "held.csv", client="new").score
+    assert told.loss == pytest.approx(found.metrics.clients["new"].loss, rel=1e-6)
+
+
 def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):
     folder, _ = run
     north = tables()["north"]
