@@ -3,7 +3,8 @@
     python benchmarks/workers.py [--workers 2] [--repeats 3] [--cases NAMES] [--rows N] [--write]
 
 covtype15k is repeated to N rows (default: a million) for four clients. Of the others, experiments
-of the repository, flic-toy-linear has 200 clients that all take part. Seconds are those of training
+of the repository, flic-toy-linear has 200 clients that all take part, and hyfem-mfeat is there with
+large hidden layers, too. Seconds are those of training
 by the clock, medians; one process and several take turns. "by itself" is without the setting: it
 begins in one process. A run's bits are those of all clients' states when training ends.
 
@@ -48,6 +49,11 @@ _CASES = {
         "experiment.rounds=1",
     ),
     "hyfem-mfeat": ("experiment.rounds=100", "experiment.yardsticks=false"),
+    "hyfem-mfeat:large": (
+        "experiment.rounds=10",
+        "experiment.yardsticks=false",
+        "algorithm.hidden=[512, 512]",
+    ),
     "heart": (),
     "credit": (),
 }
@@ -134,7 +140,7 @@ def _experiment(name: str) -> Callable[[int], Timed]:
 
     def timed(workers: int) -> Timed:
         overrides = [*_CASES[name], f"experiment.workers={workers}"]
-        description = load(EXPERIMENTS / f"{name}.toml", overrides)
+        description = load(EXPERIMENTS / f"{name.partition(':')[0]}.toml", overrides)
         found: list[tuple[str, int]] = []
 
         class Place(running.InThisProcess):
