@@ -253,8 +253,8 @@ def _draw_scores(found: Predictions, folder: Path, path: Path) -> Path:
     if score is None:
         raise ExperimentError(
             "There is no picture, and the predictions are written: no row of the table has a label "
-            "that the model knows; give a CSV or Parquet file with the run's label column (those of "
-            "libsvm and npz files are not read here), or leave out --picture."
+            "that the model knows; give a CSV or Parquet file with the run's label column (the "
+            "labels of libsvm and npz files are not read here), or leave out --picture."
         )
     if score.figures is None or not has_curves(score.figures):
         raise ExperimentError(
