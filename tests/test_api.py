@@ -331,6 +331,13 @@ def test_labels_beside_a_dataframe_are_those_of_a_column(frames):
     assert apart.metrics == together.metrics
 
 
+def test_labels_that_are_numbers_may_be_mapped_by_numbers(frames):
+    bank = frames["bank"]
+    known = bank.assign(default=np.unique(bank["default"], return_inverse=True)[1])
+    mapped = trained({**frames, "bank": known}, label_map={0: "no", np.int64(1): "yes"})
+    assert list(mapped.model.classes_) == ["no", "yes"]
+
+
 def test_labels_beside_a_dataframe_and_in_its_settings_are_too_many(frames):
     pair = frames["bank"], frames["bank"]["default"]
     with pytest.raises(ExperimentError, match=r"'bank' is a tuple of 2 and has labels in its sett"):

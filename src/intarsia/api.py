@@ -26,6 +26,7 @@ from intarsia.experiment.search import of_table, to_table
 from intarsia.inference import new_client
 from intarsia.inspection import overlap
 from intarsia.inspection.holdings import Holdings
+from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.overlap import BlockClasses, HoldingsRow, OverlapCounts
 from intarsia.inspection.recommend import Advice, advise
 from intarsia.inspection.tables import blocks_table, classes_line, holdings_parts
@@ -91,6 +92,13 @@ _APART = {
     "split": (_SPLIT, "test=0.2"),
     "labels": (_LABELS, 'positive="yes"'),
     "preprocessing": (_PREPROCESSING, "standardise=True"),
+}
+# keys of [tune], which `search` takes
+_OF_SEARCH = {
+    "trials": "50",
+    "objective": '["auc"]',
+    "path": "True",
+    "ranges": '{"algorithm.rate": {"low": 1e-4, "high": 0.1, "log": True}}',
 }
 _TABLE_OF = {
     **dict.fromkeys(_LABELS, "labels"),
@@ -348,6 +356,12 @@ def tune(
     >>> found.chosen.values
     {'algorithm.regularisation': 0.0096}
     """
+    for key, example in _OF_SEARCH.items():
+        if key in settings:
+            raise ExperimentError(
+                f"{key} is {shown(settings[key])}; it is a key of [tune], given in search, such as "
+                f"search={{{key!r}: {example}}}."
+            )
     names = {"id": id, "label": label, "categorical": categorical, "exclude": exclude}
     shared = _shared(**names, weights=weights, id_type=id_type, missing=missing)
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
@@ -466,7 +480,7 @@ def inspect(
             coded += notes_on_label(blocks, labels)
         marks = {one.name: one.missing for one in described.clients}
         coded += (*notes_on_stand_ins(blocks, marks), *notes_on_units(blocks, labels))
-        coded += notes_on_tails(blocks)
+        coded += (*notes_on_ids_as_features(blocks), *notes_on_tails(blocks))
         coded += (*rare, *overlap.notes_on_copies(blocks, schema))
     held = overlap.block_classes(blocks, labels)
     drawn = beside = None

@@ -978,3 +978,26 @@ def test_ids_of_which_many_repeat_are_told_how_visits_are_split():
     frame = pd.DataFrame({"patient": [1, 1, 2, 2, 3], "x": range(5), "y": [0, 1, 0, 1, 0]})
     with pytest.raises(TableError, match=r"set split_by = 'patient' and, as id, what tells them"):
         table_from(frame, client="ward", id="patient", label="y")
+
+
+def test_moments_are_the_same_ids_in_every_unit_and_zone_and_in_a_csv_file(tmp_path):
+    moments = pd.date_range("2024-03-30 22:00", periods=3, freq="90min", tz="UTC")
+    written = ["2024-03-30 22:00:00", "2024-03-30 23:30:00", "2024-03-31 01:00:00"]
+    plain = moments.tz_localize(None)
+    for number, own in enumerate(
+        plain.astype(f"datetime64[{unit}]") for unit in ("s", "ms", "us", "ns")
+    ):
+        frame = pd.DataFrame({"at": own, "x": range(3)})
+        frame.to_parquet(tmp_path / f"{number}.parquet", index=False)
+        frame.to_csv(tmp_path / f"{number}.csv", index=False)
+        for ending in ("parquet", "csv"):
+            source = Source(name="a", path=str(tmp_path / f"{number}.{ending}"), id="at")
+            assert read(source).samples.tolist() == written
+        assert table_from(frame, client="a", id="at").samples.tolist() == written
+    there = pd.DataFrame({"at": moments.tz_convert("Europe/Berlin"), "x": range(3)})
+    there.to_parquet(tmp_path / "zone.parquet", index=False)
+    source = Source(name="a", path=str(tmp_path / "zone.parquet"), id="at")
+    assert read(source).samples.tolist() == written
+    assert table_from(there, client="a", id="at").samples.tolist() == written
+    half = pd.DataFrame({"at": plain + pd.Timedelta("250ms"), "x": range(3)})
+    assert table_from(half, client="a", id="at").samples[0] == "2024-03-30 22:00:00.25"

@@ -9,15 +9,18 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from scipy.sparse import csr_array
+from sklearn.metrics import roc_auc_score
 
 from command_line import finished, one_error, said
 from intarsia.cli.main import main
 from intarsia.errors import TableError
 from intarsia.inference.new_table import TableSettings, table_settings
+from intarsia.inference.predict import predict
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import LinearModels, read_model, write_model
 
@@ -752,10 +755,60 @@ def test_curves_of_a_table_with_labels_are_drawn(model, tmp_path, capfd):
     path = tmp_path / "curves.png"
     predicted(model, text, capfd, "--picture", str(path))
     assert path.is_file()
-    (model.parent / "plain.csv").write_text("age,sex\n50,F\n")
-    none = ["predict", str(model), str(model.parent / "plain.csv"), "--picture", str(path)]
-    assert main(none) == 2
-    assert "there is no curve to draw" in said(capfd)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("age,sex\n50,F\n", "no row of the table has a label that the model knows"),
+        ("age,sex,default\n50,F,\n", "no row of the table has a label that the model knows"),
+    ],
+)
+def test_rows_are_predicted_where_there_is_no_picture_to_draw(model, text, expected, capfd):
+    table, out, picture = (model.parent / name for name in ("plain.csv", "s.csv", "c.png"))
+    table.write_text(text)
+    asked = ["predict", str(model), str(table), "--out", str(out), "--picture", str(picture)]
+    assert main(asked) == 2
+    told = said(capfd)[1]
+    assert expected in told
+    assert "the predictions are written" in told
+    assert len(out.read_text().splitlines()) == 2
+    assert not picture.exists()
+
+
+def test_a_picture_is_for_one_table_with_labels(model, capfd):
+    asked = ["predict", str(model), "bank=bank.csv", "--federated", "--picture", "c.png"]
+    assert main(asked) == 2
+    assert "--federated reads none" in one_error(said(capfd)[1])
+
+
+def test_the_figures_of_several_classes_are_of_the_probabilities(tmp_path, capfd):
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(80, 2))
+    weights = {"a": np.array([3.0, 0, -1]), "b": np.array([0, -2.0, 1])}
+    fitted = LinearClassifier.from_weights(
+        weights,
+        means=dict.fromkeys("ab", 0.0),
+        scales=dict.fromkeys("ab", 1.0),
+        intercept=np.array([1.0, -2, 0]),
+        classes=("x", "y", "z"),
+        loss="logistic",
+    )
+    truth = fitted.classes_[(table @ np.stack([*weights.values()]) + rng.normal(size=3)).argmax(1)]
+    folder = finished(tmp_path / "run", 0, 0.8)
+    write_model(fitted, folder / "model")
+    (folder / "experiment.json").write_text(json.dumps({"client": [{"name": "c", "label": "y"}]}))
+    rows = [f"{a!r},{b!r},{y}" for (a, b), y in zip(table.tolist(), truth, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *rows]))
+    score = predict(folder, tmp_path / "t.csv").score
+    named = pl.DataFrame({"a": table[:, 0], "b": table[:, 1]})
+    chance = fitted.predict_proba(named)
+    exact = roc_auc_score(truth, chance, multi_class="ovr")
+    assert score.figures.auc == pytest.approx(exact, abs=1e-12)
+    raw = fitted.decision_function(named)
+    classes = enumerate(fitted.classes_)
+    other = np.mean([roc_auc_score(truth == name, raw[:, k]) for k, name in classes])
+    assert abs(other - exact) > 1e-3  # what docs/reference/figures.md says they differ by
 
 
 def test_labels_that_the_model_does_not_know_are_no_error(model, capfd):

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
@@ -278,7 +279,11 @@ def test_training_anew_forgets_the_federations_means():
         ),
         (pd.DataFrame({"age": [pd.Timestamp(0)]}), "The table: column 'age' has dates or times"),
         (pd.DataFrame([[1.0, 2.0]], columns=["age", "age"]), "column 'age' appears more than once"),
-        (pl.DataFrame({"age": [1.0]}).lazy(), "a LazyFrame, which has no rows yet"),
+        (pl.DataFrame({"age": [1.0]}).lazy(), "is a polars.LazyFrame; expected a DataFrame"),
+        (
+            pa.table({"age": [1.0]}),
+            "is a pyarrow.Table; expected a DataFrame or an array: pass wha",
+        ),
         (np.array([["a", "b", "c"]]), "array is not numeric"),
         (np.full((1, 3), np.inf), "infinite"),
         (csr_array(np.full((1, 3), np.nan)), "NaN in a sparse array"),

@@ -10,6 +10,7 @@ from intarsia.core.block import Labels
 from intarsia.maths.linear import losses
 from intarsia.plots.score_curves import scores_picture
 from intarsia.protocols.figures import Graded, own_figures
+from intarsia.reports.charts import figure_charts
 
 
 def figures_of(task, z, y, classes=()):
@@ -68,6 +69,24 @@ def test_there_is_a_curve_for_each_class_and_a_panel_for_numbers(tmp_path, lines
     wide = imread(scores_picture(numbers, tmp_path / "b.png", title="t", whose="w"))
     assert len(lines) == 1
     assert wide.shape[1] == 8.5 * 140
+
+
+def test_curves_have_the_names_of_their_classes_where_one_has_no_sample(tmp_path, monkeypatch):
+    told = []
+    plot = Axes.plot
+
+    def kept(self, *args, **settings):
+        told.append(settings.get("label"))
+        return plot(self, *args, **settings)
+
+    monkeypatch.setattr(Axes, "plot", kept)
+    y = np.tile([0.0, 2.0], 50)  # none of b
+    z = np.random.default_rng(2).normal(size=(3, 100))
+    found = figures_of("multiclass", z, y, ("a", "b", "c"))
+    scores_picture(found, tmp_path / "a.png", title="t", whose="w", classes=("a", "b", "c"))
+    assert [one for one in told if one is not None] == ["a", "c"] * 2
+    (_, chart), *_ = figure_charts(found, ("a", "b", "c"))
+    assert [name for name in "abc" if f">{name}</text>" in chart] == ["a", "c"]
 
 
 def test_no_point_is_of_fewer_than_five_samples():

@@ -500,6 +500,18 @@ def test_a_wrong_search_is_one_sentence(folder, tmp_path, settings, sentence):
     assert str(found.value).count("\n") == 0
 
 
+@pytest.mark.parametrize("key", ["trials", "objective", "path", "ranges"])
+def test_a_key_of_the_search_is_not_taken_for_a_setting_of_the_run(folder, tmp_path, key):
+    with pytest.raises(ExperimentError, match=r"is a key of \[tune\], given in search, such as"):
+        intarsia.tune(folder / "two.toml", out=tmp_path / "out", **{key: 1})
+
+
+def test_the_folds_of_the_split_are_those_of_a_search_that_names_none(folder, tmp_path):
+    how = {"out": tmp_path / "out", "rounds": 2}
+    found = intarsia.tune(folder / "two.toml", folds=3, search={"trials": 1}, **how)
+    assert len(found.trials[0].folds) == 3
+
+
 def test_a_search_that_would_spend_epsilon_each_time_is_refused(folder, tmp_path):
     described = config.load(folder / "two.toml", ["privacy.epsilon=1.0"])
     with pytest.raises(ExperimentError, match=r"epsilon is 1, which each fold of each trial would"):

@@ -209,6 +209,11 @@ def predict(
     a further column, basis: all, means, or the client whose own network speaks.
     """
     named = _prediction_tables(tables, out, federated, id or client, absent)
+    if federated and picture is not None:
+        raise ExperimentError(
+            "--picture is for one table with labels, and --federated reads none; leave out the one "
+            "or the other."
+        )
     how: dict[str, Any] = {"decimal": decimal, "allow_modules": allow_module or ()}
     if federated:
         from intarsia.inference.federated_predict import predict_federated
@@ -226,8 +231,6 @@ def predict(
         from intarsia.results.tables import score_parts
 
         show(console(), *score_parts(found.score, found.positive))
-    if picture is not None:
-        say(f"picture: {_draw_scores(found, folder, picture)}")
     text = io.StringIO()
     found.write(text)
     if out is None:
@@ -237,6 +240,8 @@ def predict(
 
         write_over(out, text.getvalue().encode())
         say(f"{len(found.scores):,} predictions: {out}")
+    if picture is not None:  # last: where there is none to draw, the predictions are there
+        say(f"picture: {_draw_scores(found, folder, picture)}")
 
 
 def _draw_scores(found: Predictions, folder: Path, path: Path) -> Path:
@@ -245,14 +250,21 @@ def _draw_scores(found: Predictions, folder: Path, path: Path) -> Path:
     from intarsia.plots.score_curves import scores_picture
 
     score = found.score
-    if score is None or score.figures is None or not has_curves(score.figures):
+    if score is None:
         raise ExperimentError(
-            "No row has a label of the model's classes, or rows of one class only, and there is "
-            "no curve to draw; give a table with the label column of the run, or leave out "
-            "--picture."
+            "There is no picture, and the predictions are written: no row of the table has a label "
+            "that the model knows; give a CSV or Parquet file with the run's label column (the "
+            "labels of libsvm and npz files are not read here), or leave out --picture."
+        )
+    if score.figures is None or not has_curves(score.figures):
+        raise ExperimentError(
+            f"There is no picture, and the predictions are written: the {score.samples:,} rows "
+            "with a label are all of one class, which has no curve; give a table with rows of "
+            "another class too, or leave out --picture."
         )
     whose = f"{score.samples:,} rows with a label"
-    return scores_picture(score.figures, path, title=folder.resolve().name, whose=whose)
+    how: dict[str, Any] = {"title": folder.resolve().name, "classes": found.classes}
+    return scores_picture(score.figures, path, whose=whose, **how)
 
 
 @app.command()

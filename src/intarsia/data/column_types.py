@@ -184,6 +184,8 @@ class _Column:
         category = types.is_dictionary(values.type)
         if category:
             values = values.cast(values.type.value_type)
+        if types.is_timestamp(values.type):  # the same moment in every zone, as `dates` counts it
+            values = values.cast(pa.timestamp(values.type.unit))
         kind, told = _kind(values.type), f"{role}column {name!r}"
         listed = not role and name in source.categorical
         if role in _EXACT_ROLES:  # an id or a label is what the table says
@@ -196,10 +198,10 @@ class _Column:
                 check_text(values[row].as_py(), f"{told}, row {row + 1},", source)
         if kind == "bytes":
             raise source.error(
-                f"column {name!r} has the bytes {(own.first or b'')[:20]!r}, which are not UTF-8 "
+                f"column {name!r} has bytes (such as {(own.first or b'')[:20]!r}), which are no "
                 "text",
-                "save the table as UTF-8, or list the column in exclude",
-                "save the table as UTF-8, or leave the column out of the table",
+                "save the column as text in UTF-8, or list it in exclude",
+                "save the column as text in UTF-8, or leave it out of the table",
             )
         if not kind:
             advice = "a cell holds one number or text: convert the column, or "
@@ -217,9 +219,17 @@ class _Column:
         return next((one for one in self.values.to_pylist() if one is not None), None)
 
     @property
+    def _as_text(self) -> pa.ChunkedArray:
+        """Return values as text: moments without zeros behind their seconds, in any unit."""
+        texts = self.values.cast(pa.string())
+        if not types.is_timestamp(self.values.type):
+            return texts
+        return arrow.replace_substring_regex(texts, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
+
+    @property
     def trimmed(self) -> pa.ChunkedArray:
         """Return the text of each row without the blanks around it, null where missing."""
-        texts = arrow.utf8_trim_whitespace(self.values.cast(pa.string()))
+        texts = arrow.utf8_trim_whitespace(self._as_text)
         own = (re.escape(text.strip()) for text in self.source.missing)
         missing = arrow.match_substring_regex(texts, f"^({'|'.join(['(?i:nan|null)?', *own])})$")
         if not arrow.any(missing).as_py():
@@ -229,7 +239,7 @@ class _Column:
     @cached_property
     def _written(self) -> tuple[NDArray[np.intp], list[str]]:
         """Return codes (samples,), and the text of each, "" where there is none."""
-        values = self.values.cast(pa.string()).combine_chunks()
+        values = self._as_text.combine_chunks()
         encoded = values.dictionary_encode(null_encoding="encode")
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()

@@ -25,7 +25,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.settings import hyperparameters
 from intarsia.data.reader import table_from
 from intarsia.data.source import Source
-from intarsia.data.table import Table
+from intarsia.data.table import Table, other_kind
 from intarsia.errors import ExperimentError, listed, nearest, nearest_column, shown
 
 Settings = Mapping[str, Any]
@@ -80,17 +80,6 @@ def tables_of(
     }
 
 
-# tables that are neither a DataFrame nor a matrix -> how they become one
-_OTHER_KINDS = {
-    "polars.LazyFrame": "what its collect() returns",
-    "pyarrow.Table": "what its to_pandas() returns",
-    "pyarrow.RecordBatch": "what its to_pandas() returns",
-    "numpy.recarray": "pandas.DataFrame(...) of it",
-    "pandas.Series": "what its to_frame() returns",
-    "polars.Series": "what its to_frame() returns",
-}
-
-
 def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
     """Refuse tables and settings of single tables that are of another kind than is expected."""
     for name, table in tables.items():
@@ -101,11 +90,10 @@ def _check_given(tables: Mapping[ClientId, Any], own: Any) -> None:
                 "DataFrame, a matrix x, or a pair (x, y) of either and its labels. Files are named "
                 "in an experiment file."
             )
-        kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-        if kind in _OTHER_KINDS:
+        if (other := other_kind(table)) is not None:
+            kind, advice = other
             raise ExperimentError(
-                f"Table {name!r} is a {kind}; expected a DataFrame or a matrix: pass "
-                f"{_OTHER_KINDS[kind]}."
+                f"Table {name!r} is a {kind}; expected a DataFrame or a matrix: pass {advice}."
             )
     if own is None:
         return
@@ -182,6 +170,8 @@ def _source(name: ClientId, table: Any, shared: Settings, own: Settings) -> Sour
     if kept.get("id") is None and "samples" not in own:
         kept.pop("id_type", None)
     given = {key: value for key, value in kept.items() if value is not None}
+    if isinstance(given.get("label_map"), Mapping):  # a label may be a number
+        given["label_map"] = {str(label): to for label, to in given["label_map"].items()}
     return hyperparameters(Source, {"name": name, **given}, f"Table {name!r}")
 
 

@@ -77,6 +77,23 @@ class Table:
         )
 
 
+# tables that are neither a DataFrame nor a matrix -> how they become one
+_OTHER_KINDS = {
+    "polars.LazyFrame": "what its collect() returns",
+    "pyarrow.Table": "what its to_pandas() returns",
+    "pyarrow.RecordBatch": "what its to_pandas() returns",
+    "numpy.recarray": "pandas.DataFrame(...) of it",
+    "pandas.Series": "what its to_frame() returns",
+    "polars.Series": "what its to_frame() returns",
+}
+
+
+def other_kind(table: Any) -> tuple[str, str] | None:
+    """Return of a table that is neither a DataFrame nor a matrix its kind, and what to pass."""
+    kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+    return (kind, _OTHER_KINDS[kind]) if kind in _OTHER_KINDS else None
+
+
 Held = TypeVar("Held", Block, Table)
 
 

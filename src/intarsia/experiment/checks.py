@@ -127,8 +127,8 @@ def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDAr
                 f"Client {name!r} has no split_by, and has {rows} rows in common with clients "
                 f"whose rows are split by groups ({listed(one for one in clients if one in by)}), "
                 "of which it cannot tell what is held out; set split_by there too, to a column "
-                "with the same groups or to that of the ids, with a split_by_pattern that finds "
-                "the group in them."
+                "with the same groups (add it to the table by the ids, where it lacks one), or to "
+                "that of the ids, with a split_by_pattern that finds the group in them."
             )
     for one, other in combinations([part for part in parts if part], 2):
         first, second = (np.concatenate([*part.values()]) for part in (one, other))

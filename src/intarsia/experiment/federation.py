@@ -188,13 +188,15 @@ def build(
     *,
     only: Collection[ClientId] | None = None,
     some: bool = False,
+    levels: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Federation:
     """Return the clients that an experiment describes (or that the given tables are).
 
     Samples that nobody has a label of are left out of training. A function that returns the tables
     is called here, so that nobody else keeps them in memory. `secret` is that of the federation
     before, where a run goes on. Of the clients `only` these take part, and of them those who have a
-    training sample with a label at one of them; None: all. `some`: as for `aligned`.
+    training sample with a label at one of them; None: all. `some`: as for `aligned`. `levels` are
+    those of categorical columns that others had before; None: those of the tables alone.
 
     Raises
     ------
@@ -211,7 +213,8 @@ def build(
             checks.check_label_values(experiment, labels, name, block.y, rows=False)
     else:
         some = some or only is not None
-        train, test, labels, names, marked, groups = _own(experiment, tables, secret, only, some)
+        how = (only, some, levels or {})
+        train, test, labels, names, marked, groups = _own(experiment, tables, secret, *how)
         notes, structure = [*_note_on_memory(experiment), *marked], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
     start, end = experiment.split.graded
@@ -384,6 +387,7 @@ def _own(
     secret: bytes,
     only: Collection[ClientId] | None,
     some: bool,
+    levels: Mapping[str, tuple[str, ...]],
 ) -> tuple[dict[ClientId, Block], dict[ClientId, Block], Labels, Names, tuple[str, ...], Groups]:
     """Return the train and the test blocks of the clients' own tables, and notes on labels.
 
@@ -402,6 +406,7 @@ def _own(
     )
     found, names = _named_publicly(experiment.alignment, found, secret)
     found, encoding = agreed(found, experiment.labels)
+    encoding = replace(encoding, levels={**encoding.levels, **levels})
     marked += notes_on_words(_public_levels(found))
     hashes, every = Hashes(), list(found)
     groups: dict[ClientId, NDArray[Any]] = {}

@@ -100,7 +100,7 @@ class Search:
 
     trials: Count = 30  # values that are tried, those of the file among them
     # parts of the training samples, each of which models are graded on once; 0: on those that
-    # [split] validation holds out. Not set: 5, and 0 where the file has such a validation part
+    # [split] validation holds out. Not set: those of [split], or 5; 0 where that has such a part
     folds: Annotated[int, Ge(0)] | None = None
     objective: tuple[str, ...] | str = ("loss",)
     # the values of one key in even steps from the largest to the smallest, instead of drawn ones

@@ -89,7 +89,9 @@ def join(
             seed=described.seed if seed is None else seed,
             out="" if out is None else str(out),
         )
-        found = build(experiment, tables, some=True)
+        server = model.server if run.algorithm == "hyfem" else None
+        levels = None if server is None else server.levels_
+        found = build(experiment, tables, some=True, levels=levels)
         if out is not None:
             _check_output(out, folder, overwrite)
     with timing.limited(described.threads):

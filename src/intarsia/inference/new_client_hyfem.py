@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import issparse
 
 from intarsia.core.algorithm import FinalResult, RoundMetrics
 from intarsia.core.block import Block, ClientId, Labels, held_levels
@@ -72,20 +71,25 @@ def join_blocks(
     first = block_network.drawn(own, kind, RandomKey((seed, name)))
     client = hyfem_client.Client(options, own, first, classes)
     _, alone = _train_alone(client, name, parts, model.labels, rounds, seed)
-    kept = [server.features.index(feature) for feature in block.features]
+    schema, final = done.schema("train"), FinalResult(RoundMetrics())
+    # in the order of the schema, which is that of the names and not of the blocks
+    kept = [server.features.index(one) for one in schema.features.ids[schema.features.own(name)]]
     centres, means = server.centres[kept], server.means[kept]
     scaling = {name: Preparation(centres, server.scales[kept], average=means)}
     notes = [f"It has the server's extractors of its blocks {listed(made_of.blocks)}."]
     left = [one for one in found.train[name].features if one not in block.features]
     if left:
-        notes.append(f"No block of the run has its columns {listed(left, 6)}; they are left aside.")
+        notes.append(
+            f"Its columns {listed(left, 6)} are in no block of the run of which it has every "
+            "column; they are left aside."
+        )
     missing = sum(_count_missing(made_of, blocks[name]) for blocks in (found.train, found.test))
     if missing:
         notes.append(
-            f"{missing:,} values of its blocks are missing; the federation's means stand in."
+            f"{missing:,} values of its blocks are missing, or levels that the run had not; the "
+            "federation's means stand in."
         )
     own_network = {name: hyfem_client.network(done.get_states()[name])}
-    schema, final = done.schema("train"), FinalResult(RoundMetrics())
     networks = client_networks("hyfem", schema, lambda _: made_of, own_network, scaling)
     outcome = Outcome(0, "algorithm", final, None, grades, tuple(notes), standalone=alone)
     return outcome, networks
@@ -105,23 +109,21 @@ def _composition_of(server: ClientNetwork, block: Block, *, scaled: bool) -> Any
 
 
 def _standardise(server: ClientNetwork, made_of: Any, block: Block) -> Block:
-    """Return the columns of the blocks, scaled as in the federation; missing values its means."""
+    """Return the columns of the blocks as the server's network takes those of a new table."""
     features = tuple(dict.fromkeys(name for columns in made_of.columns for name in columns))
-    x = block.x.toarray() if issparse(block.x) else block.x
-    x = x[:, [block.features.index(name) for name in features]]
-    known = [server.features.index(name) for name in features]
-    scales = server.scales[known]
-    inverse = np.divide(1.0, scales, out=np.zeros(len(known)), where=scales > 0)
-    return Block(
-        *(block.samples, features, np.nan_to_num((x - server.centres[known]) * inverse), block.y),
-        levels=held_levels(features, block.levels),
-    )
+    x = server.standardised(block.written()).x[
+        :, [server.features.index(name) for name in features]
+    ]
+    levels = held_levels(features, block.levels)
+    return Block(block.samples, features, x, block.y, levels=levels)
 
 
 def _count_missing(made_of: Any, block: Block) -> int:
-    """Return how many values of the network's columns are missing."""
+    """Return how many values of the network's columns are missing; of a category one in a row."""
     own = {name for columns in made_of.columns for name in columns}
-    return int(block.missing()[[name in own for name in block.features]].sum())
+    lacking = dict(zip(block.features, block.missing().tolist(), strict=True))
+    category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
+    return sum({category.get(name, name): lacking[name] for name in own}.values())
 
 
 def _train_alone(

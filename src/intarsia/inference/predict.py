@@ -72,6 +72,7 @@ class Predictions:
     basis: Sequence[str] | None = None
     score: Score | None = None  # of the rows that have a label, where the table has one
     positive: str | None = None  # the second of two classes
+    classes: tuple[str, ...] = ()  # of the model, in order
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -468,7 +469,7 @@ def _scored(
     except TableError as odd:
         note = f"The rows are not scored by the column {column.name!r}: {odd}"
         return replace(made, notes=(*made.notes, note))
-    made = replace(made, positive=positive_class(labels))
+    made = replace(made, positive=positive_class(labels), classes=labels.classes)
     return made if graded is None else replace(made, score=Score(**vars(graded)))
 
 

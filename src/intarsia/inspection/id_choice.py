@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.core.block import Block, ClientId
 from intarsia.data.column_types import ids_of
 from intarsia.data.formats.parquet import ParquetColumns, row_numbers
 from intarsia.data.parsing import date_orders, number
 from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed
 from intarsia.experiment.entity_alignment import notes_on_ids
-from intarsia.inspection.column_names import is_id, is_person, numbers_rows
+from intarsia.inspection.column_names import is_amount, is_id, is_person, numbers_rows
 from intarsia.inspection.table_proposal import (
     LEAST_SHARED,
     Column,
@@ -33,6 +34,7 @@ _RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), 
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
 _BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
 _COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
+_FEWEST_ROWS = 20  # of which all have different numbers, so that these may be ids
 _FEWEST_GROUPS = 10  # different values of a column that may tell persons
 
 
@@ -74,6 +76,28 @@ def with_ids(
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
     return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+
+
+def notes_on_ids_as_features(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
+    """Return a note on features that are named as ids, with another whole number in every row."""
+    found: dict[str, list[ClientId]] = {}
+    for client, block in blocks.items():
+        if block.sparse or len(block.samples) < _FEWEST_ROWS:
+            continue
+        for at, name in enumerate(block.features):
+            if numbers_rows(name) or (is_id(name) and not is_amount(name)):
+                own = np.sort(block.x[:, at])
+                if (own == np.round(own)).all() and (np.diff(own) > 0).all():
+                    found.setdefault(name, []).append(client)
+    if not found:
+        return ()
+    told = "; ".join(f"{name!r} of {listed(own, 4)}" for name, own in [*found.items()][:5])
+    several = len(found) > 1
+    return (
+        f"{told} {'have' if several else 'has'} another whole number in every row, as an id has, "
+        f"and {'are' if several else 'is'} learned as a feature. Name it as id where it tells rows "
+        "apart: rows of two clients with one id are one sample. Else list it in exclude.",
+    )
 
 
 def _notes_on_keys_of_two(tables: Sequence[TableProposal]) -> list[str]:

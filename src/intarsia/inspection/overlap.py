@@ -286,8 +286,9 @@ def block_classes(blocks: Mapping[ClientId, Block], labels: Labels) -> BlockClas
     for client, block in blocks.items():
         if block.y is None:
             continue
+        whole = block.written()
         for name in named[client]:
-            known = _has_values(block, name)
+            known = _has_values(whole, name)
             counts[names.index(name)] += np.isin(codes, block.y[known])
     return BlockClasses(tuple(names), labels.classes, counts)
 
@@ -308,5 +309,4 @@ def _has_values(block: Block, name: str) -> NDArray[np.bool_]:
     """Return which samples have a value in a block, (samples,)."""
     if block.sparse and block.indicators is None:
         return np.ones(block.shape[0], bool)
-    own = block.x[:, group_columns(block, name)]
-    return np.asarray(~np.isnan(own.toarray() if block.sparse else own).all(axis=1))
+    return np.asarray(block.observed(group_columns(block, name)).any(axis=1))

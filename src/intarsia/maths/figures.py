@@ -44,6 +44,7 @@ GROUPS: Final = 1000  # of scores, for intervals
 REPLICATES: Final = 500
 # of networks, whose scores are log-odds of the classes
 CROSS_ENTROPY: Final = len(losses.LOSSES)
+_NONE = 1e-9  # samples, where shared ones are counted in parts
 _SEED = 20060101
 _TAIL = (0.025, 0.975)
 _NORMAL = 1.959963984540054  # of the normal distribution, at the upper tail
@@ -163,6 +164,20 @@ def figures_from(found: Mapping[str, Any]) -> Figures:
 def has_curves(found: Figures) -> bool:
     """Return whether the figures have something to draw."""
     return bool(found.curves or found.calibration or found.predictions)
+
+
+def classes_of_curves(found: Figures, classes: Sequence[str]) -> Sequence[str]:
+    """Return the class of each curve; (): it is not known.
+
+    A class of which no sample is, or every one, has no curve.
+    """
+    if found.curves is None or found.confusion is None or len(found.confusion) == 2:
+        return classes if found.curves is not None and len(classes) == len(found.curves) else ()
+    rows = np.array(found.confusion).sum(axis=1)
+    there = [
+        name for name, held in zip(classes, rows, strict=False) if _NONE < held < rows.sum() - _NONE
+    ]
+    return there if len(there) == len(found.curves) else ()
 
 
 def reduced(

@@ -138,7 +138,7 @@ def client_models(
             regularisation=0.0,
         )
         own_model = found[client]
-        own_model.levels_ = _levels(schema, [client], list(weight))
+        own_model.levels_ = _levels(schema, [client], own_model.feature_names_in_.tolist())
         mean = np.array([means[str(name)] for name in own_model.feature_names_in_], np.float64)
         own_model.centres_, own_model.means_ = _unless_alike(own_model.means_, mean), mean
     return LinearModels(algorithm, found)

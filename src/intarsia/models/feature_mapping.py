@@ -16,6 +16,7 @@ from intarsia.core.block import RARE, Block, Labels
 from intarsia.data.encoding import Encoding, encode
 from intarsia.data.parsing import numbered
 from intarsia.data.table import Table as DataTable
+from intarsia.data.table import other_kind
 from intarsia.errors import TableError, listed
 from intarsia.privacy.entity_matching.normalisation import look
 
@@ -47,6 +48,9 @@ def known_columns(
         is infinite or no number.
     """
     gaps: Gaps = []
+    if (other := other_kind(table)) is not None:
+        kind, advice = other
+        raise TableError(f"The table is a {kind}; expected a DataFrame or an array: pass {advice}.")
     if isinstance(table, Block):
         names, values, gaps = list(table.features), table.x, table.without_level()
     elif hasattr(type(table), "columns"):
@@ -99,11 +103,6 @@ def known_columns(
 
 def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
     """Return those features of a model that a DataFrame's columns say."""
-    if not hasattr(frame, "__len__"):  # such as polars.LazyFrame
-        raise TableError(
-            f"The table is a {type(frame).__name__}, which has no rows yet; pass a DataFrame (that "
-            "of polars by collect())."
-        )
     names = [str(name) for name in frame.columns]
     known, levels = known_columns_of(features, names, recorded)
     check_names("The table", names, features, recorded)

@@ -105,7 +105,7 @@ class ClientNetwork:
         ExperimentError
             If the network is a module of the user's own: only they know its latent space.
         """
-        return self.architecture.embed(self.parameters, self._standardised(X))
+        return self.architecture.embed(self.parameters, self.standardised(X))
 
     def predict(self, X: Table) -> NDArray[Any]:
         """Return the class of each sample, or the number, (samples,)."""
@@ -131,7 +131,7 @@ class ClientNetwork:
             If the network is not one over feature blocks.
         """
         means = Block(np.arange(1), self.features, self.means[None])
-        table = self._standardised(means if X is None else X)
+        table = self.standardised(means if X is None else X)
         return self.architecture.first_layer(self.parameters, blocks, table)
 
     @property
@@ -151,9 +151,10 @@ class ClientNetwork:
 
     def _predict(self, table: Table) -> Array:
         """Return the log-odds of the classes, or the numbers, (outputs, samples)."""
-        return self.architecture.predict(self.parameters, self._standardised(table), self.labels)
+        return self.architecture.predict(self.parameters, self.standardised(table), self.labels)
 
-    def _standardised(self, table: Table) -> Block:
+    def standardised(self, table: Table) -> Block:
+        """Return a table's values as the network takes them, on all of its features."""
         known, values, gaps = known_columns(table, list(self.features), self.levels_)
         x = values.toarray() if issparse(values) else values
         whole = np.full((len(x), len(self.features)), np.nan)

@@ -14,7 +14,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from intarsia.maths.figures import CalibrationBin, Curve, Figures, PredictionBin, share_interval
+from intarsia.maths.figures import (
+    CalibrationBin,
+    Curve,
+    Figures,
+    PredictionBin,
+    classes_of_curves,
+    share_interval,
+)
 from intarsia.plots.style import (
     COLOURS,
     INK,
@@ -58,7 +65,7 @@ def scores_figure(
         left = (place * each + 0.75) / width
         box = (left, 0.62 / high, (each - 0.95) / width, (_PANEL - 0.95) / high)
         axes = figure.add_axes(box)
-        draw(axes, content, figures, classes)
+        draw(axes, content, figures, classes_of_curves(figures, classes))
         axes.xaxis.set_major_locator(MaxNLocator(6))
         tidy(axes, "#e4e4e4")
     write_heading(figure, 0.55 / width, 1 - 0.36 / high, title)
@@ -152,10 +159,10 @@ def _draw_predictions(
 
 def _shown(curves: Sequence[Curve], classes: Sequence[str]) -> list[tuple[Curve, Any, str]]:
     """Return the curves that are drawn, with colours and names."""
-    names = list(classes) if len(classes) == len(curves) else range(1, len(curves) + 1)
+    names = classes or [f"curve {number + 1}" for number in range(len(curves))]
     some = list(zip(curves, names, strict=True))[:_MOST]
     colours = distinct_colours(len(some))
-    return [(one, colour, str(name)) for (one, name), colour in zip(some, colours, strict=True)]
+    return [(one, colour, name) for (one, name), colour in zip(some, colours, strict=True)]
 
 
 def _above(curve: Curve) -> Any:

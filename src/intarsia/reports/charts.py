@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from intarsia.maths.figures import Figures, share_interval
+from intarsia.maths.figures import Figures, classes_of_curves, share_interval
 from intarsia.reports.drawing import (
     WIDTH,
     Axis,
@@ -216,9 +216,9 @@ def figure_charts(
     found = []
     of = f" of “{positive}”" if positive else ""
     if figures.curves:
-        names = classes if len(classes) == len(figures.curves) else ()
+        names = classes_of_curves(figures, classes)
         lines = [
-            Line(names[number] if names else f"class {number + 1}", _roc(curve))
+            Line(names[number] if names else f"curve {number + 1}", _roc(curve))
             for number, curve in enumerate(figures.curves[:_MOST_CURVES])
         ]
         heading = f"ROC{of}{_value(figures, 'auc', 'AUC')}"

@@ -28,6 +28,7 @@ from intarsia.errors import CheckpointError, ExperimentError, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
+from intarsia.inspection.id_choice import notes_on_ids_as_features
 from intarsia.inspection.overlap import missing_percent
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
@@ -676,6 +677,7 @@ class InThisProcess:
             marks = {one.name: one.missing for one in description.clients}
             self.notes += notes_on_stand_ins(found.train, marks, "training rows")
             self.notes += notes_on_units(found.train, found.labels)
+            self.notes += notes_on_ids_as_features(found.train)
             self.notes += caveats.seen_in_training(found.train, found.test)
         return found.schema
 

@@ -185,7 +185,7 @@ def tune(
 def _settled(described: Experiment, how: Search) -> tuple[Experiment, Search]:
     """Return the experiment of the trials, and a search with folds and ranges."""
     held = described.split.validation
-    folds = how.folds if how.folds is not None else (0 if held else 5)
+    folds = how.folds if how.folds is not None else (0 if held else described.split.folds or 5)
     if folds and held:
         raise ExperimentError(
             f"[tune] folds is {folds} and [split] validation is {held}; remove one of them."

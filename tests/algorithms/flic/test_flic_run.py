@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -222,3 +223,15 @@ def test_the_defaults_for_images_of_few_rows_are_not_worse_than_networks_alone()
         )
         reached[algorithm] = found.metrics.clients_mean.accuracy
     assert reached["flic"] > max(0.9, reached["local"])
+
+
+@pytest.mark.parametrize("values", [[1, 0], [3, 3], [np.nan, np.nan]])
+def test_a_client_trains_whose_rows_of_a_class_are_alike(values):
+    rng = np.random.default_rng(0)
+    labels = np.array(["no", "yes"])
+    y = rng.integers(0, 2, 80)
+    full = pd.DataFrame({"a": rng.normal(size=80) + y, "b": rng.normal(size=80), "y": labels[y]})
+    few = pd.DataFrame({"c": np.array(values)[np.arange(80) % 2], "y": labels[y]})
+    how = {"label": "y", "algorithm": "flic", "rounds": 2, "yardsticks": False, "out": None}
+    found = intarsia.run(tables={"full": full, "few": few}, **how)
+    assert np.isfinite([one.loss for one in found.metrics.clients.values()]).all()

@@ -13,6 +13,7 @@ import intarsia
 from intarsia.algorithms.flic.linear import FLIC_LINEAR, FlicLinear
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.data.table import split
 from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.simulation import Simulation
@@ -188,6 +189,39 @@ def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_graded(tmp_p
     (out / "model" / "clients" / "00001.json").unlink()
     with pytest.raises(CheckpointError, match=r"00001\.json is not there"):
         predict(out, tmp_path / "new.csv")
+
+
+def test_labels_have_a_mean_and_a_representation_of_full_rank_is_least_squares():
+    rng = np.random.default_rng(0)
+    known, expected = {}, {}
+    for name, far in (("a", 5000.0), ("b", -300.0)):
+        x = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 3)) + 10
+        y = far + x @ [3.0, -2, 1] + rng.normal(size=80)
+        columns = [f"{name}{number}" for number in range(3)]
+        known[name] = pd.DataFrame(x, columns=columns).assign(y=y)
+        design = np.column_stack([x, np.ones(80)])
+        expected[name] = design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    how = {"label": "y", "rounds": 2, "test": 0.0, "yardsticks": False, "out": None}
+    found = intarsia.run(tables=known, algorithm="flic-linear", latent=3, rank=3, **how)
+    for name, table in known.items():
+        np.testing.assert_allclose(found.model[name].predict(table), expected[name], rtol=1e-9)
+        rest = table["y"] - expected[name]
+        assert found.metrics.clients[name].loss == pytest.approx((rest**2).mean() / 2, rel=1e-9)
+
+
+def test_a_level_that_only_test_rows_have_is_none_of_the_model_that_is_written(tmp_path):
+    known = tables(80)
+    rows = Block(known["c00"]["row"].to_numpy(str), (), np.zeros((80, 0)))
+    held = np.isin(rows.samples, split(rows)[1].samples)
+    known["c00"]["kind"] = np.where(held, "rare", np.array(["one", "two"])[np.arange(80) % 2])
+    out = tmp_path / "run"
+    how = {"id": "row", "label": "y", "rounds": 1, "yardsticks": False, "out": out}
+    found = intarsia.run(tables=known, algorithm="flic-linear", latent=K, rank=D, **how)
+    read = intarsia.load(out).model["c00"]
+    assert read.levels_ == {"kind": ("one", "two")}
+    np.testing.assert_array_equal(
+        read.predict(known["c00"]), found.model["c00"].predict(known["c00"])
+    )
 
 
 def test_a_run_names_the_baseline_to_compare_with(tmp_path):

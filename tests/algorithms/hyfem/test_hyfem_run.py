@@ -22,7 +22,9 @@ from four_sites import VIEWS, whole  # noqa: E402
 from intarsia.algorithms.hyfem import network as block_network  # noqa: E402
 from intarsia.algorithms.networks import user_modules  # noqa: E402
 from intarsia.cli.main import main  # noqa: E402
+from intarsia.core.block import Block  # noqa: E402
 from intarsia.core.client_functions import RandomKey  # noqa: E402
+from intarsia.data.table import split  # noqa: E402
 from intarsia.errors import ExperimentError, FederationError  # noqa: E402
 from intarsia.inference.predict import predict  # noqa: E402
 from intarsia.training import run as running  # noqa: E402
@@ -199,6 +201,102 @@ def test_a_client_that_joins_is_scaled_as_the_run_was(run, tmp_path):
         tmp_path / "run", tmp_path / "gaps.csv", label="kind", id="row", out=tmp_path / "gaps"
     )
     assert any(note.startswith("3 values of its blocks are missing") for note in found.notes)
+
+
+def test_a_client_that_joins_scales_each_column_by_its_own_mean_and_deviation(tmp_path):
+    # in another order than that of their names, and in units of their own
+    named = {"l1": "z", "l2": "b", "m1": "y", "m2": "a"}
+    renamed = {
+        client: table.rename(columns=named).assign(
+            **({"z": 500 + 1000 * table["l1"]} if "l1" in table else {})
+        )
+        for client, table in tables().items()
+    }
+    groups = {
+        client: {view: [named.get(one, one) for one in VIEWS[view]] for view in HELD[client]}
+        for client in HELD
+    }
+    how = {"id": "row", "label": "kind"}
+    result = intarsia.run(
+        tables=renamed,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings={client: {"groups": own} for client, own in groups.items()},
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    north = renamed["north"]
+    later = north.assign(row=north["row"] + 1000)
+    found = intarsia.join(tmp_path / "run", later, name="new", out=None, **how)
+    np.testing.assert_allclose(
+        found.model["new"].decision_function(north),
+        result.model["north"].decision_function(north),
+        atol=1e-5,
+    )
+
+
+def test_a_client_that_joins_has_the_levels_of_the_run(tmp_path):
+    levels = np.array(["red", "green", "blue"])
+    made = {
+        client: table.assign(colour=levels[table["row"] % 3]) if "left" in HELD[client] else table
+        for client, table in tables().items()
+    }
+    columns = {**VIEWS, "left": ["colour", *VIEWS["left"]]}
+    how = {"id": "row", "label": "kind"}
+    intarsia.run(
+        tables=made,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings={
+            client: {"groups": {view: list(columns[view]) for view in views}}
+            for client, views in HELD.items()
+        },
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    north = made["north"].assign(row=made["north"]["row"] + 1000)
+    few = north[north["colour"] != "blue"]  # by chance none of its rows is
+    few.to_csv(tmp_path / "few.csv", index=False)
+    new = north.assign(colour=north["colour"].where(north["row"] % 10 > 0, "pink"))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for name in ("few", "new"):
+        found = intarsia.join(tmp_path / "run", tmp_path / f"{name}.csv", **how)
+        assert found.model[name].architecture.blocks == ("left", "middle")
+        missing = [note for note in found.notes if "levels that the run had not" in note]
+        assert [note.split()[0] for note in missing] == (["15"] if name == "new" else [])
+        table = {"few": few, "new": new}[name]
+        rows = Block(table["row"].to_numpy(), (), np.zeros((len(table), 0)))
+        held = np.isin(rows.samples, split(rows)[1].samples)
+        table[held].to_csv(tmp_path / "held.csv", index=False)
+        told = predict(tmp_path / "run", tmp_path / "held.csv", client=name).score
+        assert told.samples == found.metrics.clients[name].samples
+        assert told.loss == pytest.approx(found.metrics.clients[name].loss, rel=1e-6)
+
+
+def test_a_block_may_hold_a_category_of_many_levels(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def made(name: str, levels: int) -> pd.DataFrame:
+        table = pd.DataFrame({"a": rng.normal(size=120), "b": rng.normal(size=120)})
+        table["k"] = [f"L{number:02d}" for number in rng.integers(0, levels, 120)]
+        table.loc[::9, "k"] = None
+        table["kind"] = np.array(["p", "q"])[(table["a"] > 0) * 1]
+        return table.assign(row=[f"{name}{number}" for number in range(120)])
+
+    known = {"one": made("one", 25), "two": made("two", 25).drop(columns="b")}
+    groups = {"one": {"g": ["k", "a"], "h": ["b"]}, "two": {"g": ["k", "a"]}}
+    how = {"id": "row", "label": "kind", "categorical": ["k"]}
+    settings = {client: {"groups": own} for client, own in groups.items()}
+    assert intarsia.inspect(tables=known, table_settings=settings, **how).blocks is not None
+    intarsia.run(
+        tables=known,
+        algorithm={"name": "hyfem", **SETTINGS},
+        table_settings=settings,
+        **{**how, "rounds": 2, "yardsticks": False, "out": tmp_path / "run"},
+    )
+    later = made("later", 28)  # three levels that the run had not
+    found = intarsia.join(tmp_path / "run", later, name="new", **how)
+    rows = Block(later["row"].to_numpy(str), (), np.zeros((120, 0)))
+    held = np.isin(rows.samples, split(rows)[1].samples)
+    later[held].to_csv(tmp_path / "held.csv", index=False)
+    told = predict(tmp_path / "run", tmp_path / "held.csv", client="new").score
+    assert told.loss == pytest.approx(found.metrics.clients["new"].loss, rel=1e-6)
 
 
 def test_the_command_line_says_what_a_client_that_joins_took(run, tmp_path, capfd):

@@ -47,6 +47,22 @@ def test_eigenvalues_that_agree_are_found(kind):
         np.testing.assert_allclose(slopes, expected_slopes, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("kinds", [1, 2, 3])
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e-18])
+def test_rows_of_few_kinds_have_roots(kind, kinds, size):
+    # what is left of a direction is rounding, and rounding of rounding, down to what has no inverse
+    generator = np.random.default_rng(kinds)
+    for rows in (3, 30, 80):
+        points = (size * generator.normal(size=(kinds, 64))).astype(kind)
+        points = points[generator.integers(0, kinds, rows)]
+        matrix = ((points - points.mean(axis=0)) / kind(rows**0.5)).astype(kind)
+        trace, slopes = inverse_root(matrix, EPSILON)
+        expected, expected_slopes = by_lapack(matrix, EPSILON)
+        assert trace == pytest.approx(expected, rel=1e-4, abs=1e-10)
+        np.testing.assert_allclose(slopes, expected_slopes, atol=1e-4)
+
+
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e30])
 def test_numbers_that_are_not_finite_have_no_roots(odd):
     matrix = np.ones((3, 4), np.float32)

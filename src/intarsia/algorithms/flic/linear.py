@@ -27,6 +27,8 @@ Departures from the paper
 - An eigenvector's sign is free, and Q must be one for all clients: here the entry of the largest
   modulus is positive. Where clients' true embeddings do not share such a rule, no common A exists.
 - m_i and Σ_i are those of the client's own samples.
+- Labels have a mean: each client takes its own mean label off them, and adds it to what it
+  predicts. Embedded samples have mean 0, so that no other constant fits better.
 - The server reads neither the sums nor A: clients that open them decompose them.
 """
 
@@ -82,6 +84,7 @@ class Client:
     projection: Array  # (features, k) φ̂(x) = projectionᵀ(x - m)
     representation: Array  # (k, d) A
     head: Array  # (d,) β
+    label: float = 0.0  # mean of its labels
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Bl
     TableError
         If a value is missing, or the samples span fewer dimensions than the latent space has.
     """
-    x = dense(block)
+    x, (_, y) = dense(block), labelled_rows(block)
     mean = x.mean(0)
     values, vectors = np.linalg.eigh(np.cov(x.T, ddof=0).reshape(x.shape[1], x.shape[1]))
     values, vectors = values[::-1][: options.latent], vectors[:, ::-1][:, : options.latent]
@@ -143,6 +146,7 @@ def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Bl
         projection=vectors * np.sign(largest) / np.sqrt(values),
         representation=np.eye(options.latent, options.rank),
         head=np.zeros(options.rank),
+        label=float(y.mean()) if len(y) else 0.0,
     )
 
 
@@ -195,22 +199,22 @@ def _fit(client: Client, block: Block, message: Average) -> tuple[Client, Array,
 
 
 def _embedded(client: Client, block: Block) -> tuple[Array, Array]:
-    """Return the embedded labelled samples, (samples, k), and their labels."""
+    """Return the embedded labelled samples, (samples, k), and their labels less the mean."""
     x, y = labelled_rows(block)
-    return (x - client.mean) @ client.projection, y
+    return (x - client.mean) @ client.projection, y - client.label
 
 
 def predict(client: Client, block: Block) -> Array:
     """Return the model's numbers for a block's samples, (1, samples)."""
     z = (dense(block) - client.mean) @ client.projection
-    found: Array = (z @ client.representation @ client.head)[None, :]
+    found: Array = (client.label + z @ client.representation @ client.head)[None, :]
     return found
 
 
 def own_weights(client: Client) -> tuple[Array, float]:
     """Return the weights of a client's features, (features,), and the intercept."""
     weights: Array = client.projection @ client.representation @ client.head
-    return weights, -float(client.mean @ weights)
+    return weights, client.label - float(client.mean @ weights)
 
 
 def init_server(options: FlicLinear, schema: Schema) -> Server:

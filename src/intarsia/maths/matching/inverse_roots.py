@@ -157,13 +157,32 @@ def inverse_root(given: Matrix, smoothing: float) -> tuple[float, Matrix]:
 
 @reassociated
 def _decomposed(matrix: Matrix) -> tuple[Matrix, Matrix, bool]:
-    """Return the eigenvalues of a symmetric matrix and the eigenvectors, one in each row.
+    """Return the eigenvalues of a matrix MMᵀ and the eigenvectors, one in each row.
 
     The matrix is overwritten. False: they were not found.
     """
+    unit = _unit_of(matrix)
+    matrix /= unit
     diagonal, beside, inverses = _tridiagonal(matrix)
     vectors = _reflected(matrix, inverses)
-    return diagonal, vectors, _rotate(diagonal, beside, vectors)
+    found = _rotate(diagonal, beside, vectors)
+    diagonal *= unit
+    return diagonal, vectors, found
+
+
+@reassociated
+def _unit_of(matrix: Matrix) -> Any:
+    """Return the power of two by which the largest entry of a positive matrix is about 1.
+
+    Squares of its entries are then numbers, and no digit changes by it. Where no entry is above 0,
+    or one is not finite, it is 1.
+    """
+    most = matrix.dtype.type(0.0)
+    for i in range(len(matrix)):
+        most = max(most, matrix[i, i])
+    if not (most > 0.0 and math.isfinite(most)):
+        return matrix.dtype.type(1.0)
+    return matrix.dtype.type(math.ldexp(1.0, math.frexp(most)[1] - 1))
 
 
 @reassociated
@@ -174,6 +193,9 @@ def _tridiagonal(matrix: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """
     count = len(matrix)
     none, half = matrix.dtype.type(0.0), matrix.dtype.type(0.5)
+    # of the largest entry, which is about 1; what is below its rounding's square is no direction,
+    # as where rows are alike, and has no inverse
+    small = matrix.dtype.type(np.finfo(matrix.dtype).eps ** 4)
     diagonal, beside = np.empty(count, matrix.dtype), np.zeros(count, matrix.dtype)
     inverses, image = np.zeros(count, matrix.dtype), np.empty(count, matrix.dtype)
     for i in range(count - 1, 0, -1):
@@ -183,7 +205,7 @@ def _tridiagonal(matrix: Matrix) -> tuple[Matrix, Matrix, Matrix]:
         for k in range(i - 1):
             square += v[k] * v[k]
         last = v[i - 1]
-        if not square > none:
+        if not square > small:
             beside[i - 1] = last
             continue
         length = math.sqrt(square + last * last)
