@@ -876,13 +876,13 @@ MUTATIONS = [
         ),
         (
             "ids of rows, whatever their pseudonyms",
-            "every = names.ids[self._table.client]",
-            "every = self._table.samples",
+            "every = hashed(names.ids[client])",
+            "every = hashed(self._table.samples)",
             BETWEEN_JOBS,
         ),
         (
             "ids of rows that two clients have",
-            "return shown(self._names.ids[own], self._names.public[own], rows, key)",
+            "return {other: shown(np.concatenate(known), key) for other, known in ids.items()}",
             'return dict.fromkeys(others, b"")',
             CLAIMED,
         ),

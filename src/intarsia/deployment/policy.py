@@ -338,13 +338,13 @@ class TrainedRows:
     def __init__(self, path: Path, least: int) -> None:
         self._path, self._least = path, least
 
-    def settle(self, ids: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """Return the rows of a job, to keep once it begins, and which of the ids wait, (ids,).
+    def settle(self, every: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return the rows of a job, to keep once it begins, and which of them wait, (rows,).
 
-        Few rows that are new since an earlier job wait until there are more of them.
+        `every` are the `hashed` ids. Few rows that are new since an earlier job wait until there
+        are more of them.
         """
-        every, (known, sets) = _hashed(ids), self._read()
-        rows = np.unique(every)
+        rows, (known, sets) = np.unique(every), self._read()
         changed = dict(_changes(known, sets, rows))
         if 0 < min(map(sum, changed.values()), default=0) < self._least:
             for bit, (added, left_out) in sorted(changed.items(), reverse=True):  # the newest first
@@ -353,15 +353,15 @@ class TrainedRows:
                     return before, ~np.isin(every, before)
         return rows, np.zeros(len(every), bool)
 
-    def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the rows of a job, to keep as it begins.
+    def check(self, every: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the rows of a job, whose `hashed` ids these are, to keep as it begins.
 
         Raises
         ------
         PolicyError
             If they are others than an earlier job's, and by fewer than the owner asks for.
         """
-        rows = np.unique(_hashed(ids))
+        rows = np.unique(every)
         few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
         if 0 < few < self._least:
             error = _forbidden(
@@ -399,9 +399,10 @@ class TrainedRows:
         return known, sets
 
 
-def _hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return what stands for ids in the file, whatever their type, (ids,)."""
-    words = (hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist())
+def hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return what stands for ids in the file of `TrainedRows`, whatever their type, (ids,)."""
+    texts = ids.tolist() if ids.dtype.kind == "U" else map(str, ids.tolist())
+    words = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in texts]
     return np.frombuffer(b"".join(words), np.uint64)
 
 
