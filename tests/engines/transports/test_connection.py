@@ -26,9 +26,11 @@ from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment.process import KitProcess
 from intarsia.engines.transports import kits as kit_files
+from intarsia.engines.transports import connection as connecting
 from intarsia.engines.transports import nvflare
-from intarsia.engines.transports.connection import connection, forget, note
+from intarsia.engines.transports.connection import Silence, beat, connection, forget, note
 
+PROGRAM = "nvflare.private.fed.app.client.client_train"
 REFUSED = (
     "not connected: the server refuses the certificate of bank, as it is revoked; ask whoever runs "
     "the server, and for a new one run intarsia federation join bank"
@@ -78,6 +80,89 @@ def test_a_site_knows_whether_the_server_answers_its_questions(kit):
     asked(ReturnCode.OK)
     forget(kit)  # another process begins
     assert connection(kit) == "silent"
+
+
+def test_a_clock_that_was_put_back_makes_no_answer_last(kit):
+    asked(ReturnCode.OK)
+    ahead = (kit / "local" / "server").stat().st_mtime + 3600
+    os.utime(kit / "local" / "server", (ahead, ahead))
+    assert connection(kit) == "silent"
+
+
+def test_a_process_of_a_site_that_hangs_is_known_from_a_server_that_is_silent(kit, monkeypatch):
+    """The process of a job reads the kit's resources, too, and gives no sign of life for it."""
+    alive, pause = kit / "local" / "alive", threading.Event()
+    beat(kit)
+    assert not alive.exists()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=PROGRAM))
+    monkeypatch.setattr(connecting, "_BETWEEN", 3600.0)  # it gives one
+    nvflare.Replaced()
+    for _ in range(12_000):
+        if alive.exists():
+            break
+        pause.wait(0.005)
+    asked(ReturnCode.OK)
+    assert connection(kit) == "answers"
+    for ago in (60, -3600):  # and if its clock was put back since
+        moment = (kit / "local" / "server").stat().st_mtime - ago
+        os.utime(alive, (moment, moment))
+        assert connection(kit) == "starting"
+    forget(kit)  # another process begins
+    assert not alive.exists()
+    assert connection(kit) == "silent"
+
+
+def test_only_what_is_seen_of_a_silence_counts(kit, monkeypatch):
+    now, alive = [0.0], kit / "local" / "alive"
+    monkeypatch.setattr(connecting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    silence = Silence(kit)
+
+    def after(*steps):
+        for step in steps:
+            now[0] += step
+            found = silence.seconds()
+        return found
+
+    assert after(*[1.0] * 400) == 0.0  # no process gave a sign of life so far
+    alive.touch()
+    assert after(1.0) == 0.0
+    assert after(*[1.0] * 200) == 200.0
+    assert after(3600.0) == 202.0  # who looks stood still
+    os.utime(alive, (1e9, 1e9))  # another time, whatever the clock says
+    assert after(1.0) == 0.0
+    assert after(1.0) == 1.0
+
+
+def test_a_site_whose_process_hangs_is_started_again_unless_its_folder_takes_no_files(
+    kit, monkeypatch, capfd
+):
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr("intarsia.deployment.process._HUNG", 0.05)
+    monkeypatch.setattr("intarsia.cli.federation._ASKED", 0.0)
+    asked, full = [], OSError(28, "No space left on device")
+    problems = iter([full] * 20)
+
+    def unwritable(kit):
+        asked.append(kit)
+        return next(problems, None)
+
+    monkeypatch.setattr("intarsia.deployment.federation_file.unwritable", unwritable)
+    monkeypatch.setattr("intarsia.engines.transports.connection.Silence.seconds", lambda _: 1.0)
+    code = "import time; print('x', file=open('starts', 'a')); time.sleep(3600)"
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
+    tell = KitProcess._tell
+
+    def told(process, sentence):
+        assert len(asked) > 20
+        tell(process, sentence)
+        process.stop()
+
+    monkeypatch.setattr(KitProcess, "_tell", told)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = f"The process of {kit} has answered nothing for"
+    assert said in capfd.readouterr().err
+    assert said in (kit / "events.log").read_text()
 
 
 def test_a_site_knows_that_its_certificate_is_refused_until_it_is_not(kit):
