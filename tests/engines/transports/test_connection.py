@@ -25,8 +25,8 @@ from nvflare.private.fed.client.communicator import Communicator
 from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment.process import KitProcess
-from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import connection as connecting
+from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
 from intarsia.engines.transports.connection import Silence, beat, connection, forget, note
 
