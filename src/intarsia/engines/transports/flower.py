@@ -119,8 +119,8 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
             why = f"; {len(failed)} failed: {[*failed.values()][-1]}" if failed else ""
             raise AbsentError(
                 f"No node answered for {', '.join(absent)} within {seconds:g} seconds "
-                f"({len(answered)} of {len(asked)} nodes did{why}); start these sites, then resume the "
-                "run.",
+                f"({len(answered)} of {len(asked)} nodes did{why}); start these sites, then resume "
+                "the run.",
                 tuple(absent),
             )
         try:
