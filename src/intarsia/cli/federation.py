@@ -185,7 +185,8 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
             process.silent(seconds)
         now = "frozen" if process.frozen() else connection(kit)
         # a process that begins is not connected yet
-        if now != told and (told or now != "silent"):
+        begins = now in ("silent", "starting") and (not told or process.begins())
+        if now != told and not begins:
             told = now
             process.note(_CONNECTION[now].format(kit=kit, name=kit.name))
             say(_CONNECTION[now].format(kit=kit, name=kit.name))

@@ -44,6 +44,7 @@ _JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with 
 _MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
 _TIDIED: Final = 600.0  # seconds between two looks at what grows
 _HUNG: Final = 300.0  # seconds without an answer after which a process is started again
+_BEGINS: Final = 45.0  # seconds in which a process becomes ready, and connects
 _ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
 
@@ -104,6 +105,10 @@ class KitProcess:
         """Return whether the process is there and does nothing, by SIGSTOP or Ctrl-Z."""
         child = self._child
         return child is not None and _does_nothing(child.pid)
+
+    def begins(self) -> bool:
+        """Return whether the process was started a moment ago."""
+        return time.monotonic() - self._since < _BEGINS
 
     def silent(self, seconds: float) -> None:
         """Start the process again if it hangs: for so long it has answered nothing."""

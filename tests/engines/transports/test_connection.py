@@ -256,6 +256,36 @@ def test_the_status_of_a_site_says_how_the_server_stands(kit, monkeypatch, capfd
     assert json.loads(capfd.readouterr().out)["server"] == state
 
 
+def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    code = (
+        "import os, pathlib, time; place = pathlib.Path('local/server')\n"
+        "if place.exists(): place.write_text('silent'); time.sleep(3600)\n"
+        "place.write_text('answers'); time.sleep(1)"
+    )
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
+    seen, wait = [], KitProcess.wait
+
+    def looks(process, each):
+        def look():
+            each()
+            seen.append(connection(kit))
+            if (kit / "events.log").read_text().count("started, with") == 2 and seen[
+                -1
+            ] == "silent":
+                process.stop()
+
+        wait(process, look)
+
+    monkeypatch.setattr(KitProcess, "wait", looks)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert {"answers", "silent"} <= {*seen}
+    assert "connected: the server answers" in said
+    assert "the server does not answer" not in said
+
+
 def test_a_site_says_in_its_terminal_and_its_log_that_it_is_refused(kit, monkeypatch, capfd):
     code = "import pathlib; pathlib.Path('local/server').write_text('refuses')"
     note_down = KitProcess.note
