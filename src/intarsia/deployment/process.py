@@ -44,6 +44,7 @@ _JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with 
 _MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
 _TIDIED: Final = 600.0  # seconds between two looks at what grows
 _HUNG: Final = 300.0  # seconds without an answer after which a process is started again
+_SAME: Final = 2.0  # seconds by which the begin of a process may differ, by when it is read
 _BEGINS: Final = 45.0  # seconds in which a process becomes ready, and connects
 _ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
@@ -160,7 +161,8 @@ class KitProcess:
                 with contextlib.ExitStack() as taken:
                     taken.enter_context(alone(self._kit / _LOCK, sentence))
                     taken.callback((self._kit / _PID).unlink, missing_ok=True)
-                    (self._kit / _PID).write_bytes(b"%d\n%s\n" % (os.getpid(), own))
+                    known = os.getpid(), _begun_at(psutil.Process()), own
+                    (self._kit / _PID).write_bytes(b"%d %.2f\n%s\n" % known)
                     command = self._command()
                     stack.push(taken.pop_all())
                     return command
@@ -363,30 +365,41 @@ def stop(kit: Path, seconds: float = 90.0) -> bool:
     return True
 
 
-def _written(kit: Path) -> tuple[int | None, Path]:
-    """Return what intarsia.pid says: the number of the process, and the kit that it runs.
+def _written(kit: Path) -> tuple[tuple[int, float | None] | None, Path]:
+    """Return what intarsia.pid says: the number of a process and its begin, and the kit it runs.
 
-    The first may be None. Earlier versions did not write the kit: it is the one that has the file.
+    Earlier versions wrote no begin, or the number alone: the kit is then the one with the file.
     """
     try:
-        number, _, place = (kit / _PID).read_bytes().partition(b"\n")
-        return int(number), Path(os.fsdecode(place.removesuffix(b"\n"))) if place else kit.resolve()
+        own, _, place = (kit / _PID).read_bytes().partition(b"\n")
+        number, *begun = own.split()
+        process = int(number), float(begun[0]) if begun else None
+        return process, Path(os.fsdecode(place.removesuffix(b"\n"))) if place else kit.resolve()
     except (OSError, ValueError):
         return None, kit.resolve()
 
 
+def _begun_at(process: psutil.Process) -> float:
+    """Return when a process began, in seconds since the system did: clocks are set meanwhile."""
+    return float(process.create_time() - psutil.boot_time())
+
+
 def _keeper(kit: Path) -> psutil.Process | None:
-    number, place = _written(kit)
+    written, place = _written(kit)
     # a copy has the file of the kit that it was taken from; one that was moved has its own
-    if number is None or (place != kit.resolve() and place.is_dir()):
+    if written is None or (place != kit.resolve() and place.is_dir()):
         return None
+    number, begun = written
     try:
         found = psutil.Process(number)
         # a number may be given to another process since
-        ours = found.create_time() <= (kit / _PID).stat().st_mtime and found.pid != os.getpid()
+        if begun is None:
+            ours = found.create_time() <= (kit / _PID).stat().st_mtime
+        else:
+            ours = abs(_begun_at(found) - begun) < _SAME
     except (OSError, ValueError, psutil.Error):
         return None
-    return found if ours else None
+    return found if ours and found.pid != os.getpid() else None
 
 
 def _workers(kit: Path) -> list[psutil.Process]:
