@@ -188,8 +188,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         begins = now in ("silent", "starting") and (not told or process.begins())
         if now != told and not begins:
             told = now
-            process.note(_CONNECTION[now].format(kit=kit, name=kit.name))
-            say(_CONNECTION[now].format(kit=kit, name=kit.name))
+            process.tell(_CONNECTION[now].format(kit=kit, name=kit.name))
 
     with process.running():
         say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")

@@ -98,6 +98,13 @@ class KitProcess:
         with contextlib.suppress(OSError):  # as above
             self._events(json.dumps({**found, "message": said}, ensure_ascii=False))
 
+    def tell(self, sentence: str) -> None:
+        """Write down what happened, and report it."""
+        self.note(sentence)
+        # it may go to the same disk, or to a program that collects logs and has ended
+        with contextlib.suppress(OSError):
+            self._report(sentence)
+
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
         return self._stop.is_set()
@@ -196,7 +203,7 @@ class KitProcess:
             f"The process of {self._kit} could not be kept running ({problem}); see to "
             "that: it is tried again every half a minute at the latest."
         )
-        self._tell(sentence)
+        self.tell(sentence)
         pause = min(2 * pause, _LONGEST)
         self._stop.wait(pause)
         return pause
@@ -227,7 +234,7 @@ class KitProcess:
                 self.note(f"the process ended with status {child.returncode}; it is started again")
             if self._hangs.is_set() and child.poll() is None and not self._stop.is_set():
                 minutes = f"{_HUNG / 60:g} minutes"
-                self._tell(
+                self.tell(
                     f"The process of {self._kit} has answered nothing for {minutes}; it is "
                     "started again."
                 )
@@ -250,12 +257,7 @@ class KitProcess:
                 f"{self._kit} takes no files ({problem.strerror}), so that jobs end here and logs "
                 "have gaps; see to its disk."
             )
-        self._tell(sentence)
-
-    def _tell(self, sentence: str) -> None:
-        self.note(sentence)
-        with contextlib.suppress(OSError):  # what is said may go to the same disk
-            self._report(sentence)
+        self.tell(sentence)
 
 
 def _tidy(kit: Path) -> None:

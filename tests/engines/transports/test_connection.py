@@ -151,14 +151,14 @@ def test_a_site_whose_process_hangs_is_started_again_unless_its_folder_takes_no_
     code = "import time; print('x', file=open('starts', 'a')); time.sleep(3600)"
     command = "intarsia.engines.transports.nvflare.parent_command"
     monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
-    tell = KitProcess._tell
+    tell = KitProcess.tell
 
     def told(process, sentence):
         assert len(asked) > 20
         tell(process, sentence)
         process.stop()
 
-    monkeypatch.setattr(KitProcess, "_tell", told)
+    monkeypatch.setattr(KitProcess, "tell", told)
     assert main(["federation", "site", str(kit)]) == 0
     said = f"The process of {kit} has answered nothing for"
     assert said in capfd.readouterr().err
@@ -254,6 +254,36 @@ def test_the_status_of_a_site_says_how_the_server_stands(kit, monkeypatch, capfd
     assert f"bank is running\n  {told}" in capfd.readouterr().err
     assert main([*words, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["server"] == state
+
+
+def test_a_site_goes_on_when_who_collects_its_logs_has_ended(kit, monkeypatch):
+    states = iter(["answers", "refuses", "answers"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    told = []
+
+    def say(sentence):
+        if "connected: " in sentence:  # the pipe is open as it starts
+            told.append(sentence)
+            raise BrokenPipeError
+
+    def standing(kit):
+        if (now := next(states, None)) is None:
+            process[0].stop()
+        return now or "answers"
+
+    wait, process = KitProcess.wait, []
+    monkeypatch.setattr(
+        KitProcess, "wait", lambda own, each: (process.append(own), wait(own, each))
+    )
+    monkeypatch.setattr("intarsia.cli.federation.say", say)
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", standing)
+    assert main(["federation", "site", str(kit)]) == 0
+    assert told == ["connected: the server answers", REFUSED, "connected: the server answers"]
+    log = (kit / "events.log").read_text()
+    assert log.count("connected: the server answers") == 2
+    assert log.count(REFUSED) == 1
 
 
 def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):
