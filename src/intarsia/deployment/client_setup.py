@@ -484,7 +484,8 @@ class Work:
             self._algorithm = self._algorithm.private(release)
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
-        self._requests.begin(*job, self._agreed().hex())
+        taking_part = {part: len(block.samples) for part, block in self._blocks.items()}
+        self._requests.begin(*job, self._agreed().hex(), taking_part)
         if rows is not None and self._read_ids is not None:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
