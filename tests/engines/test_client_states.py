@@ -63,7 +63,7 @@ def test_what_is_kept_comes_back_to_the_bit(budget, tmp_path):
 def test_those_within_the_budget_stay_in_memory():
     each = States(None)
     each.begin([("a", state(1))])
-    size = each.size("a")
+    size = each.needs("a").size
     kept = States(3 * size)
     kept.begin((name, state(1)) for name in "abcde")
     assert kept.mapped == 2

@@ -207,6 +207,34 @@ def test_clients_that_compute_at_once_do_so_with_the_same_others(monkeypatch):
     assert states[0] == states[1] == states[2]
 
 
+@dataclass(frozen=True)
+class Large(Count):
+    @property
+    def computes_alone(self) -> bool:
+        return self.calls != 1  # not the second time
+
+
+@vectorised_function
+def process_of(visits: Sequence[fl.ClientCall[Tell]]) -> list[tuple[Large, Told]]:
+    return [(Large(one[0].calls + 1), Told(np.array([len(visits), os.getpid()]))) for one in visits]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_clients_that_gain_nothing_from_others_compute_alone(count, accelerated):
+    engine = engine_over(5, count, accelerated=accelerated)
+    engine.set_states(dict.fromkeys(engine.ids, Large(0)))
+    sends = fl.Disclosure(sends=fl.asks(process_of))
+    engine.expect(replace(FEDAVG, states=(Large,), disclosure=sends))
+    messages = {name: Tell(np.zeros(1)) for name in engine.ids}
+    for beside, processes in ((1, count), (5, 1), (1, count)):
+        found = [one.values for one in engine.ask(process_of, messages).values()]
+        if accelerated:  # a step takes as long for one
+            beside, processes = 5, 1
+        assert {int(number) for number, _ in found} == {beside}
+        assert len({int(process) for _, process in found}) == processes
+
+
 @pytest.mark.parametrize("most", [1, 1 << 26])
 def test_a_checkpoint_has_the_bytes_of_one_process(most, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "_CHUNK_BYTES", most)

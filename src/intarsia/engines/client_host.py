@@ -13,7 +13,7 @@ from intarsia import core as fl
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.engines import codec
-from intarsia.engines.client_states import States
+from intarsia.engines.client_states import Needs, States
 from intarsia.errors import IntarsiaError
 
 # Clients of a function for several at once: their networks share each step of Python's, of which 64
@@ -48,14 +48,14 @@ Noise = Callable[[Sequence[Release]], Sequence[NoiseKey]]
 def groups_of(
     fn: ClientFunction,
     clients: Sequence[ClientId],
-    size_of: Callable[[ClientId], int],
+    needs_of: Callable[[ClientId], Needs],
     *,
     accelerated: bool = False,
 ) -> list[list[ClientId]]:
     """Return the clients in groups, for each of which a function is run at once.
 
-    They are the same wherever it is run: who is in a group may show in the last bits. `size_of`
-    says how many bytes a client's state and rows take. `accelerated` groups are larger: what a
+    They are the same wherever it is run: who is in a group may show in the last bits.
+    `needs_of` says what a client's state and rows take. `accelerated` groups are larger: what a
     step on an accelerator costs is mostly there for few clients too.
     """
     if fn.together is None:
@@ -67,12 +67,13 @@ def groups_of(
     groups: list[list[ClientId]] = []
     room = 0
     for client in clients:
-        needed = size_of(client)
-        if not groups or needed > room or len(groups[-1]) == even:
+        needs = needs_of(client)
+        alone = needs.alone and not accelerated
+        if not groups or alone or needs.size > room or len(groups[-1]) == even:
             groups.append([])
             room = fits
         groups[-1].append(client)
-        room -= needed
+        room = 0 if alone else room - needs.size
     return groups
 
 

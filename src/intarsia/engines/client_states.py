@@ -14,6 +14,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,16 @@ _SEGMENT = 1 << 26  # bytes by which the file grows
 _PAGE = mmap.PAGESIZE
 _ALIGNED = 64  # bytes, as libraries lay out arrays
 _RESIDENT = 1 << 28  # bytes of rows that may be touched before their pages are given back
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a client's state takes."""
+
+    size: int  # bytes
+    # whether the client gains nothing from others beside it in a function for several at once, as
+    # its state may say of itself
+    alone: bool
 
 
 class States(Mapping[ClientId, Any]):
@@ -120,9 +131,10 @@ class States(Mapping[ClientId, Any]):
         found._mapped, found._rows, found._inside = set(self._mapped), self._rows, self._inside
         return found
 
-    def size(self, client: ClientId) -> int:
-        """Return the bytes of a client's state."""
-        return _size(self._held[client])
+    def needs(self, client: ClientId) -> Needs:
+        """Return what a client's state takes."""
+        state = self._held[client]
+        return Needs(_size(state), bool(getattr(state, "computes_alone", False)))
 
     @property
     def mapped(self) -> int:

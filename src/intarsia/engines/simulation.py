@@ -26,7 +26,7 @@ from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of, until_failure
-from intarsia.engines.client_states import States
+from intarsia.engines.client_states import Needs, States
 from intarsia.engines.communication_log import CommunicationLog, Exchange, addressed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
@@ -319,18 +319,18 @@ class Simulation:
         return self._host.replies(fn, opened, self._now, noise)
 
     def _groups(self, fn: ClientFunction, clients: Sequence[ClientId]) -> list[list[ClientId]]:
-        return groups_of(fn, clients, self._size(fn), accelerated=self._accelerated)
+        return groups_of(fn, clients, self._needs(fn), accelerated=self._accelerated)
 
-    def _size(self, fn: ClientFunction) -> Callable[[ClientId], int]:
-        """Return what says how many bytes a client's state and rows take."""
+    def _needs(self, fn: ClientFunction) -> Callable[[ClientId], Needs]:
+        """Return what says what a client's state and rows take."""
         states, workers = self._host.states, self._workers
 
-        def size(client: ClientId) -> int:
+        def needs(client: ClientId) -> Needs:
             away = workers is not None and workers.has(client)
-            own = workers.size(client) if workers is not None and away else states.size(client)
-            return own + self._rows_of(fn, [client])
+            own = workers.needs(client) if workers is not None and away else states.needs(client)
+            return Needs(own.size + self._rows_of(fn, [client]), own.alone)
 
-        return size
+        return needs
 
     def _drawn(self, releases: Sequence[Release]) -> dict[ClientId, NoiseKey]:
         """Return what releases draw from, once all of them are counted for good."""

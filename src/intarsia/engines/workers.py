@@ -23,7 +23,7 @@ from intarsia.core.memory import give_back
 from intarsia.core.side_by_side import cores
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, until_failure
-from intarsia.engines.client_states import States
+from intarsia.engines.client_states import Needs, States
 from intarsia.engines.forks import Channel, Fork, can_fork, error_in, failure_of
 from intarsia.errors import WorkerError
 
@@ -122,8 +122,8 @@ class Workers:
     host
         All clients, as they are now.
     members
-        Each worker with its clients; it is about to say that it has them, and how many bytes the
-        states take that it has of them.
+        Each worker with its clients; it is about to say that it has them, and what the states
+        take that it has of them.
     functions
         What may be asked.
     states
@@ -145,10 +145,10 @@ class Workers:
         self._members = [member for member, _ in members]
         self._own: tuple[None, ...] = (None,) if here else ()
         self._where = {client: member for member, share in members for client in share}
-        self._sizes: dict[ClientId, int] = {}  # bytes of the states of clients at workers
+        self._needs: dict[ClientId, Needs] = {}  # of the states of clients at workers
         for member, share in members:
-            for sizes in member.receive():
-                self._sizes.update(zip(share, codec.decode_unchecked(sizes), strict=True))
+            for told in member.receive():
+                self._needs.update(_needs(share, told))
         if not here:  # no fork, which has its clients' states
             for member, share in members:
                 self._put(member, {client: host.states[client] for client in share}, new=True)
@@ -166,9 +166,9 @@ class Workers:
         """Return whether the workers can be asked for a function."""
         return self._functions.get(fn.name) is fn
 
-    def size(self, client: ClientId) -> int:
-        """Return the bytes of the state of a client that a worker has."""
-        return self._sizes[client]
+    def needs(self, client: ClientId) -> Needs:
+        """Return what the state takes of a client that a worker has."""
+        return self._needs[client]
 
     def places(
         self, fn: ClientFunction, groups: Sequence[Sequence[ClientId]]
@@ -232,7 +232,7 @@ class Workers:
                 asked[member] = clients
                 head = _Call(fn.name, now.round, now.exchange, clients, tuple(map(len, own)))
                 member.send(head, *(opened[client] for client in clients))
-        return _Asked(fn, asked, self._sizes)
+        return _Asked(fn, asked, self._needs)
 
     def fetched(
         self, clients: Iterable[ClientId], *, leave: bool = False
@@ -256,7 +256,8 @@ class Workers:
 
     def first_of(self, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
         """Return the first of some clients, of whose states as many are brought over at a time."""
-        sizes = itertools.accumulate(self._sizes.get(client, 0) for client in clients)
+        found = (self._needs.get(client) for client in clients)
+        sizes = itertools.accumulate(0 if needs is None else needs.size for needs in found)
         count = sum(size <= _CHUNK_BYTES for size in itertools.islice(sizes, _CHUNK))
         return tuple(clients[: max(count, 1)])
 
@@ -272,8 +273,8 @@ class Workers:
             if new:
                 member.take(some)
             member.send(_Put(some), *(states[client] for client in some))
-            [sizes] = member.receive()
-            self._sizes.update(zip(some, codec.decode_unchecked(sizes), strict=True))
+            [told] = member.receive()
+            self._needs.update(_needs(some, told))
 
     def close(self) -> None:
         """End the processes; what they have is gone."""
@@ -288,9 +289,9 @@ class _Asked:
         self,
         fn: ClientFunction,
         asked: Mapping[Worker, tuple[ClientId, ...]],
-        sizes: dict[ClientId, int],
+        needs: dict[ClientId, Needs],
     ) -> None:
-        self._fn, self._asked, self._sizes = fn, asked, sizes
+        self._fn, self._asked, self._needs = fn, asked, needs
 
     def releases(self) -> list[Release]:
         """Return what the noise of the releases is drawn by: the first thing that workers say."""
@@ -322,7 +323,7 @@ class _Asked:
         broken: Exception | None = None
         for member, clients in self._asked.items():
             try:
-                failure, sizes, *values = member.receive()
+                failure, told, *values = member.receive()
             except WorkerError:
                 raise
             except Exception as error:
@@ -330,13 +331,18 @@ class _Asked:
                 continue
             if (problem := error_in(failure)) is not None:
                 failed[clients[len(values)]] = problem
-            self._sizes.update(zip(clients, codec.decode_unchecked(sizes), strict=True))
+            self._needs.update(_needs(clients, told))
             classes = codec.classes_in(self._fn.reply)
             for client, value in zip(clients, values, strict=problem is None):
                 found[client] = codec.decode_unchecked(value, *classes, keep=True)
         if broken is not None:
             raise broken
         return found, failed
+
+
+def _needs(clients: Sequence[ClientId], told: memoryview) -> Iterator[tuple[ClientId, Needs]]:
+    """Return what the states of clients take, as a worker says it."""
+    return zip(clients, codec.decode_unchecked(told, Needs), strict=True)
 
 
 class Everywhere(Mapping[ClientId, Any]):
@@ -544,7 +550,7 @@ def _serve(
         channel.send([failure_of(error)])
         return
     desk = Desk(Host(host.seed, host.blocks, states, host.secrets), functions, classes)
-    channel.send((None, tuple(map(states.size, clients))))
+    channel.send((None, tuple(map(states.needs, clients))))
     while True:
         channel.send(desk.answer(channel.receive()))
 
@@ -588,7 +594,7 @@ class Desk:
             kinds = self._classes
             values = [codec.decode_unchecked(one, *kinds, keep=True) for one in given[1:]]
             states.begin(zip(head.clients, values, strict=True))
-            return [tuple(map(states.size, head.clients))]
+            return [tuple(map(states.needs, head.clients))]
         if isinstance(head, _Call):
             fn = self._functions[head.function]
             kinds = codec.classes_in(fn.message)
@@ -620,4 +626,4 @@ class Desk:
         each = (self._host.replies(fn, group, call.moment, noise) for group in groups)
         replies, failed = until_failure(itertools.chain.from_iterable(each))
         failure = None if failed is None else failure_of(failed)
-        return [failure, tuple(map(self._host.states.size, call.clients)), *replies]
+        return [failure, tuple(map(self._host.states.needs, call.clients)), *replies]

@@ -315,6 +315,25 @@ def test_numbers_have_no_classes_to_weigh_or_smooth():
             intarsia.run(tables=tables, algorithm={"name": "fedprox", **settings}, rounds=1)
 
 
+@pytest.mark.parametrize("name", ["fedprox", "flic", "femam", "hyfem", "femam-flic"])
+def test_large_networks_and_those_of_the_loop_are_trained_client_by_client(name):
+    """So that several processes have some each: stacked, they would be no faster."""
+
+    def alone(engine, hidden):
+        settings = {"engine": engine, "hidden": (50 * hidden,) if name == "hyfem" else hidden}
+        if name == "femam-flic":
+            algorithm = algorithm_named(name)
+            options = algorithm.hyperparameters(flic=made("flic", **settings)[1])
+        else:
+            algorithm, options = made(name, **settings)
+        labels = Labels("multiclass", ("a", "b", "c"))
+        engine, _ = federations.started(algorithm, options, clients(), labels)
+        return {state.computes_alone for state in engine.get_states().values()}
+
+    assert alone("auto", 5) == alone("vmap", 500) == {False}
+    assert alone("auto", 500) == alone("loop", 5) == {True}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_values_are_named_or_filled(name):
     blocks = clients()

@@ -21,7 +21,12 @@ from intarsia.maths.training.local_training import (  # noqa: E402
 )
 from intarsia.maths.training.optimisers import SGD, Adam  # noqa: E402
 from intarsia.maths.training.stacked_learners import Layout  # noqa: E402
-from intarsia.maths.training.vectorised import UnbatchableWarning, choose, train  # noqa: E402
+from intarsia.maths.training.vectorised import (  # noqa: E402
+    UnbatchableWarning,
+    choose,
+    train,
+    trains_alone,
+)
 
 CLASSES, LATENT = 3, 4
 RAGGED = {"x": 1, "embedding.0.weight": 1}
@@ -358,13 +363,18 @@ def test_layers_that_draw_or_remember_train_in_the_loop(extra, samples, named):
 
 def test_the_engine_is_chosen_by_shape():
     record = training()
-    assert choose(record, learners()[:2]) == "loop"
+    assert choose(record, learners()[:1]) == "loop"
+    assert choose(record, learners()[:2]) == "vmap"
     assert choose(record, learners()) == "vmap"
     assert choose(replace(record, steps=200_000), learners()) in ("compiled", "vmap")
+    wide = [replace(one, parameters=initial_parameters(Network(20_000))) for one in learners()]
+    assert choose(record, wide) == "loop"  # large ones
+    assert not trains_alone(wide[0].parameters | {"embedding.0.weight": torch.ones(2, 2)})
     pictures = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).double()
     convolution = LocalTraining(model=pictures, loss=cross_entropy)
     given = [replace(one, parameters=initial_parameters(pictures)) for one in learners()]
     assert choose(convolution, given) == "loop"
+    assert trains_alone(given[0].parameters)
     assert_same(train(record, learners()), train(record, learners(), engine="loop"))
     assert train(record, []) == []
 

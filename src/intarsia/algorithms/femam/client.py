@@ -74,6 +74,11 @@ class Client:
     # what tells the model that it was told last at each level from others; "": the start
     told: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def computes_alone(self) -> bool:
+        """Return whether its network gains nothing from others that train beside it."""
+        return networks.computes_alone(self.options.engine, self.start)
+
 
 def init_client(
     options: FeMAM, schema: Schema, client: ClientId, block: Block, rng: fl.RandomKey

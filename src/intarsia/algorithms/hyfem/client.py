@@ -24,7 +24,7 @@ from intarsia.algorithms.hyfem.matching import OwnClassifier
 from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
-from intarsia.algorithms.networks.client_network import train_learners
+from intarsia.algorithms.networks.client_network import computes_alone, train_learners
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss
 from intarsia.algorithms.networks.training_rows import is_labelled
@@ -58,8 +58,13 @@ class Client:
     classes: NDArray[np.bool_]  # (outputs,) that it has rows of
     name: ClientId = ""
     shares: Mapping[ClientId, float] = field(default_factory=dict[str, float])  # p of all
-    owners: Mapping[str, tuple[ClientId, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     # of each of its blocks
+    owners: Mapping[str, tuple[ClientId, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+    @property
+    def computes_alone(self) -> bool:
+        """Return whether its network gains nothing from others that train beside it."""
+        return computes_alone(self.options.engine, self.parameters)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) 
     }
 
 
+def computes_alone(engine: str, parameters: Arrays) -> bool:
+    """Return whether a client's network gains nothing from others that train beside it."""
+    return engine == "loop" or (engine == "auto" and vectorised.trains_alone(parameters))
+
+
 def features_of(options: NetworkOptions, block: Block) -> int:
     """Return how many features a client's network reads; a user's embedding reads no constant."""
     return architecture.named_width(options.architecture, block) or block.shape[1]

@@ -70,6 +70,11 @@ class Client:
     held_out: NDArray[np.bool_] | None = None
     own: Arrays = field(default_factory=dict[str, Array])  # a network beside, to choose from
 
+    @property
+    def computes_alone(self) -> bool:
+        """Return whether its network gains nothing from others that train beside it."""
+        return networks.computes_alone(self.options.engine, self.parameters)
+
 
 @fl.holds_model("shared")
 @fl.describe("network parameters or their changes")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import os
 import shutil
 import traceback
@@ -53,6 +54,9 @@ _CHUNK_BYTES = 1 << 28  # of the stacked parameters, moments and rows, and of wh
 _PLACE_BYTES = 12  # of a row's place in a batch, and its weight
 # Steps of learners in one call: compiling takes 20 to 60 s and saves some 80 µs a step.
 _WORTH_COMPILING = 500_000
+_LARGE = (
+    100_000  # parameters of a learner: stacked with others', these no longer stay in the caches
+)
 
 
 class UnbatchableWarning(UserWarning):
@@ -106,14 +110,25 @@ def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
     Only this call's steps count: whoever trains for many rounds may ask for "compiled" all the
     same. See the section on local training in benchmarks/RESULTS.md.
     """
-    if len(learners) < 4:
+    if len(learners) < 2:
         return "loop"
-    on_cpu = _device(training, learners).type == "cpu"
-    convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    if on_cpu and any(isinstance(part, convolutions) for part in training.model.modules()):
-        return "loop"  # batched over clients, convolutions were half as fast
+    if _device(training, learners).type == "cpu":
+        convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        if any(isinstance(part, convolutions) for part in training.model.modules()):
+            return "loop"
+        if any(trains_alone(learner.parameters) for learner in learners):
+            return "loop"
     steps = sum(training.steps_of(learner) for learner in learners)
     return "compiled" if steps >= _WORTH_COMPILING and _compiler() is not None else "vmap"
+
+
+def trains_alone(parameters: Mapping[str, Any]) -> bool:
+    """Return whether networks of these arrays train no slower one by one than stacked, on a CPU.
+
+    Large ones do, and images' convolutions, which batched over learners were half as fast.
+    """
+    shapes = [tuple(values.shape) for values in parameters.values()]
+    return sum(map(math.prod, shapes)) > _LARGE or any(len(shape) > 3 for shape in shapes)
 
 
 def _device(training: LocalTraining, learners: Sequence[Learner]) -> Any:
