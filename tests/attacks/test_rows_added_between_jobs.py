@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import sites
+from intarsia.data import table
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.deployment.policy import TrainedRows, TrainedValues
+from intarsia.deployment.policy import TrainedRows, TrainedValues, hashed
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
@@ -181,21 +182,41 @@ def test_five_rows_that_were_added_take_part(tmp_path, opened):
 
 def test_what_waits_is_in_no_part_of_a_job(tmp_path):
     rows = TrainedRows(tmp_path / "some.rows", 5)
-    first, wait = rows.settle(np.arange(100))
+    first, wait = rows.settle(hashed(np.arange(100)))
     rows.keep(first)
     assert not wait.any()
-    again, wait = rows.settle(np.arange(103)[::-1])
+    again, wait = rows.settle(hashed(np.arange(103)[::-1]))
     np.testing.assert_array_equal(again, first)
     np.testing.assert_array_equal(np.flatnonzero(wait), [0, 1, 2])
-    changed = np.arange(1, 101)  # as many, and yet others
+    changed = hashed(np.arange(1, 101))  # as many, and yet others
     assert not rows.settle(changed)[1].any()
     with pytest.raises(PolicyError, match="least_changed") as caught:
         rows.check(changed)
     assert caught.value.__notes__[0].startswith("2 rows; begin it again")
-    rows.keep(rows.settle(np.arange(110))[0])
-    assert rows.settle(np.arange(112))[1].sum() == 2
-    assert not rows.settle(np.arange(100))[1].any()  # the same rows as once before
-    assert not rows.settle(np.arange(50))[1].any()
+    rows.keep(rows.settle(hashed(np.arange(110)))[0])
+    assert rows.settle(hashed(np.arange(112)))[1].sum() == 2
+    assert not rows.settle(hashed(np.arange(100)))[1].any()  # the same rows as once before
+    assert not rows.settle(hashed(np.arange(50)))[1].any()
+
+
+def test_in_a_set_up_a_site_hashes_each_id_once_for_each_purpose(tmp_path, monkeypatch):
+    counts = dict.fromkeys(["hashed", "shown", "_fractions"], 0)
+
+    def count(module, name):
+        made = getattr(module, name)
+
+        def counted(ids, *more):
+            counts[name] += len(ids)
+            return made(ids, *more)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(client_setup, "hashed")
+    count(client_setup, "shown")
+    count(table, "_fractions")
+    Federation(tmp_path).run("first", split={"test": 0.2})
+    every = ROWS * len(NAMES)  # no site has rows of another, so there is none to show
+    assert counts == {"hashed": every, "shown": 0, "_fractions": every}
 
 
 def values_of(folder):
@@ -204,8 +225,8 @@ def values_of(folder):
     values = TrainedValues(folder / "some.values", rows, 5)
 
     def job(ids, having):
-        kept, out = values.settle(ids, {"lab": np.isin(ids, having)})
-        rows.keep(rows.settle(ids)[0])
+        kept, out = values.settle(hashed(ids), {"lab": np.isin(ids, having)})
+        rows.keep(rows.settle(hashed(ids))[0])
         values.keep(kept)
         found = np.isin(ids, having)
         return ids[found & ~out["lab"]] if out else ids[found]

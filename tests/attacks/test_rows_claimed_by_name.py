@@ -24,7 +24,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.errors import TamperedError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.entity_alignment import Names
-from intarsia.privacy.entity_matching.pseudonyms import drawn_key, pseudonyms
+from intarsia.privacy.entity_matching.pseudonyms import drawn_key, pseudonyms, shown
 from intarsia.training.registry import ALGORITHMS
 from key_folders import exchanged
 
@@ -94,6 +94,32 @@ def test_over_sites_a_client_that_claims_rows_by_pseudonyms_is_refused(run, monk
     assert len(seen["bank"]) == ROWS["bank"]
     with pytest.raises(TamperedError, match="At client 'bank' in meet"):
         run("claiming")
+
+
+def test_two_sites_show_the_ids_of_their_common_rows_once(run, monkeypatch):
+    seen = []
+
+    def looked(ids, key):
+        seen.append(sorted(ids.tolist()))
+        return shown(ids, key)
+
+    monkeypatch.setattr(client_setup, "shown", looked)
+    run("out")
+    both = sorted(f"person {place}" for place in range(ROWS["shop"]))
+    assert seen == [both, both]
+
+
+@pytest.mark.parametrize(
+    "others", [["ab", "c"], ["abc", ""], ["a", "bd"], ["bc", "a"], ["a", "bc", "d"], ["a"]]
+)
+def test_what_shows_ids_is_the_same_for_the_same_ids_in_their_order_alone(others):
+    own = shown(np.array(["a", "bc"]), KEY)
+    assert own == shown(np.array(["a", "bc"], "U7"), KEY)
+    assert own != shown(np.array(others), KEY)
+    assert own != shown(np.array(["a", "bc"]), drawn_key())
+    assert shown(np.array([1, 23]), KEY) == shown(np.array([1, 23], np.uint8), KEY)
+    assert shown(np.array([1, 23]), KEY) != shown(np.array([12, 3]), KEY)
+    assert shown(np.zeros(0, "U4"), KEY) == b""
 
 
 def test_without_keys_of_pairs_a_client_reads_labels_of_rows_that_it_claims(monkeypatch):

@@ -28,7 +28,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
-from intarsia.data import column_roles
+from intarsia.data import column_roles, reader
 from intarsia.data import table as tables
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats import csv
@@ -159,6 +159,36 @@ def test_what_is_far_behind_in_a_csv_file_counts(tmp_path: Path, monkeypatch: An
     (tmp_path / "latin.csv").write_bytes(start.encode() + "100,Zürich,1\n".encode("cp1252"))
     with pytest.raises(TableError, match=r"line 102 has the bytes .*, which are not UTF-8"):
         read(Source(name="bank", path=str(tmp_path / "latin.csv")))
+
+
+@pytest.mark.parametrize("change", ["grows", "is replaced", "goes", "is half written"])
+def test_a_file_that_is_changed_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    path, other = tmp_path / "people.csv", tmp_path / "other.csv"
+    text = "id,age\na,1\nb,2\n"
+    path.write_text(text)
+    other.write_text(text)
+    make = reader.table_of_columns
+
+    def changing(*given: Any) -> Table:
+        if change == "grows":
+            with path.open("a") as file:
+                file.write("c,3\n")
+        elif change == "is replaced":  # by one of the same size
+            other.rename(path)
+        elif change == "goes":
+            path.unlink()
+        else:
+            path.write_text(text + "c")
+            raise TableError("line 4 has 1 value, and the header 2")
+        return make(*given)
+
+    source = Source(name="bank", path=str(path), id="id")
+    assert read(source).samples.tolist() == ["a", "b"]
+    monkeypatch.setattr(reader, "table_of_columns", changing)
+    with pytest.raises(TableError, match="the file was changed while it was read; read it when"):
+        read(source)
 
 
 def test_a_gzip_file_is_read_by_its_content(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_a_kit_on_a_full_disk_is_started_when_there_is_room(tmp_path, monkeypatc
         pause = threading.Event()
         while not (kit / "runs").exists():
             pause.wait(0.05)
-        assert (kit / "intarsia.pid").read_text() == f"{os.getpid()}\n{kit}\n"
+        number, place = (kit / "intarsia.pid").read_text().split("\n", 1)
+        assert (int(number.split()[0]), place) == (os.getpid(), f"{kit}\n")
 
     monkeypatch.setattr(Path, "write_bytes", written)
     monkeypatch.setattr("intarsia.engines.transports.nvflare.parent_command", command)
@@ -291,6 +292,28 @@ def test_a_kit_that_is_frozen_says_so_and_is_stopped_all_the_same(kept, capfd):
     assert not keeper.is_running()
 
 
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_kit_is_stopped_whose_clock_was_set_since(kept, monkeypatch, step):
+    """Such as by NTP, after the system has started the kit's process."""
+    boot = psutil.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot + step)
+    assert kit_process.stop(kept)
+    assert not kit_process.is_running(kept)
+
+
+@pytest.mark.parametrize("begun", ["", " 12.50"])
+def test_a_number_that_another_process_has_since_is_no_kit_s(kept, begun):
+    file = kept / "intarsia.pid"
+    own = file.read_text()
+    number, place = own.split("\n", 1)
+    file.write_text(f"{number.split()[0]}{begun}\n{place}")
+    if not begun:  # as an earlier version wrote it, before that process began
+        os.utime(file, (1e9, 1e9))
+    assert not kit_process.is_running(kept)
+    file.write_text(own)
+    assert kit_process.is_running(kept)
+
+
 def test_a_kit_that_does_not_stop_is_not_said_to_have_stopped(kept, monkeypatch):
     monkeypatch.setattr(psutil.Process, "terminate", lambda self: None)
     with pytest.raises(BusyError, match="was told to stop, and has not come to its end in"):
@@ -321,7 +344,8 @@ def test_a_copy_is_not_run_while_its_original_runs(kept):
     assert kit_process.is_running(kept)
     kit_process.stop(kept)
     with process.running():  # what the file says of the original holds no more
-        assert (copy / "intarsia.pid").read_text() == f"{os.getpid()}\n{copy}\n"
+        number, place = (copy / "intarsia.pid").read_text().split("\n", 1)
+        assert (int(number.split()[0]), place) == (os.getpid(), f"{copy}\n")
 
 
 def test_the_server_of_a_copy_is_refused_as_a_copy_rather_than_for_the_port(

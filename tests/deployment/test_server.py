@@ -385,6 +385,11 @@ def test_a_run_says_that_a_site_it_waits_for_is_revoked(tmp_path):
         "when there are new ones; for one that has left stop it, and submit another"
     )
     assert noted == [f"four: {status.problem}"]
+    # it has come back with another certificate since, and starts its process anew
+    (folder / "certificates.json").write_text('{"bank": "2027-11-28T20:08:01+00:00"}')
+    (status,) = federation_server.list_statuses(folder)
+    assert status.problem == "waits for sites that do not answer: 'bank', 'post'"
+    (folder / "certificates.json").unlink()
     (folder / "revoked.json").write_text("{")  # which ends no run
     looks(folder, jobs, nothing)
     (status,) = federation_server.list_statuses(folder)

@@ -14,6 +14,8 @@ import four_sites
 import sites
 from command_line import one_error, said
 from intarsia.cli.main import main
+from intarsia.core.block import Labels
+from intarsia.core.schema import Holding, Schema
 from intarsia.deployment import client_setup, site_log
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
@@ -197,6 +199,42 @@ def test_ten_sentences_say_what_left_a_site(made):
         clear = [key for key in rows if key[3].startswith("none")]
         assert (": nothing;" in said_[9]) == (not clear)
         assert bool(clear) == (mode == "plain")
+
+
+def test_the_log_says_which_jobs_began_when_and_on_how_many_rows(made, capfd):
+    folder, mode, calls = made
+    for log in logs(folder):
+        (job,) = log.jobs
+        began = log.of("began")[0]
+        assert (job["job"], job["algorithm"], job["at"]) == ("four", "hyfdca", began["at"])
+        assert job["sums"].startswith(mode)
+        own = [call for client, call, _ in calls if client == log.name]
+        body = next(call.body for call in own if call.function == client_setup.SETTLE)
+        schemas = codec.decode(body, client_setup.Settled, Schema, Holding, Labels).schemas
+        rows = {part: len(one.holdings[log.name].samples) for part, one in schemas.items()}
+        assert job["rows"] == rows
+    assert main(["audit", str(folder / NAMES[-1])]) == 0
+    table = said(capfd)[0].partition(f"Jobs that began at {NAMES[-1]}")[2]
+    (line,) = [one for one in table.splitlines() if job["at"][:10] in one]
+    assert [word for word in line.split() if word.isdigit()] == [
+        str(rows[part]) for part in ("train", "test")
+    ]
+
+
+def test_a_job_that_was_let_in_and_did_not_begin_is_not_counted_as_begun(tmp_path):
+    """Another site refused it; older logs do not say how many rows took part."""
+    (tmp_path / "bank").mkdir()
+    own = log_of(tmp_path / "bank")
+    for run in ("one", "two", "one"):
+        told = {"job": "old", "algorithm": "cocoa", "mode": "plain", "digest": "d", "ids": "plain"}
+        own.append({"event": "let in", "run": run, **told})
+    own.append({"event": "began", "run": "one", "job": "old", "digest": "d"})
+    log = site_log.load(tmp_path / "bank")
+    assert [(one["run"], one["sums"], one["rows"]) for one in log.jobs] == [("one", "plain", {})]
+    assert site_log.sentences(log)[1] == (
+        "0 jobs waited for the owner's decision, and 1 job began: old (cocoa, plain); 1 job more "
+        "came no further than to the table."
+    )
 
 
 def test_the_command_begins_with_ten_sentences_and_then_tables(made, capfd):

@@ -53,6 +53,7 @@ Ahead = Annotated[
 ]
 
 _WATCHED: Final = 5.0  # seconds between looks
+_ASKED: Final = 60.0  # seconds without a sign of life of a site's process after which it may hang
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
 _CONNECTION: Final = {  # how the server stands to a site
@@ -62,7 +63,7 @@ _CONNECTION: Final = {  # how the server stands to a site
     "refuses": "not connected: the server refuses the certificate of {name}, as it is revoked; ask "
     "whoever runs the server, and for a new one run intarsia federation join {name}",
     "frozen": "its process does nothing, stopped by Ctrl-Z or SIGSTOP; let it go on by fg in its "
-    "terminal or by kill -CONT, or start it again",
+    "terminal or by kill -CONT, or wait: it is started again after five minutes",
     "starting": "its process does not answer: it is starting, or hangs and is started again after "
     "five minutes; see intarsia federation logs {kit}",
     "foreign": "not connected: what answers at the server's address has no certificate of this "
@@ -148,8 +149,9 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         check_log,
         read_settings,
     )
+    from intarsia.deployment.federation_file import unwritable
     from intarsia.deployment.process import KitProcess
-    from intarsia.engines.transports.connection import connection
+    from intarsia.engines.transports.connection import Silence, connection
     from intarsia.engines.transports.replaced import STATUS
 
     nvflare = over_nvflare("nvflare")
@@ -174,16 +176,19 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"{kit}, so that this one ends; let one of them alone run."
     )
     process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
-    told = ""
+    told, silence = "", Silence(kit)
 
     def look() -> None:
         nonlocal told
+        seconds = silence.seconds()
+        if seconds > _ASKED and unwritable(kit) is None:  # else its signs of life are not seen
+            process.silent(seconds)
         now = "frozen" if process.frozen() else connection(kit)
         # a process that begins is not connected yet
-        if now != told and (told or now != "silent"):
+        begins = now in ("silent", "starting") and (not told or process.begins())
+        if now != told and not begins:
             told = now
-            process.note(_CONNECTION[now].format(kit=kit, name=kit.name))
-            say(_CONNECTION[now].format(kit=kit, name=kit.name))
+            process.tell(_CONNECTION[now].format(kit=kit, name=kit.name))
 
     with process.running():
         say(f"{kit.name} runs until Ctrl-C, or: intarsia federation stop {kit}")

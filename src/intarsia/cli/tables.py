@@ -95,6 +95,18 @@ def _valued(value: object, digits: int = 4) -> str:
 def log_parts(log: SiteLog, said: Sequence[str]) -> list[Part]:
     """Return what left a site by its log: in sentences, then field by field."""
     parts: list[Part] = [*results.numbered(said)]
+    title = f"Jobs that began at {log.name}"
+    jobs = new_table(title, "began (UTC)", "job", "algorithm", "sums")
+    for column in jobs.columns[1:]:
+        column.justify = "left"
+    for part in ("rows to train", "to test"):
+        jobs.add_column(part, justify="right")
+    for one in log.jobs:
+        known = one["rows"]
+        rows = [f"{known[part]:,}" if part in known else "–" for part in ("train", "test")]
+        began = one["at"][:16].replace("T", " ")
+        jobs.add_row(*map(Text, (began, one["job"], one["algorithm"], one["sums"])), *rows)
+    parts += [jobs] if log.jobs else []
     fields = [(words, field) for (function, field), words in log.contents.items() if function]
     totals = [(log.contents["", total], field) for field, total, _ in log.opened]
     kinds = results.kinds_table((*fields, *totals))

@@ -25,11 +25,12 @@ sample at all clients.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,11 @@ def read(source: Source, folder: Path | None = None) -> Table:
         If the folder's disk has no room for the values.
     """
     source = replace(source, format=_checked_format(source))
+    with _unchanged(source):
+        return _read(source, folder)
+
+
+def _read(source: Source, folder: Path | None) -> Table:
     path = Path(source.path or "")
     if source.format == "parquet":
         return table_of_columns(ParquetColumns(path, source), source, folder)
@@ -117,6 +123,29 @@ def read(source: Source, folder: Path | None = None) -> Table:
         x, y, names = parse_libsvm(_content(path, source), source.where)
         found = _matrix(x, source, names, y, None)
     return found if folder is None else replace(found, values=kept(found.values, folder))
+
+
+@contextlib.contextmanager
+def _unchanged(source: Source) -> Iterator[None]:
+    """Refuse a file that another process writes, or puts in its place, while it is read."""
+
+    def state() -> tuple[int, int, int] | None:
+        with contextlib.suppress(OSError):
+            found = Path(source.path or "").stat()
+            return found.st_ino, found.st_size, found.st_mtime_ns
+        return None
+
+    before = state()
+    try:
+        yield
+    except TableError:  # what is half written is wrong in many ways
+        if state() == before:
+            raise
+    if state() != before:
+        raise source.error(
+            "the file was changed while it was read",
+            "read it when it is whole: write it under another name first, and then rename it",
+        )
 
 
 def values_size(source: Source) -> int:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId, Labels, places_of
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, encode, stored_labels
 from intarsia.data.labels import check_classes_at, check_meaning
-from intarsia.data.table import Table
+from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
 from intarsia.deployment.client_folder import SiteSettings
 from intarsia.deployment.client_models import Ended, Scales
@@ -38,6 +38,7 @@ from intarsia.deployment.policy import (
     check_job,
     check_rows,
     check_table,
+    hashed,
 )
 from intarsia.deployment.table_metadata import Held, check_levels, describe
 from intarsia.engines import codec
@@ -64,7 +65,7 @@ from intarsia.experiment.federation import (
     held_for_stopping,
     held_out,
     table_of,
-    training_ids,
+    trains_on,
 )
 from intarsia.privacy.entity_matching.pseudonyms import shown
 from intarsia.privacy.secure_aggregation import setup as modes
@@ -94,6 +95,9 @@ TRANSFORM: Final = "transform"  # the state → prepared, or clipped, blocks
 if TYPE_CHECKING:
     from intarsia.privacy.keys.key_exchange import Card, Identity
     from intarsia.privacy.keys.pair_keys import PairKeys
+
+    # the own identity, the others' cards, who own cells, what all and what each other must know
+    Acquaintances = tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes, dict[str, bytes]]
 
 # each is done once in a run, in this order; those of TRANSFORM by their own names
 _ORDER: Final = (READ, DEAL, ENCODE, SETTLE, MEET, *TRANSFORMS, BEGIN, KEEP)
@@ -142,7 +146,8 @@ class Work:
         self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
         least = settings.policy.least_changed
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
-        self._ids: Names | None = None  # of the job's rows, to compare them with other jobs'
+        # names of the job's rows and their hashed ids, to compare them with other jobs'
+        self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
         self._waiting = 0  # rows of the table, for a job that differs by more
         self._values_out = 0  # values of columns, which wait too
@@ -157,7 +162,9 @@ class Work:
         self._let_in = ""  # digest of the job, once it is
         # the table and its ids while the owner is to decide, and which job it is read for
         self._taken: tuple[bytes, tuple[Table, Names, NDArray[Any]]] | None = None
+        self._splits: Hashes | None = None  # of its rows, by which they are split
         self._names: Names | None = None  # of rows with ids, until all clients have met
+        self._met: Acquaintances | None = None  # between the greetings that it sends and reads
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
         self.schemas: Mapping[str, Schema] = {}
@@ -331,16 +338,18 @@ class Work:
         check_table(self._settings.policy, columns, len(self._table.samples))
         self._admit(message, columns)
         self._taken = None
+        client, self._splits = self._table.client, Hashes()
         # as the table has them: a job chooses the rules that it matches ids by
-        ids = training_ids(self._table, written, job.split)
+        every = hashed(written)
+        training = np.flatnonzero(trains_on(self._table, job.split, self._splits))
         # with noise, too: the model has some, and not what other clients open in training
-        self._read_ids, wait = self._read_rows.settle(ids)
+        self._read_ids, wait = self._read_rows.settle(every[training])
         self._waiting = int(wait.sum())
         if self._waiting:
-            kept = np.flatnonzero(~np.isin(written, ids[wait]))
-            self._table, names = self._table.take(kept), names.take(self._table.client, kept)
-            written = written[kept]
-        self._ids = Names(names.public, {self._table.client: written})
+            kept = np.delete(np.arange(len(every)), training[wait])
+            self._table, names = self._table.take(kept), names.take(client, kept)
+            every = every[kept]
+        self._rows = names.public[client], every
         hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
         self._names = names if hidden else None
         own = self._settings.table
@@ -392,7 +401,7 @@ class Work:
         y, name = stored_labels(table, encoding), self._settings.name
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}
-        parts = held_out(table, settings)
+        parts, self._splits = held_out(table, settings, self._splits), None
         train, test = (encode(part, encoding, later=True) for part in parts)
         by = parts[0].split_by
         del table, parts
@@ -461,17 +470,17 @@ class Work:
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
         rows, values = None, dict[str, NDArray[np.uint64] | None]()
-        if self._ids is not None:
-            train = np.isin(self._ids.public[name], self._blocks["train"].samples)
-            rows = self._trained.check(self._ids.ids[name][train])
+        if self._rows is not None:
+            public, every = self._rows
+            rows = self._trained.check(every[np.isin(public, self._blocks["train"].samples)])
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
                 own = settle_block(block, name, self.schemas[part], settings.preprocessing)
                 self._blocks[part] = own
         schema = self.schemas["train"]
-        if self._ids is not None:
-            values = self._leave_values_out(schema, self._ids)
+        if self._rows is not None:
+            values = self._leave_values_out(schema, *self._rows)
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
@@ -482,7 +491,8 @@ class Work:
             self._algorithm = self._algorithm.private(release)
         assert self._call is not None
         job = self._call.run, self._let_in, self._settings.policy
-        self._requests.begin(*job, self._agreed().hex())
+        taking_part = {part: len(block.samples) for part, block in self._blocks.items()}
+        self._requests.begin(*job, self._agreed().hex(), taking_part)
         if rows is not None and self._read_ids is not None:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
@@ -500,23 +510,24 @@ class Work:
         from intarsia.privacy.keys import pair_keys  # here: it imports cryptography
 
         self._drawn = pair_keys.drawn_secret()
-        me, cards, owner_sets, agreed, known = self._acquaintances()
+        self._met = self._acquaintances()
+        me, cards, owner_sets, agreed, known = self._met
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
 
     def _leave_values_out(
-        self, schema: Schema, names: Names
+        self, schema: Schema, public: NDArray[Any], every: NDArray[np.uint64]
     ) -> dict[str, NDArray[np.uint64] | None]:
         """Leave few new values of columns that others have, too, out; return those that train."""
         name, block = self._settings.name, self._blocks["train"]
         shared = schema.features.holders[schema.features.own(name)] > 1
         if block.sparse:  # an absent entry is 0
             return {}
-        at = np.argsort(names.public[name])
-        order = at[np.searchsorted(names.public[name][at], block.samples)]
+        at = np.argsort(public)
+        order = at[np.searchsorted(public[at], block.samples)]
         place = {str(block.features[one]): one for one in np.flatnonzero(shared)}
         there = {column: ~np.isnan(block.x[:, one]) for column, one in place.items()}
-        values, waiting = self._values.settle(names.ids[name][order], there)
+        values, waiting = self._values.settle(every[order], there)
         self._values_out = sum(int(out.sum()) for out in waiting.values())
         if self._values_out:
             x = block.x.copy()
@@ -550,16 +561,15 @@ class Work:
             raise StaleError("Greetings came to a site that has sent none.")
         from intarsia.privacy.keys import pair_keys
 
-        me, cards, owner_sets, agreed, known = self._acquaintances()
+        met, self._met = self._met or self._acquaintances(), None
+        me, cards, owner_sets, agreed, known = met
         given = me, cards, state.secret, owner_sets, agreed, known, codec.decode(message)
         self._names = None
         # a site that was started again has the state of before: it may have sealed with these keys
         self._seal(pair_keys.met(*given), fresh=state.secret == self._drawn)
         return state.prepared, None
 
-    def _acquaintances(
-        self,
-    ) -> tuple[Identity, dict[str, Card], list[tuple[str, ...]], bytes, dict[str, bytes]]:
+    def _acquaintances(self) -> Acquaintances:
         """Return the own identity, the others' cards, who own cells, and what names all of it.
 
         The last is what each of the others must know as well as this client.
@@ -586,13 +596,18 @@ class Work:
             return dict.fromkeys(others, b"")
         key = entity_alignment.key_in_file(self._experiment.alignment, "ids of rows that two have")
         assert key is not None  # as the alignment has pseudonyms, see `_take_experiment`
-        own = self._settings.name
-        held = {
-            name: np.concatenate([one.holdings[name].samples for one in self.schemas.values()])
-            for name in (own, *others)
-        }
-        rows = {other: np.intersect1d(held[own], held[other]) for other in others}
-        return shown(self._names.ids[own], self._names.public[own], rows, key)
+        own, found = self._settings.name, self._names
+        ids: dict[ClientId, list[NDArray[Any]]] = {other: [] for other in others}
+        for schema in self.schemas.values():
+            index = schema.samples  # in the same order at all clients
+            rows = index.own(own)
+            own_ids = found.ids[own][places_of(index.ids[rows], found.public[own])]
+            cells = index.cell_of[rows]
+            for other, known in ids.items():
+                both = np.zeros(len(index.cells), bool)
+                both[[*index.cells_of[other]]] = True
+                known.append(own_ids[both[cells]])
+        return {other: shown(np.concatenate(known), key) for other, known in ids.items()}
 
     def _agreed(self) -> bytes:
         """Return a digest of what all sites must have been told alike: a site's own is not in it.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from intarsia.core.algorithm import Algorithm
@@ -177,10 +178,18 @@ class Requests:
             )
         return one
 
-    def begin(self, run: str, digest: str, policy: Policy, agreed: str = "") -> None:
+    def begin(
+        self,
+        run: str,
+        digest: str,
+        policy: Policy,
+        agreed: str = "",
+        rows: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Count a job that was let in and that no site refused; it counts once.
 
-        `agreed` tells what all sites are to be told alike, so that their logs can be compared.
+        `agreed` tells what all sites are to be told alike, so that their logs can be compared;
+        `rows` how many of the site's take part, by what for.
 
         Raises
         ------
@@ -191,7 +200,7 @@ class Requests:
         if one is not None and not one.begun:
             self._check_before(one, policy)
             told = {"run": run, "job": one.asked.name, "digest": digest, "agreed": agreed}
-            self._record({"event": "began", **told})
+            self._record({"event": "began", **told, **({"rows": {**rows}} if rows else {})})
             self._write(replace(one, begun=datetime.now(UTC).isoformat(timespec="seconds")))
 
     def _check_before(self, one: JobRequest, policy: Policy) -> None:

@@ -342,24 +342,24 @@ class TrainedRows:
     def __init__(self, path: Path, least: int) -> None:
         self._path, self._least = path, least
 
-    def settle(self, ids: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """Return the rows of a job, to keep once it begins, and which of the ids wait, (ids,).
+    def settle(self, every: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return the rows of a job, to keep once it begins, and which of them wait, (rows,).
 
-        Few rows that are new since an earlier job wait until there are more of them.
+        `every` are the `hashed` ids. Few rows that are new since an earlier job wait until there
+        are more of them.
         """
-        every = _hashed(ids)
         rows = _without_few(*self._read(), np.unique(every), self._least)
         return rows, ~np.isin(every, rows)
 
-    def check(self, ids: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the rows of a job, to keep as it begins.
+    def check(self, every: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the rows of a job, whose `hashed` ids these are, to keep as it begins.
 
         Raises
         ------
         PolicyError
             If they are others than an earlier job's, and by fewer than the owner asks for.
         """
-        rows = np.unique(_hashed(ids))
+        rows = np.unique(every)
         few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
         if 0 < few < self._least:
             error = _forbidden(
@@ -403,23 +403,23 @@ class TrainedValues:
         self._path, self._rows, self._least = path, rows, least
 
     def settle(
-        self, ids: NDArray[Any], there: Mapping[str, NDArray[np.bool_]]
+        self, every: NDArray[np.uint64], there: Mapping[str, NDArray[np.bool_]]
     ) -> tuple[dict[str, NDArray[np.uint64] | None], dict[str, NDArray[np.bool_]]]:
-        """Return of each column the values to keep once the job begins, and which wait, (ids,).
+        """Return of each column the values to keep once the job begins, and which wait, (rows,).
 
-        `there` says of each column which rows have a value. Few that are new since an earlier job
-        wait for more. Where few of an earlier job's are left out, all do. None is kept of a column
-        of which all rows have a value, and had, nor of one of very many values.
+        `every` are the `hashed` ids; `there` says of each column which rows have a value. Few that
+        are new since an earlier job wait for more. Where few of an earlier job's are left out, all
+        do. None is kept of a column of which all rows have a value, and had, nor of one of very
+        many values.
         """
         before, values = self._read(), dict[str, NDArray[np.uint64] | None]()
         waiting: dict[str, NDArray[np.bool_]] = {}
-        jobs, every = self._rows.jobs(), np.zeros(0, np.uint64)
+        jobs = self._rows.jobs()
         for column, own in there.items():
             known, sets, whole = before.get(_stands_for(column), _NO_VALUES)
             if (own.all() and not len(known)) or own.sum() > _MOST_VALUES:
                 values[column] = None
                 continue
-            every = every if len(every) else _hashed(ids)
             kept = [(known, sets), jobs][: 1 + whole]
             found = np.unique(every[own])
             for one in kept:
@@ -489,9 +489,10 @@ def _stands_for(column: str) -> str:
     return hashlib.blake2b(column.encode(), digest_size=8).hexdigest()
 
 
-def _hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return what stands for ids in the file, whatever their type, (ids,)."""
-    words = (hashlib.blake2b(str(one).encode(), digest_size=8).digest() for one in ids.tolist())
+def hashed(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return what stands for ids in the files of `TrainedRows` and `TrainedValues`, (ids,)."""
+    texts = ids.tolist() if ids.dtype.kind == "U" else map(str, ids.tolist())
+    words = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in texts]
     return np.frombuffer(b"".join(words), np.uint64)
 
 

@@ -44,6 +44,8 @@ _JOBS: Final = (".", "storage/jobs-storage")  # where folders are of jobs: with 
 _MOST_JOBS: Final = 20  # whose folders stay, and those of jobs that go on
 _TIDIED: Final = 600.0  # seconds between two looks at what grows
 _HUNG: Final = 300.0  # seconds without an answer after which a process is started again
+_SAME: Final = 2.0  # seconds by which the begin of a process may differ, by when it is read
+_BEGINS: Final = 45.0  # seconds in which a process becomes ready, and connects
 _ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
 
@@ -96,6 +98,13 @@ class KitProcess:
         with contextlib.suppress(OSError):  # as above
             self._events(json.dumps({**found, "message": said}, ensure_ascii=False))
 
+    def tell(self, sentence: str) -> None:
+        """Write down what happened, and report it."""
+        self.note(sentence)
+        # it may go to the same disk, or to a program that collects logs and has ended
+        with contextlib.suppress(OSError):
+            self._report(sentence)
+
     def stopped(self) -> bool:
         """Return whether the process is to stop."""
         return self._stop.is_set()
@@ -104,6 +113,10 @@ class KitProcess:
         """Return whether the process is there and does nothing, by SIGSTOP or Ctrl-Z."""
         child = self._child
         return child is not None and _does_nothing(child.pid)
+
+    def begins(self) -> bool:
+        """Return whether the process was started a moment ago."""
+        return time.monotonic() - self._since < _BEGINS
 
     def silent(self, seconds: float) -> None:
         """Start the process again if it hangs: for so long it has answered nothing."""
@@ -155,7 +168,8 @@ class KitProcess:
                 with contextlib.ExitStack() as taken:
                     taken.enter_context(alone(self._kit / _LOCK, sentence))
                     taken.callback((self._kit / _PID).unlink, missing_ok=True)
-                    (self._kit / _PID).write_bytes(b"%d\n%s\n" % (os.getpid(), own))
+                    known = os.getpid(), _begun_at(psutil.Process()), own
+                    (self._kit / _PID).write_bytes(b"%d %.2f\n%s\n" % known)
                     command = self._command()
                     stack.push(taken.pop_all())
                     return command
@@ -189,7 +203,7 @@ class KitProcess:
             f"The process of {self._kit} could not be kept running ({problem}); see to "
             "that: it is tried again every half a minute at the latest."
         )
-        self._tell(sentence)
+        self.tell(sentence)
         pause = min(2 * pause, _LONGEST)
         self._stop.wait(pause)
         return pause
@@ -220,7 +234,7 @@ class KitProcess:
                 self.note(f"the process ended with status {child.returncode}; it is started again")
             if self._hangs.is_set() and child.poll() is None and not self._stop.is_set():
                 minutes = f"{_HUNG / 60:g} minutes"
-                self._tell(
+                self.tell(
                     f"The process of {self._kit} has answered nothing for {minutes}; it is "
                     "started again."
                 )
@@ -243,12 +257,7 @@ class KitProcess:
                 f"{self._kit} takes no files ({problem.strerror}), so that jobs end here and logs "
                 "have gaps; see to its disk."
             )
-        self._tell(sentence)
-
-    def _tell(self, sentence: str) -> None:
-        self.note(sentence)
-        with contextlib.suppress(OSError):  # what is said may go to the same disk
-            self._report(sentence)
+        self.tell(sentence)
 
 
 def _tidy(kit: Path) -> None:
@@ -358,30 +367,41 @@ def stop(kit: Path, seconds: float = 90.0) -> bool:
     return True
 
 
-def _written(kit: Path) -> tuple[int | None, Path]:
-    """Return what intarsia.pid says: the number of the process, and the kit that it runs.
+def _written(kit: Path) -> tuple[tuple[int, float | None] | None, Path]:
+    """Return what intarsia.pid says: the number of a process and its begin, and the kit it runs.
 
-    The first may be None. Earlier versions did not write the kit: it is the one that has the file.
+    Earlier versions wrote no begin, or the number alone: the kit is then the one with the file.
     """
     try:
-        number, _, place = (kit / _PID).read_bytes().partition(b"\n")
-        return int(number), Path(os.fsdecode(place.removesuffix(b"\n"))) if place else kit.resolve()
+        own, _, place = (kit / _PID).read_bytes().partition(b"\n")
+        number, *begun = own.split()
+        process = int(number), float(begun[0]) if begun else None
+        return process, Path(os.fsdecode(place.removesuffix(b"\n"))) if place else kit.resolve()
     except (OSError, ValueError):
         return None, kit.resolve()
 
 
+def _begun_at(process: psutil.Process) -> float:
+    """Return when a process began, in seconds since the system did: clocks are set meanwhile."""
+    return float(process.create_time() - psutil.boot_time())
+
+
 def _keeper(kit: Path) -> psutil.Process | None:
-    number, place = _written(kit)
+    written, place = _written(kit)
     # a copy has the file of the kit that it was taken from; one that was moved has its own
-    if number is None or (place != kit.resolve() and place.is_dir()):
+    if written is None or (place != kit.resolve() and place.is_dir()):
         return None
+    number, begun = written
     try:
         found = psutil.Process(number)
         # a number may be given to another process since
-        ours = found.create_time() <= (kit / _PID).stat().st_mtime and found.pid != os.getpid()
+        if begun is None:
+            ours = found.create_time() <= (kit / _PID).stat().st_mtime
+        else:
+            ours = abs(_begun_at(found) - begun) < _SAME
     except (OSError, ValueError, psutil.Error):
         return None
-    return found if ours else None
+    return found if ours and found.pid != os.getpid() else None
 
 
 def _workers(kit: Path) -> list[psutil.Process]:

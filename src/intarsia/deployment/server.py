@@ -32,7 +32,7 @@ from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.settings import hyperparameters
 from intarsia.deployment import run as remote_running
 from intarsia.engines.remote.caller import RetryPolicy, Transport
-from intarsia.engines.transports.revocation import revoked
+from intarsia.engines.transports.revocation import left_out
 from intarsia.errors import (
     AbsentError,
     BusyError,
@@ -527,7 +527,7 @@ def _said_of(silent: Sequence[ClientId], own: Path) -> str:
     """Return that a run waits for sites, and which of them may be away for good."""
     known: Mapping[ClientId, datetime] = {}
     with contextlib.suppress(ExperimentError):  # `status` says by itself that the list is damaged
-        known = revoked(own.parents[2])
+        known = left_out(own.parents[2])
     gone = [
         f"{site!r} of before {known[site]:%Y-%m-%d %H:%M:%S} UTC"
         for site in silent

@@ -98,6 +98,22 @@ class SiteLog:
         return [one for one in self.chain.entries if one.get("event") == event]
 
     @cached_property
+    def jobs(self) -> list[Entry]:
+        """Return the jobs that began, the oldest first: when, what, and how many rows took part.
+
+        Logs of older versions do not say how many.
+        """
+        let_in = {(one["run"], one["digest"]): one for one in self.of("let in")}
+        found: list[Entry] = []
+        for one in self.of("began"):
+            asked = let_in.get((one["run"], one["digest"]), {})
+            sums = _sealing(asked) if "mode" in asked else "not known"
+            known = {"algorithm": asked.get("algorithm", "not known"), "sums": sums}
+            own = {key: one[key] for key in ("at", "job", "run")}
+            found.append({**own, **known, "rows": one.get("rows", {})})
+        return found
+
+    @cached_property
     def left(self) -> Counter[tuple[str, str, str, str, str]]:
         """Return what left how often: field, function, layout, protection, who opens the total."""
         return Counter(
@@ -145,6 +161,7 @@ class SiteLog:
             "faults": list(self.chain.faults),
             "head": str(self.chain.head),
             "sentences": list(sentences(self)),
+            "jobs": self.jobs,
             "left": [dict(zip(keys, k, strict=True), times=n) for k, n in self.left.items()],
             "opened": [
                 {"field": field, "total": total, "to": to, "times": n}
@@ -190,7 +207,8 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         if log.whole
         else " ".join(log.chain.faults).rstrip(".")
     )
-    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {_sealing(one)})" for one in let_in]
+    jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['sums']})" for one in log.jobs]
+    idle = len({one["run"] for one in let_in} - {one["run"] for one in log.jobs})
     calls = [one for one in answered if one["kind"] != "stage"]
     steps = [one for one in answered if one["kind"] == "stage"]
     told = Counter(
@@ -227,7 +245,8 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     return (
         f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
-        f"{several(len(let_in), 'job')} began: {in_words(jobs) or 'none'}"
+        f"{several(len(jobs), 'job')} began: {in_words(jobs) or 'none'}"
+        + f"; {several(idle, 'job')} more came no further than to the table" * bool(idle)
         + (
             f"; the owner denied {in_words([shown(one['job']) for one in denied])}." * bool(denied)
             or "."

@@ -484,14 +484,14 @@ def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tup
     return train, test
 
 
-def training_ids(table: Table, ids: NDArray[Any], settings: Split) -> NDArray[Any]:
-    """Return the own ids of the rows that a client trains on, where those of its rows are `ids`."""
-    none = np.zeros((len(ids), 0))
+def trains_on(table: Table, settings: Split, hashes: Hashes) -> NDArray[np.bool_]:
+    """Return which of its rows a client trains on, (rows,); `hashes`: as for `held_out`."""
+    none = np.zeros((len(table.samples), 0))
     rows = Table(table.client, table.samples, (), none, split_by=table.split_by)
-    train, _ = held_out(rows, settings)
+    train, _ = held_out(rows, settings, hashes)
     if settings.stopping:
         train, _ = held_for_stopping(train, settings, train.split_by)
-    return ids[np.isin(table.samples, train.samples)]
+    return np.isin(table.samples, train.samples)
 
 
 def held_for_stopping(

@@ -25,10 +25,12 @@ from nvflare.private.fed.client.communicator import Communicator
 from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment.process import KitProcess
+from intarsia.engines.transports import connection as connecting
 from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare
-from intarsia.engines.transports.connection import connection, forget, note
+from intarsia.engines.transports.connection import Silence, beat, connection, forget, note
 
+PROGRAM = "nvflare.private.fed.app.client.client_train"
 REFUSED = (
     "not connected: the server refuses the certificate of bank, as it is revoked; ask whoever runs "
     "the server, and for a new one run intarsia federation join bank"
@@ -78,6 +80,89 @@ def test_a_site_knows_whether_the_server_answers_its_questions(kit):
     asked(ReturnCode.OK)
     forget(kit)  # another process begins
     assert connection(kit) == "silent"
+
+
+def test_a_clock_that_was_put_back_makes_no_answer_last(kit):
+    asked(ReturnCode.OK)
+    ahead = (kit / "local" / "server").stat().st_mtime + 3600
+    os.utime(kit / "local" / "server", (ahead, ahead))
+    assert connection(kit) == "silent"
+
+
+def test_a_process_of_a_site_that_hangs_is_known_from_a_server_that_is_silent(kit, monkeypatch):
+    """The process of a job reads the kit's resources, too, and gives no sign of life for it."""
+    alive, pause = kit / "local" / "alive", threading.Event()
+    beat(kit)
+    assert not alive.exists()
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=PROGRAM))
+    monkeypatch.setattr(connecting, "_BETWEEN", 3600.0)  # it gives one
+    nvflare.Replaced()
+    for _ in range(12_000):
+        if alive.exists():
+            break
+        pause.wait(0.005)
+    asked(ReturnCode.OK)
+    assert connection(kit) == "answers"
+    for ago in (60, -3600):  # and if its clock was put back since
+        moment = (kit / "local" / "server").stat().st_mtime - ago
+        os.utime(alive, (moment, moment))
+        assert connection(kit) == "starting"
+    forget(kit)  # another process begins
+    assert not alive.exists()
+    assert connection(kit) == "silent"
+
+
+def test_only_what_is_seen_of_a_silence_counts(kit, monkeypatch):
+    now, alive = [0.0], kit / "local" / "alive"
+    monkeypatch.setattr(connecting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    silence = Silence(kit)
+
+    def after(*steps):
+        for step in steps:
+            now[0] += step
+            found = silence.seconds()
+        return found
+
+    assert after(*[1.0] * 400) == 0.0  # no process gave a sign of life so far
+    alive.touch()
+    assert after(1.0) == 0.0
+    assert after(*[1.0] * 200) == 200.0
+    assert after(3600.0) == 202.0  # who looks stood still
+    os.utime(alive, (1e9, 1e9))  # another time, whatever the clock says
+    assert after(1.0) == 0.0
+    assert after(1.0) == 1.0
+
+
+def test_a_site_whose_process_hangs_is_started_again_unless_its_folder_takes_no_files(
+    kit, monkeypatch, capfd
+):
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr("intarsia.deployment.process._HUNG", 0.05)
+    monkeypatch.setattr("intarsia.cli.federation._ASKED", 0.0)
+    asked, full = [], OSError(28, "No space left on device")
+    problems = iter([full] * 20)
+
+    def unwritable(kit):
+        asked.append(kit)
+        return next(problems, None)
+
+    monkeypatch.setattr("intarsia.deployment.federation_file.unwritable", unwritable)
+    monkeypatch.setattr("intarsia.engines.transports.connection.Silence.seconds", lambda _: 1.0)
+    code = "import time; print('x', file=open('starts', 'a')); time.sleep(3600)"
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
+    tell = KitProcess.tell
+
+    def told(process, sentence):
+        assert len(asked) > 20
+        tell(process, sentence)
+        process.stop()
+
+    monkeypatch.setattr(KitProcess, "tell", told)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = f"The process of {kit} has answered nothing for"
+    assert said in capfd.readouterr().err
+    assert said in (kit / "events.log").read_text()
 
 
 def test_a_site_knows_that_its_certificate_is_refused_until_it_is_not(kit):
@@ -169,6 +254,66 @@ def test_the_status_of_a_site_says_how_the_server_stands(kit, monkeypatch, capfd
     assert f"bank is running\n  {told}" in capfd.readouterr().err
     assert main([*words, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["server"] == state
+
+
+def test_a_site_goes_on_when_who_collects_its_logs_has_ended(kit, monkeypatch):
+    states = iter(["answers", "refuses", "answers"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    told = []
+
+    def say(sentence):
+        if "connected: " in sentence:  # the pipe is open as it starts
+            told.append(sentence)
+            raise BrokenPipeError
+
+    def standing(kit):
+        if (now := next(states, None)) is None:
+            process[0].stop()
+        return now or "answers"
+
+    wait, process = KitProcess.wait, []
+    monkeypatch.setattr(
+        KitProcess, "wait", lambda own, each: (process.append(own), wait(own, each))
+    )
+    monkeypatch.setattr("intarsia.cli.federation.say", say)
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", standing)
+    assert main(["federation", "site", str(kit)]) == 0
+    assert told == ["connected: the server answers", REFUSED, "connected: the server answers"]
+    log = (kit / "events.log").read_text()
+    assert log.count("connected: the server answers") == 2
+    assert log.count(REFUSED) == 1
+
+
+def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    code = (
+        "import os, pathlib, time; place = pathlib.Path('local/server')\n"
+        "if place.exists(): place.write_text('silent'); time.sleep(3600)\n"
+        "place.write_text('answers'); time.sleep(1)"
+    )
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", code])
+    seen, wait = [], KitProcess.wait
+
+    def looks(process, each):
+        def look():
+            each()
+            seen.append(connection(kit))
+            if (kit / "events.log").read_text().count("started, with") == 2 and seen[
+                -1
+            ] == "silent":
+                process.stop()
+
+        wait(process, look)
+
+    monkeypatch.setattr(KitProcess, "wait", looks)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert {"answers", "silent"} <= {*seen}
+    assert "connected: the server answers" in said
+    assert "the server does not answer" not in said
 
 
 def test_a_site_says_in_its_terminal_and_its_log_that_it_is_refused(kit, monkeypatch, capfd):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from intarsia.deployment.client_folder import read_settings
-from intarsia.errors import AbsentError
+from intarsia.errors import AbsentError, SiteError
 from intarsia.experiment import config as experiment
 
 TESTS = Path(__file__).parents[2] / "support"
@@ -73,6 +73,41 @@ def test_a_server_of_flower_that_is_gone_is_not_waited_for_longer_than_was_said(
             with pytest.raises(TimeoutError):
                 line.send(client, b"", 0.3)
     grid.free.set()
+
+
+def test_a_node_whose_site_cannot_begin_tells_the_server_the_class_of_the_error_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from intarsia.engines.transports import flower
+
+    def wrong(node: object) -> Any:
+        raise ValueError("column hiv_status of /srv/own/table.csv")
+
+    for name in ("_run_id", "_node_id", "_task_id"):  # of the process of an app
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    question = flower._message(b"", 7, flower._NAME, 60.0)
+    with pytest.raises(SiteError) as found:
+        flower.client_app(wrong)(question, Context(1, 7, {}, RecordDict(), {}))
+    said = "The site of a node cannot begin (ValueError); the node's own log says why."
+    assert str(found.value) == said
+    assert found.value.__suppress_context__
+    assert "column hiv_status" in caplog.text
+
+    class Failing(Silent):
+        def pull_messages(self, waiting: object) -> list[Any]:
+            return [Message(Error(2, said), reply_to=question)]
+
+    grid: Any = Failing("")
+    with pytest.raises(AbsentError) as absent:
+        flower.line_to(grid, ["bank"], 1.0)
+    assert str(absent.value) == (
+        "No node answered for bank within 1 seconds (0 of 1 nodes did; 1 failed: "
+        f"{said!r}); start these sites, then resume the run."
+    )
 
 
 @pytest.mark.slow

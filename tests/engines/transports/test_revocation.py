@@ -135,9 +135,13 @@ def test_a_revoked_certificate_is_cut_off_and_refused_and_a_later_one_is_not(fol
         assert revocation.ends_seen(kit)["bank"] == end_of(folder, "bank")
         await line("later")
         assert revocation.ends_seen(kit)["bank"] == end_of(folder, "later")
+        assert not revocation.left_out(kit)
 
     asyncio.run(scene(folder, kit, play))
     assert set(revocation.ends_seen(kit)) == {"bank", "shop"}
+    moment = revocation.revoke(kit, "bank")
+    assert revocation.left_out(kit) == {"bank": moment}  # until it connects with another one
+    assert set(revocation.ends_seen(kit)) == {"shop"}
     gc.collect()  # what is left open is told now, and not in another test
 
 

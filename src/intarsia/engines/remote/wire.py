@@ -37,8 +37,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # other digests of the models that they were told; in 19 a row that lacked its level of a category
 # of many levels at one client counted as having none there; in 20 owners opened projections of
 # copies, and one client combinations of labels; in 21 labels were compared to the last bit;
-# in 22 no site said by which column its rows are held out, nor showed that it has an id.
-PROTOCOL = 23
+# in 22 no site said by which column its rows are held out, nor showed that it has an id; in 23 it
+# showed ids of rows by a hash of each.
+PROTOCOL = 24
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -1,23 +1,31 @@
-"""Whether the server answers a site, as the site's own process knows it.
+"""Whether the server answers a site, as the site's own process knows it, and whether that hangs.
 
 The process asks the server every ten seconds, and connects again and again where it is not
 connected. What came of that stands in a file of the kit, whose time stamp is that of the last word.
+Of another file it changes the time stamp alone, connected or not: by that it is known to live.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from intarsia.core.files.atomic_files import write_atomically
 
-# "foreign": what answers at the server's address is not the server, by its certificate
-State = Literal["answers", "silent", "refuses", "foreign"]
+# "foreign": what answers at the server's address is not the server, by its certificate;
+# "starting": the site's own process gives no sign of life
+State = Literal["answers", "silent", "refuses", "foreign", "starting"]
 
 _FILE: Final = "local/server"  # of a site's kit
+_BEAT: Final = "local/alive"  # beside it
+_BETWEEN: Final = 10.0  # seconds between signs of life
+_PROGRAM: Final = "nvflare.private.fed.app.client.client_train"  # of a site, not of one of its jobs
+_LOOK: Final = 2.0  # seconds that count between two looks: who looks may have stood still itself
 _TOLD: Final[tuple[State, ...]] = ("refuses", "foreign")  # that hold until something else is said
 _STATES: Final[tuple[State, ...]] = ("answers", "silent", *_TOLD)
 _FORBIDDEN: Final = 403  # status of HTTP by which `revocation` refuses a certificate
@@ -41,16 +49,56 @@ def note_silence(kit: Path, *after: State) -> None:
 
 def forget(kit: Path) -> None:
     """Forget what a process before this one knew."""
-    (kit / _FILE).unlink(missing_ok=True)
+    for name in (_FILE, _BEAT):
+        (kit / name).unlink(missing_ok=True)
 
 
 def connection(kit: Path) -> State:
     """Return how the server stands to a site whose process runs."""
-    state = _read(kit)
-    with contextlib.suppress(OSError):
-        if state == "answers" and time.time() - (kit / _FILE).stat().st_mtime < _LATE:
-            return "answers"
+    state, since = _read(kit), _age(kit / _BEAT)
+    if since is not None and since > _LATE:
+        return "starting"
+    since = _age(kit / _FILE)
+    if state == "answers" and since is not None and since < _LATE:
+        return "answers"
     return state if state in _TOLD else "silent"
+
+
+def beat(kit: Path) -> None:
+    """Give signs of life from now on, if this process is that of a site."""
+    running = getattr(sys.modules["__main__"], "__spec__", None)
+    if running is None or running.name != _PROGRAM:
+        return  # a job's process reads the kit's resources, too
+
+    def live() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                (kit / _BEAT).touch()
+            time.sleep(_BETWEEN)
+
+    threading.Thread(target=live, name="signs of life", daemon=True).start()
+
+
+class Silence:
+    """Counts for how long a site's process has given no sign of life."""
+
+    def __init__(self, kit: Path) -> None:
+        self._kit, self._last, self._seconds = kit, 0, 0.0
+        self._looked = time.monotonic()
+
+    def seconds(self) -> float:
+        """Return for how long; it is to be asked every second or so.
+
+        What passed while this process stood still, by Ctrl-Z or as the machine slept, counts for
+        nothing, and neither do clocks.
+        """
+        last, now = 0, time.monotonic()
+        with contextlib.suppress(OSError):
+            last = (self._kit / _BEAT).stat().st_mtime_ns
+        passed, self._looked = min(now - self._looked, _LOOK), now
+        self._seconds = self._seconds + passed if last and last == self._last else 0.0
+        self._last = last
+        return self._seconds
 
 
 def note_connecting(kit: Path) -> None:
@@ -77,6 +125,13 @@ def note_connecting(kit: Path) -> None:
             raise
 
     AioHttpDriver.connect = connect_noted
+
+
+def _age(path: Path) -> float | None:
+    """Return how many seconds ago, or ahead by a clock that was put back, a file was changed."""
+    with contextlib.suppress(OSError):
+        return abs(time.time() - path.stat().st_mtime)
+    return None
 
 
 def _read(kit: Path) -> State | None:

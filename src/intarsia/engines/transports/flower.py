@@ -19,6 +19,7 @@ Where nodes are simulated nothing is lost, and one attempt should have all the t
 from __future__ import annotations
 
 import functools
+import logging
 import secrets
 import threading
 import time
@@ -33,7 +34,7 @@ from flwr.serverapp import Grid
 from intarsia.core.block import ClientId
 from intarsia.engines.remote.site import Site
 from intarsia.engines.transports.given_up import within
-from intarsia.errors import AbsentError, FederationError
+from intarsia.errors import AbsentError, FederationError, SiteError, shown
 
 _CALL, _NAME = "call", "name"
 _RECORD, _DATA = "intarsia", "data"
@@ -108,20 +109,24 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
     """
     end = time.monotonic() + seconds
     found: dict[ClientId, int] = {}
-    asked: set[int] = set()
+    asked, answered = set[int](), set[int]()
+    failed: dict[int, str] = {}  # nodes that answered with an error, which Flower says
+    again: set[int] = set()  # those of them that are to be asked once more
     waiting: set[str] = set()
     while absent := [name for name in clients if name not in found]:
         left = end - time.monotonic()
         if left <= 0:
+            why = f"; {len(failed)} failed: {[*failed.values()][-1]}" if failed else ""
             raise AbsentError(
                 f"No node answered for {', '.join(absent)} within {seconds:g} seconds "
-                f"({len(asked) - len(waiting)} of {len(asked)} nodes did); start these sites, then "
-                "resume the run.",
+                f"({len(answered)} of {len(asked)} nodes did{why}); start these sites, then resume "
+                "the run.",
                 tuple(absent),
             )
         try:
             nodes = within(left, grid.get_node_ids)
-            new = [node for node in nodes if node not in asked]
+            new = [node for node in nodes if node not in asked or node in again]
+            again.difference_update(new)
             questions = [_message(b"", node, _NAME, left) for node in new]
             asked.update(new)
             waiting.update(within(left, partial(_all_of, grid.push_messages, questions)))
@@ -132,8 +137,11 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
             waiting.discard(reply.metadata.reply_to_message_id)
             node = reply.metadata.src_node_id
             if reply.has_error():
-                asked.discard(node)  # it may be starting
+                failed[node] = shown(reply.error.reason or reply.error.code, 200)
+                again.add(node)  # it may be starting
                 continue
+            failed.pop(node, None)
+            answered.add(node)
             name = _data_of(reply).decode()
             if name in found:
                 raise FederationError(
@@ -163,8 +171,18 @@ def client_app(site: Callable[[Node], Site]) -> ClientApp:
     """
     app = ClientApp()
 
+    def named(node: Node) -> Site:
+        try:
+            return site(node)
+        except Exception as problem:  # Flower tells its server what an error says
+            logging.getLogger(__name__).error("%s", problem, exc_info=problem)
+            raise SiteError(
+                f"The site of a node cannot begin ({type(problem).__name__}); the node's own log "
+                "says why."
+            ) from None
+
     def call(message: Message, context: Context) -> Message:
-        node, own = _known(site, context)
+        node, own = _known(named, context)
         node.context = context
         answer = own.handle(_data_of(message))
         last = secrets.token_hex(8)
@@ -173,7 +191,7 @@ def client_app(site: Callable[[Node], Site]) -> ClientApp:
         return _said(answer, message)
 
     def name(message: Message, context: Context) -> Message:
-        return _said(site(Node(context)).client.encode(), message)
+        return _said(named(Node(context)).client.encode(), message)
 
     app.query(_CALL)(call)
     app.query(_NAME)(name)

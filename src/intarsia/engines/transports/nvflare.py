@@ -325,6 +325,7 @@ class Replaced(FLComponent):  # type: ignore[misc]  # the library has no types
         super().__init__()
         kit, beat = Path.cwd(), Communicator.send_heartbeat
         connection.note_connecting(kit)
+        connection.beat(kit)
 
         def beat_unless_replaced(own: Any, *given: Any) -> Any:
             send = own.cell.send_request

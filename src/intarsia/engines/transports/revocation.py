@@ -38,6 +38,9 @@ def revoke(kit: Path, name: ClientId) -> datetime:
     known = {one: moment.isoformat() for one, moment in revoked(kit).items()}
     content = known | {name: now.isoformat()}
     write_atomically(kit / _FILE, json.dumps(content, indent=1).encode())
+    with contextlib.suppress(ExperimentError):  # nothing is refused by what was seen
+        seen = {one: moment.isoformat() for one, moment in ends_seen(kit).items() if one != name}
+        write_atomically((kit / _FILE).with_name(_SEEN), json.dumps(seen, indent=1).encode())
     return now
 
 
@@ -50,6 +53,18 @@ def revoked(kit: Path) -> Mapping[ClientId, datetime]:
         If the file that says so is damaged.
     """
     return _read(kit / _FILE)
+
+
+def left_out(kit: Path) -> Mapping[ClientId, datetime]:
+    """Return what `revoked` does, of those who have connected with no other certificate since.
+
+    Raises
+    ------
+    ExperimentError
+        As that.
+    """
+    seen = ends_seen(kit)
+    return {name: moment for name, moment in revoked(kit).items() if name not in seen}
 
 
 def ends_seen(kit: Path) -> Mapping[ClientId, datetime]:

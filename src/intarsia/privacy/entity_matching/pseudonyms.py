@@ -29,7 +29,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,24 +92,17 @@ def pseudonyms(ids: NDArray[Any], key: bytes) -> NDArray[np.bytes_]:
     return np.frombuffer(b"".join(map(digest, texts)), f"S{WIDTH}")
 
 
-def shown(
-    ids: NDArray[Any], names: NDArray[Any], others: Mapping[str, NDArray[Any]], key: bytes
-) -> dict[str, bytes]:
-    """Return for each other client what shows the ids of the rows that both have, by its names.
+def shown(ids: NDArray[Any], key: bytes) -> bytes:
+    """Return what shows that a client has the ids of rows, in an order that others know, too.
 
-    Two clients that have the ids come to the same of each other. Who saw the names alone, as all
-    do in every run under one key, does not: `key` is for this purpose. Of no row there is nothing.
+    Two clients that have the ids come to the same. Who saw the names alone, as all do in every run
+    under one key, does not: `key` is for this purpose. Of no row there is nothing.
     """
-    ordered = np.argsort(names)
-    both = {other: ordered[np.isin(names[ordered], rows)] for other, rows in others.items()}
-    some = np.unique(np.concatenate([np.zeros(0, np.intp), *both.values()]))
-    hidden = pseudonyms(ids[some], key)
-    return {
-        other: hashlib.sha256(hidden[np.searchsorted(some, rows)].tobytes()).digest()
-        if len(rows)
-        else b""
-        for other, rows in both.items()
-    }
+    if not len(ids):
+        return b""
+    texts = list(map(str, ids.tolist()))
+    letters = np.fromiter(map(len, texts), "<u4", len(texts)).tobytes()  # where each ends
+    return hmac.digest(_sound(key), letters + "".join(texts).encode(), "sha256")
 
 
 def _sound(key: bytes) -> bytes:
