@@ -226,8 +226,8 @@ def values_of(folder):
 
     def job(ids, having):
         kept, out = values.settle(hashed(ids), {"lab": np.isin(ids, having)})
-        rows.keep(rows.settle(hashed(ids))[0])
-        values.keep(kept)
+        rows.keep(own := rows.settle(hashed(ids))[0])
+        values.keep(kept, own)
         found = np.isin(ids, having)
         return ids[found & ~out["lab"]] if out else ids[found]
 
@@ -254,6 +254,19 @@ def test_values_of_a_column_that_once_was_whole_are_compared_with_the_rows(tmp_p
     assert not len(job(ids, ids[:98]))
     np.testing.assert_array_equal(job(ids, ids[:50]), ids[:50])
     np.testing.assert_array_equal(job(np.arange(110), np.arange(110)), np.arange(110))
+
+
+def test_values_are_compared_with_the_rows_of_jobs_in_which_the_column_was_whole_alone(tmp_path):
+    _, job = values_of(tmp_path)
+    ids, some = np.arange(100), np.arange(106)
+    job(ids, ids)
+    np.testing.assert_array_equal(job(np.arange(110), some), some)
+    for _ in range(2):  # three values less: those rows are a job's by then, and not its values
+        assert not len(job(some[3:], some[3:]))
+    # of 110 rows of a job 109 have a value now: no other job had so many
+    more = np.arange(111)
+    np.testing.assert_array_equal(job(np.arange(120), more), more)
+    np.testing.assert_array_equal(job(np.arange(120), np.arange(119)), np.arange(119))
 
 
 @pytest.mark.parametrize("rows", [1, 5])

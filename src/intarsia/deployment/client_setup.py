@@ -496,7 +496,7 @@ class Work:
         if rows is not None and self._read_ids is not None:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
-            self._values.keep(values)
+            self._values.keep(values, rows)
             for what, count in {"rows": self._waiting, "values": self._values_out}.items():
                 if count:
                     told = {"run": self._call.run, what: count}
