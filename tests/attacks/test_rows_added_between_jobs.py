@@ -90,6 +90,21 @@ def private(federation, out, **changes):
 
 
 @pytest.fixture
+def scaling(monkeypatch):
+    """Return the mean and the scale of each feature, as the bank opens them in the last job."""
+    found, transform = {}, client_setup.Work._transform
+
+    def looked(work, state, message):
+        features = work.schemas["train"].features
+        own = zip(state.mean, state.scale, strict=True)
+        found.update(zip(features.ids[features.own("bank")], own, strict=True))
+        return transform(work, state, message)
+
+    monkeypatch.setattr(client_setup.Work, "_transform", looked)
+    return found
+
+
+@pytest.fixture
 def opened(monkeypatch):
     """Return what the bank opens of each job: the sums of columns over all training rows."""
     found, transform = [], client_setup.Work._transform
@@ -313,3 +328,54 @@ def test_of_rows_that_were_added_the_only_value_of_a_column_waits(tmp_path, open
     else:
         told = means[1][-1] * (count + 1) - means[0][-1] * count
         assert told == pytest.approx(rows[0, -1], abs=1e-9)
+
+
+def cells_of(federation, name, *, first, of, at=COLUMNS):
+    """Write what a function says of a row's number into a column of a table, the last one."""
+    rows = [line.split(",") for line in federation.tables[name]]
+    for number in range(first, len(rows)):
+        rows[number][at] = str(of(number))
+    federation.tables[name] = [",".join(row) for row in rows]
+    federation.write(name)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+@pytest.mark.parametrize("levels", [4, 25])  # many are not centred, and 0 where a row lacks one
+@pytest.mark.parametrize("level", ["l1", "new"])
+def test_the_only_level_of_rows_that_were_added_waits(tmp_path, scaling, policy, levels, level):
+    federation = Federation(tmp_path, 'categorical = ["f4"]\n' + policy)
+    for name in NAMES:
+        cells_of(
+            federation, name, first=0, of=lambda row: f"l{row // 2 % (levels - 1)}" * (row % 2)
+        )
+    federation.run("first")
+    federation.add("bank", 5)
+    cells_of(federation, "bank", first=ROWS, of=lambda row: "new")
+    federation.add("post", 5)
+    cells_of(federation, "post", first=ROWS, of=lambda row: level * (row == ROWS))
+    federation.run("second")
+    held = [row.split(",")[COLUMNS] for name in NAMES for row in federation.tables[name]]
+    mean, scale = scaling[f"f4={level}"]
+    found = scale**2 * len(held) if levels > 20 else mean * (sum(map(bool, held)) - (not policy))
+    assert found == pytest.approx(held.count(level) - (not policy), abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_a_value_beside_a_category_of_many_levels_waits(tmp_path, scaling, policy):
+    federation = Federation(tmp_path, 'categorical = ["f4"]\n' + policy)
+    values = np.random.default_rng(1).normal(size=ROWS + 1)
+    for name in NAMES:
+        cells_of(federation, name, first=0, of=lambda row: f"l{row % 25}")
+        cells_of(federation, name, first=0, of=lambda row: values[row] if row % 2 else "", at=3)
+    federation.run("first")
+    before, _ = scaling["f2"]
+    federation.add("post", 5)
+    cells_of(federation, "post", first=ROWS, of=lambda row: f"l{row % 25}")
+    cells_of(
+        federation, "post", first=ROWS, of=lambda row: values[row] if row == ROWS else "", at=3
+    )
+    federation.run("second")
+    count = len(NAMES) * ROWS // 2
+    after, _ = scaling["f2"]
+    told = after * (count + 1) - before * count if policy else after - before
+    assert told == pytest.approx(values[ROWS] if policy else 0, abs=1e-9)
