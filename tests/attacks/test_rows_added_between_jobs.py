@@ -90,6 +90,21 @@ def private(federation, out, **changes):
 
 
 @pytest.fixture
+def scaling(monkeypatch):
+    """Return the mean and the scale of each feature, as the bank opens them in the last job."""
+    found, transform = {}, client_setup.Work._transform
+
+    def looked(work, state, message):
+        features = work.schemas["train"].features
+        own = zip(state.mean, state.scale, strict=True)
+        found.update(zip(features.ids[features.own("bank")], own, strict=True))
+        return transform(work, state, message)
+
+    monkeypatch.setattr(client_setup.Work, "_transform", looked)
+    return found
+
+
+@pytest.fixture
 def opened(monkeypatch):
     """Return what the bank opens of each job: the sums of columns over all training rows."""
     found, transform = [], client_setup.Work._transform
@@ -226,8 +241,8 @@ def values_of(folder):
 
     def job(ids, having):
         kept, out = values.settle(hashed(ids), {"lab": np.isin(ids, having)})
-        rows.keep(rows.settle(hashed(ids))[0])
-        values.keep(kept)
+        rows.keep(own := rows.settle(hashed(ids))[0])
+        values.keep(kept, own)
         found = np.isin(ids, having)
         return ids[found & ~out["lab"]] if out else ids[found]
 
@@ -254,6 +269,19 @@ def test_values_of_a_column_that_once_was_whole_are_compared_with_the_rows(tmp_p
     assert not len(job(ids, ids[:98]))
     np.testing.assert_array_equal(job(ids, ids[:50]), ids[:50])
     np.testing.assert_array_equal(job(np.arange(110), np.arange(110)), np.arange(110))
+
+
+def test_values_are_compared_with_the_rows_of_jobs_in_which_the_column_was_whole_alone(tmp_path):
+    _, job = values_of(tmp_path)
+    ids, some = np.arange(100), np.arange(106)
+    job(ids, ids)
+    np.testing.assert_array_equal(job(np.arange(110), some), some)
+    for _ in range(2):  # three values less: those rows are a job's by then, and not its values
+        assert not len(job(some[3:], some[3:]))
+    # of 110 rows of a job 109 have a value now: no other job had so many
+    more = np.arange(111)
+    np.testing.assert_array_equal(job(np.arange(120), more), more)
+    np.testing.assert_array_equal(job(np.arange(120), np.arange(119)), np.arange(119))
 
 
 @pytest.mark.parametrize("rows", [1, 5])
@@ -300,3 +328,54 @@ def test_of_rows_that_were_added_the_only_value_of_a_column_waits(tmp_path, open
     else:
         told = means[1][-1] * (count + 1) - means[0][-1] * count
         assert told == pytest.approx(rows[0, -1], abs=1e-9)
+
+
+def cells_of(federation, name, *, first, of, at=COLUMNS):
+    """Write what a function says of a row's number into a column of a table, the last one."""
+    rows = [line.split(",") for line in federation.tables[name]]
+    for number in range(first, len(rows)):
+        rows[number][at] = str(of(number))
+    federation.tables[name] = [",".join(row) for row in rows]
+    federation.write(name)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+@pytest.mark.parametrize("levels", [4, 25])  # many are not centred, and 0 where a row lacks one
+@pytest.mark.parametrize("level", ["l1", "new"])
+def test_the_only_level_of_rows_that_were_added_waits(tmp_path, scaling, policy, levels, level):
+    federation = Federation(tmp_path, 'categorical = ["f4"]\n' + policy)
+    for name in NAMES:
+        cells_of(
+            federation, name, first=0, of=lambda row: f"l{row // 2 % (levels - 1)}" * (row % 2)
+        )
+    federation.run("first")
+    federation.add("bank", 5)
+    cells_of(federation, "bank", first=ROWS, of=lambda row: "new")
+    federation.add("post", 5)
+    cells_of(federation, "post", first=ROWS, of=lambda row: level * (row == ROWS))
+    federation.run("second")
+    held = [row.split(",")[COLUMNS] for name in NAMES for row in federation.tables[name]]
+    mean, scale = scaling[f"f4={level}"]
+    found = scale**2 * len(held) if levels > 20 else mean * (sum(map(bool, held)) - (not policy))
+    assert found == pytest.approx(held.count(level) - (not policy), abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_a_value_beside_a_category_of_many_levels_waits(tmp_path, scaling, policy):
+    federation = Federation(tmp_path, 'categorical = ["f4"]\n' + policy)
+    values = np.random.default_rng(1).normal(size=ROWS + 1)
+    for name in NAMES:
+        cells_of(federation, name, first=0, of=lambda row: f"l{row % 25}")
+        cells_of(federation, name, first=0, of=lambda row: values[row] if row % 2 else "", at=3)
+    federation.run("first")
+    before, _ = scaling["f2"]
+    federation.add("post", 5)
+    cells_of(federation, "post", first=ROWS, of=lambda row: f"l{row % 25}")
+    cells_of(
+        federation, "post", first=ROWS, of=lambda row: values[row] if row == ROWS else "", at=3
+    )
+    federation.run("second")
+    count = len(NAMES) * ROWS // 2
+    after, _ = scaling["f2"]
+    told = after * (count + 1) - before * count if policy else after - before
+    assert told == pytest.approx(values[ROWS] if policy else 0, abs=1e-9)

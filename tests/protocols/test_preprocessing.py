@@ -222,6 +222,30 @@ def test_a_column_is_scaled_by_the_rows_that_both_have_where_each_has_few_more(a
     )
 
 
+@pytest.mark.parametrize("alone", [(3, 3), (3, 0), (1, 9)])
+def test_beside_a_category_of_many_levels_few_values_are_told_to_nobody_either(alone):
+    blocks, x, untold = copied(alone, 40)
+    lab = np.random.default_rng(1).normal(5.0, 2.0, size=len(x))
+    lab[4:] = np.nan  # four rows have one, which both clients hold
+    levels = [f"code={number:02}" for number in range(21)]
+    for name, one in blocks.items():
+        codes = np.eye(21)[one.samples % 21]
+        whole = csr_array(np.column_stack([one.x, codes, lab[one.samples]]))
+        features, kinds = ("age", *levels, "lab"), np.r_[0, np.ones(21, int), 0]
+        blocks[name] = Block(one.samples, features, whole, one.y, indicators=kinds)
+    engine, notes = prepared(blocks, known=True)
+    assert notes == (f"{FEW}, so left at 0: 'lab'.",)
+    told = np.delete(x, untold)
+    expected = (x[:, 0] - told.mean()) / told.std()
+    expected[untold] = 0.0
+    found = pooled(engine)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=0, atol=1e-12)
+    assert not found[:, -1].any()
+    codes = np.eye(21)[np.arange(len(x)) % 21]  # whose absent entries are values
+    scale = np.sqrt((codes**2).mean(axis=0))
+    np.testing.assert_allclose(found[:, 1:-1], codes / scale, atol=1e-12)
+
+
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
 def test_a_column_of_few_values_everywhere_is_left_out_and_not_called_constant(mode):
     blocks = {}

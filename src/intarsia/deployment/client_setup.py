@@ -496,7 +496,7 @@ class Work:
         if rows is not None and self._read_ids is not None:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
-            self._values.keep(values)
+            self._values.keep(values, rows)
             for what, count in {"rows": self._waiting, "values": self._values_out}.items():
                 if count:
                     told = {"run": self._call.run, what: count}
@@ -521,19 +521,19 @@ class Work:
         """Leave few new values of columns that others have, too, out; return those that train."""
         name, block = self._settings.name, self._blocks["train"]
         shared = schema.features.holders[schema.features.own(name)] > 1
-        if block.sparse:  # an absent entry is 0
+        if block.sparse and block.indicators is None:  # an absent entry is 0
             return {}
         at = np.argsort(public)
         order = at[np.searchsorted(public[at], block.samples)]
-        place = {str(block.features[one]): one for one in np.flatnonzero(shared)}
-        there = {column: ~np.isnan(block.x[:, one]) for column, one in place.items()}
-        values, waiting = self._values.settle(every[order], there)
+        category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
+        places: dict[str, list[int]] = {}  # of a table's column; all levels of a category wait
+        for one in np.flatnonzero(shared):
+            feature = str(block.features[one])
+            places.setdefault(category.get(feature, feature), []).append(int(one))
+        values, waiting = self._values.settle(every[order], _there(block, places))
         self._values_out = sum(int(out.sum()) for out in waiting.values())
         if self._values_out:
-            x = block.x.copy()
-            for column, out in waiting.items():
-                x[out, place[column]] = np.nan
-            self._blocks["train"] = replace(block, x=x)
+            self._blocks["train"] = _without_values(block, places, waiting)
         return values
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
@@ -811,3 +811,48 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
         lambda: client_folder.alone_in(folder),
         log.append,
     )
+
+
+def _there(block: Block, places: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.bool_]]:
+    """Return which rows have a value of each of some columns, whose features are at these places.
+
+    A category of many levels has none of them where a row lacks it, and other columns are NaN.
+    """
+    lacking = {int(one): rows for levels, rows in block.without_level() for one in levels}
+    firsts = [own[0] for own in places.values() if own[0] not in lacking]
+    if block.sparse:
+        absent = np.flatnonzero(np.isnan(block.x.data))
+        rows, features = _entries(block, absent)
+        for one in firsts:
+            lacking[one] = np.zeros(len(block.samples), bool)
+            lacking[one][rows[features == one]] = True
+    else:
+        lacking |= {one: np.isnan(block.x[:, one]) for one in firsts}
+    return {column: ~lacking[own[0]] for column, own in places.items()}
+
+
+def _without_values(
+    block: Block, places: Mapping[str, Sequence[int]], out: Mapping[str, NDArray[np.bool_]]
+) -> Block:
+    """Return a block without the values of some columns in some rows."""
+    many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
+    none = np.where(many > 0, 0.0, np.nan)
+    x = block.x.copy()
+    if block.sparse:
+        rows, features = _entries(block, np.arange(len(x.data)))
+        wait = np.zeros(len(x.data), bool)
+        for column, some in out.items():
+            if some.any():
+                wait |= np.isin(features, places[column]) & some[rows]
+        x.data[wait] = none[features[wait]]
+    else:
+        for column, some in out.items():
+            own = np.array(places[column])
+            x[np.ix_(some, own)] = none[own]
+    return replace(block, x=x)
+
+
+def _entries(block: Block, some: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the row and the feature of some entries that a sparse block stores."""
+    rows = np.searchsorted(block.x.indptr, some, side="right") - 1
+    return rows, block.x.indices[some].astype(np.intp)

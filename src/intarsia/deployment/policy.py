@@ -40,8 +40,9 @@ SET_UPS: Final = 10  # that may begin for each job that may, as others may refus
 _ROUNDS: Final = "rounds.json"
 _FEW: Final = 5  # labels, whose sums would tell them
 Sets = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # rows, and of each the sets that have it
-Values = tuple[NDArray[np.uint64], NDArray[np.uint64], bool]  # and whether once all rows had one
-_NO_VALUES: Final[Values] = (np.zeros(0, np.uint64), np.zeros(0, np.uint64), False)
+# and what stands for the rows of the jobs in which every row had one
+Values = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]]
+_NO_VALUES: Final[Values] = (np.zeros(0, np.uint64),) * 3
 _MOST_VALUES: Final = 20_000  # of a column at a site, which are compared with other jobs'
 _SETS: Final = 64  # of rows that jobs trained on, the last ones that differ: a bit of a word each
 
@@ -396,7 +397,7 @@ class TrainedValues:
     """Knows of which rows jobs trained on a value of a column, by its name, as `TrainedRows` does.
 
     Of rows that are added only one may have a value of a column that most lack. Of columns of which
-    every row had one it knows that alone.
+    every row of a job had one it knows which job that was.
     """
 
     def __init__(self, path: Path, rows: TrainedRows, least: int) -> None:
@@ -409,18 +410,22 @@ class TrainedValues:
 
         `every` are the `hashed` ids; `there` says of each column which rows have a value. Few that
         are new since an earlier job wait for more. Where few of an earlier job's are left out, all
-        do. None is kept of a column of which all rows have a value, and had, nor of one of very
-        many values.
+        do. None is kept of a column of which all rows have a value, and had. One of very many
+        values is not compared.
         """
         before, values = self._read(), dict[str, NDArray[np.uint64] | None]()
         waiting: dict[str, NDArray[np.bool_]] = {}
         jobs = self._rows.jobs()
+        totals = _totals(jobs)
         for column, own in there.items():
             known, sets, whole = before.get(_stands_for(column), _NO_VALUES)
-            if (own.all() and not len(known)) or own.sum() > _MOST_VALUES:
+            if own.sum() > _MOST_VALUES:
+                continue
+            if own.all() and not len(known):
                 values[column] = None
                 continue
-            kept = [(known, sets), jobs][: 1 + whole]
+            held = [bit for bit, total in totals.items() if total in whole]
+            kept = [(known, sets), (jobs[0], jobs[1] & _bits(held))]
             found = np.unique(every[own])
             for one in kept:
                 found = _without_few(*one, found, self._least)
@@ -430,14 +435,20 @@ class TrainedValues:
             values[column], waiting[column] = found, own & ~np.isin(every, found)
         return values, waiting
 
-    def keep(self, values: Mapping[str, NDArray[np.uint64] | None]) -> None:
-        """Keep the values of a job, as it begins; OSError: then it may not."""
+    def keep(
+        self, values: Mapping[str, NDArray[np.uint64] | None], rows: NDArray[np.uint64]
+    ) -> None:
+        """Keep the values of a job of these rows, which are kept, as it begins.
+
+        OSError: then it may not.
+        """
         before = self._read()
-        after = {**before}
+        after, total = {**before}, rows.sum()
+        known = np.array([*_totals(self._rows.jobs()).values()], np.uint64)
         for column, own in values.items():
             *sets, whole = before.get(key := _stands_for(column), _NO_VALUES)
-            if own is None and not whole:
-                after[key] = sets[0], sets[1], True
+            if own is None and total not in whole:
+                after[key] = sets[0], sets[1], np.append(np.intersect1d(whole, known), total)
             elif own is not None and (new := _with_set((sets[0], sets[1]), own))[0] is not sets[0]:
                 after[key] = *new, whole
         if any(own is not before.get(key) for key, own in after.items()):
@@ -482,6 +493,17 @@ def _with_set(before: Sets, rows: NDArray[np.uint64]) -> Sets:
     after[np.searchsorted(both, known)] = sets >> np.uint64(1)  # the oldest goes
     after[np.searchsorted(both, rows)] |= newest
     return both[after > 0], after[after > 0]
+
+
+def _totals(jobs: Sets) -> dict[int, np.uint64]:
+    """Return of each set that is kept, by its bit, what stands for its rows: the sum of hashes."""
+    found = {bit: jobs[0][_holds(jobs[1], bit)] for bit in range(_SETS)}
+    return {bit: rows.sum() for bit, rows in found.items() if len(rows)}
+
+
+def _bits(some: Iterable[int]) -> np.uint64:
+    """Return the word of some bits."""
+    return np.uint64(sum(1 << bit for bit in some))
 
 
 def _stands_for(column: str) -> str:

@@ -129,7 +129,12 @@ def _standardised(
         if block.sparse:
             from intarsia.maths.moments import standardise_entries  # imports numba
 
-            standardise_entries(own.data, own.indices, state.mean, inverse, found.data)
+            data = own.data
+            if len(untold):
+                few = np.isin(own.indices, untold)
+                few &= held.take(rows, None).of_entries(own) <= 1
+                data = np.where(few, np.nan, data)
+            standardise_entries(data, own.indices, state.mean, inverse, found.data)
             continue
         values = np.subtract(own, state.mean, out=found)
         values *= inverse
@@ -149,11 +154,19 @@ def least_holders(state: Preparation, block: Block) -> Array | None:
     """
     if state.shared is None or not state.shared.any():
         return None
-    if block.sparse or block.shape[0] < FEWEST:
-        return np.ones(block.shape[1])
-    both = np.zeros((2, block.shape[1]))  # all values, and those that others have, too
-    without = [*block.without_level()]
+    count = block.shape[1]
+    if (block.sparse and block.indicators is None) or block.shape[0] < FEWEST:
+        return np.ones(count)
+    both = np.zeros((2, count))  # all values, and those that others have, too
+    without = [] if block.sparse else [*block.without_level()]
     for rows, x in pieces(block.x):
+        if block.sparse:
+            there = ~np.isnan(x.data)
+            both[0] += np.bincount(x.indices[there], minlength=count)
+            if block.copies is not None:
+                there &= block.copies.take(rows, None).of_entries(x) > 1
+                both[1] += np.bincount(x.indices[there], minlength=count)
+            continue
         observed = ~np.isnan(x)
         for levels, absent in without:
             observed[np.ix_(absent[rows], levels)] = False
@@ -163,7 +176,8 @@ def least_holders(state: Preparation, block: Block) -> Array | None:
     (values, others), alone = both, both[0] - both[1]
     none = (values < FEWEST) | ((alone < FEWEST) & (others < FEWEST))
     least = np.where(none, np.inf, np.where((alone > 0) & (alone < FEWEST), 2.0, 1.0))
-    return np.where(state.shared, least, 1.0)
+    told = block.scaled_only if block.sparse else np.zeros(count, bool)
+    return np.where(state.shared & ~told, least, 1.0)
 
 
 def with_observed(state: Preparation, part: str, block: Block) -> Block:

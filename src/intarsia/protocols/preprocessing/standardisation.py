@@ -276,7 +276,10 @@ def _sums(block: Block, mean: Array, power: int, least: Array | None = None) -> 
         if block.sparse:
             from intarsia.maths.moments import entry_sums  # imports numba
 
-            entries = x.data, x.indices, x.indptr
+            data = x.data
+            if least is not None and (least > 1).any():
+                data = np.where(copies.of_entries(x) >= least[x.indices], data, np.nan)
+            entries = data, x.indices, x.indptr
             total += entry_sums(entries, copies.arrays, mean, power)
             continue
         holders = copies.of_entries(x)
