@@ -538,8 +538,8 @@ MUTATIONS = [
         ),
         (
             "values of columns that once were whole",
-            "[(known, sets), jobs][: 1 + whole]",
-            "[(known, sets)]",
+            "kept = [(known, sets), (jobs[0], jobs[1] & _bits(held))]",
+            "kept = [(known, sets)]",
             BETWEEN_JOBS,
         ),
         (
@@ -888,14 +888,20 @@ MUTATIONS = [
         ),
         (
             "values of a job kept for the next",
-            "self._values.keep(values)",
+            "self._values.keep(values, rows)",
             "pass",
             BETWEEN_JOBS,
         ),
         (
             "values that wait",
-            "x[out, place[column]] = np.nan",
+            'self._blocks["train"] = _without_values(block, places, waiting)',
             "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "levels of a category that wait together",
+            "places.setdefault(category.get(feature, feature), [])",
+            "places.setdefault(feature, [])",
             BETWEEN_JOBS,
         ),
         (
