@@ -381,7 +381,7 @@ class Simulation:
         """Return the numbers of groups that are computed at once, some after others.
 
         At each place there are messages and replies of few large clients at a time: as many bytes
-        as for their rows at the last call, at the first one as many as those of the rows.
+        as for their rows at the last call, at the first one half as many as those of the rows.
         """
         room, turn = dict.fromkeys(places, 0.0), dict.fromkeys(places, -1)
         turns: list[list[int]] = []
