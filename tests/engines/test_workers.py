@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -26,7 +27,7 @@ from intarsia.core.client_functions import SecretKey, client_function, vectorise
 from intarsia.core.disclosure import Release
 from intarsia.core.schema import Schema
 from intarsia.engines import client_host, codec, forks, simulation, workers
-from intarsia.engines.client_states import States
+from intarsia.engines.client_states import Needs, States
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError, WorkerError
@@ -210,8 +211,8 @@ def test_clients_that_compute_at_once_do_so_with_the_same_others(monkeypatch):
 @dataclass(frozen=True)
 class Large(Count):
     @property
-    def computes_alone(self) -> bool:
-        return self.calls != 1  # not the second time
+    def own_cost(self) -> float:
+        return 0.0 if self.calls == 1 else math.inf  # not alone the second time
 
 
 @vectorised_function
@@ -401,6 +402,44 @@ def test_short_work_stays_in_one_process_and_long_work_does_not(monkeypatch):
     tell(engine)
     assert engine._workers is not None
     assert set(engine.get_states().values()) == {Count(22)}
+
+
+def test_clients_with_many_values_are_shared_out_at_once(monkeypatch):
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    engine = counting(4, None)
+    own = sum(workers.sizes_of(engine._host.blocks).values())
+    for fits, expected in ((own, False), (own - 1, True)):
+        monkeypatch.setattr(workers, "_LARGE", fits)
+        engine = counting(4, None)
+        tell(engine)
+        assert (engine._workers is not None) == expected
+        assert set(engine.get_states().values()) == {Count(1)}
+    # what runs for several at once may not be shared out at all: it is seen first
+    engine = counting(4, None, functions=(companions, twice))
+    tell(engine)
+    assert engine._workers is None
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ([0.0] * 6, [6]),
+        ([0.6] * 6, [3, 3]),  # 4.6 for two groups are a quarter more than for one
+        ([0.4] * 6, [6]),
+        ([2.0] * 6, [2, 2, 2]),  # 15 for 13
+        ([50.0] * 3, [1, 1, 1]),
+        ([0.6, math.inf, 0.6, 0.6, 0.6, 0.6, 0.6], [1, 1, 4, 1]),
+        ([0.01] * 130, [44, 44, 42]),
+    ],
+)
+def test_few_clients_that_cost_much_are_work_for_several(costs, expected):
+    needs = {f"c{number}": Needs(1, cost) for number, cost in enumerate(costs)}
+    fn = companions
+    groups = client_host.groups_of(fn, list(needs), needs.__getitem__)
+    assert [len(group) for group in groups] == expected
+    assert [client for group in groups for client in group] == list(needs)
+    together = client_host.groups_of(fn, list(needs), needs.__getitem__, accelerated=True)
+    assert len(together) == 1
 
 
 def test_a_first_call_counts_as_long_as_the_next_takes(monkeypatch):

@@ -5,6 +5,7 @@ The simulation has one host for all clients, or, with several workers, one in ea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ _TOGETHER = 64
 # Their copies of states and rows, and new states, are there at once, some six times this.
 _TOGETHER_BYTES = 1 << 26
 _ACCELERATED = 32  # times as many of these where networks train on an accelerator
+# By this share at most more groups may slow one process down: so many more processes have work.
+_SLOWER = 0.25
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,23 @@ def groups_of(
     """Return the clients in groups, for each of which a function is run at once.
 
     They are the same wherever it is run: who is in a group may show in the last bits.
-    `needs_of` says what a client's state and rows take. `accelerated` groups are larger: what a
-    step on an accelerator costs is mostly there for few clients too.
+    `needs_of` says what a client's state and rows take. Few clients that cost much go in several
+    groups, for as many processes. `accelerated` groups are larger: what a step on an accelerator
+    costs is mostly there for few clients too.
     """
     if fn.together is None:
         return [[client] for client in clients]
     most, fits = _TOGETHER, _TOGETHER_BYTES
     if accelerated:
         most, fits = len(clients), _ACCELERATED * fits
-    even = -(-len(clients) // max(1, -(-len(clients) // max(1, most))))
+    found = [(client, needs_of(client)) for client in clients]
+    costs = [needs.cost for _, needs in found if needs.cost < math.inf and not accelerated]
+    least = 1 + int(_SLOWER * (1 + sum(costs)))  # n groups cost n and this sum
+    even = -(-len(clients) // max(1, -(-len(clients) // max(1, most)), min(least, len(costs))))
     groups: list[list[ClientId]] = []
     room = 0
-    for client in clients:
-        needs = needs_of(client)
-        alone = needs.alone and not accelerated
+    for client, needs in found:
+        alone = needs.cost == math.inf and not accelerated
         if not groups or alone or needs.size > room or len(groups[-1]) == even:
             groups.append([])
             room = fits

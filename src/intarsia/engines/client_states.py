@@ -36,9 +36,9 @@ class Needs:
     """What a client's state takes."""
 
     size: int  # bytes
-    # whether the client gains nothing from others beside it in a function for several at once, as
-    # its state may say of itself
-    alone: bool
+    # in a function for several at once: what the client costs, in units of what it costs for any
+    # number of them, as its state may say of itself; infinite where it gains nothing from others
+    cost: float
 
 
 class States(Mapping[ClientId, Any]):
@@ -134,7 +134,7 @@ class States(Mapping[ClientId, Any]):
     def needs(self, client: ClientId) -> Needs:
         """Return what a client's state takes."""
         state = self._held[client]
-        return Needs(_size(state), bool(getattr(state, "computes_alone", False)))
+        return Needs(_size(state), float(getattr(state, "own_cost", 0.0)))
 
     @property
     def mapped(self) -> int:

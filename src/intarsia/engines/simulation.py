@@ -328,7 +328,7 @@ class Simulation:
         def needs(client: ClientId) -> Needs:
             away = workers is not None and workers.has(client)
             own = workers.needs(client) if workers is not None and away else states.needs(client)
-            return Needs(own.size + self._rows_of(fn, [client]), own.alone)
+            return Needs(own.size + self._rows_of(fn, [client]), own.cost)
 
         return needs
 

@@ -381,7 +381,8 @@ class Staff:
     """Decides how many processes compute for the clients of a simulation, and when.
 
     By itself it takes more than one where they save time: once the clients have computed for a
-    while, and much longer than it takes to bring messages from one process to another.
+    while, and much longer than it takes to bring messages from one process to another. Where they
+    have many values, it does so at once.
 
     Parameters
     ----------
@@ -456,7 +457,7 @@ class Staff:
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
         give_back()  # or what was freed would be copied, page by page, where it is used again
-        work = sizes_of(host.blocks) if self._asked else self._seconds
+        work = self._seconds if self._seconds and not self._asked else sizes_of(host.blocks)
         *shares, own = shares_of({name: work.get(name, 0.0) for name in host.blocks}, self._most)
         if not shares or not self.may_grow:
             self.expect_nothing()
@@ -477,12 +478,17 @@ class Staff:
         return found
 
     def _pays(self, host: Host) -> bool:
+        """Return whether others are to help: at once, where each client has much to read."""
         seconds = sum(self._seconds.values())
-        return seconds > _LONG and seconds > _TIMES * self._cost
+        if seconds > _LONG and seconds > _TIMES * self._cost:
+            return True
+        begins = not self._seen and all(fn.together is None for fn in self._functions.values())
+        return begins and sum(sizes_of(host.blocks).values()) > _LARGE
 
 
 _COMPILING = 3.0  # seconds that compiling may take
 _LONG = 0.5  # seconds that clients compute before others are to help: a fork takes up to 0.05
+_LARGE = 1 << 28  # bytes of values: to read them as often as any training does takes as long
 _TIMES = 4.0  # that they compute longer than messages would take
 _CALL, _BYTE = 5e-4, 1e-10  # seconds of a call to another process, and of each byte
 

@@ -17,10 +17,10 @@ from intarsia.maths.training import vectorised as cohort  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
     Learner,
     LocalTraining,
+    add_squares,
     initial_parameters,
 )
 from intarsia.maths.training.optimisers import SGD, Adam  # noqa: E402
-from intarsia.maths.training.stacked_learners import Layout  # noqa: E402
 from intarsia.maths.training.vectorised import (  # noqa: E402
     UnbatchableWarning,
     choose,
@@ -155,22 +155,46 @@ def test_pulls_have_the_bits_of_differentiation():
     }
     differentiated = torch.func.grad_and_value(cohort.objective_of(record))
     slopes, value = differentiated(trained, {}, start, batch)
-    stacked = [
-        {name: values[None] for name, values in part.items()} for part in (trained, {}, start)
-    ]
-    rows = {name: values[None] for name, values in batch.items()}
-    layout = Layout(frozen={}, references=dict.fromkeys(start, 0), batch=dict.fromkeys(batch, 0))
-    found, values = cohort.batched(record, layout)((*stacked, rows))
-    assert values.item() == value.item()
+    without = torch.func.grad_and_value(cohort.objective_of(record, squares=False))
+    own, loss = without(trained, {}, start, batch)
+    found = dict(own)
+    assert add_squares(record, trained, start, loss, found).item() == value.item()
     for name, slope in slopes.items():
-        assert torch.equal(found[name][0], slope), name
+        assert torch.equal(found[name], slope), name
         pull = 0.07 if name.startswith("embedding") else 0.3
         # beside the slopes of the loss there are those of η/2 ‖w - r‖², which is η (w - r)
-        own, _ = torch.func.grad_and_value(cohort.objective_of(replace(record, proximal={})))(
-            trained, {}, {}, batch
-        )
         away = (trained[name] - start[name]).double()
         torch.testing.assert_close(slope.double(), own[name].double() + pull * away)
+
+
+@pytest.mark.parametrize("one_for_all", [True, False])
+@pytest.mark.parametrize("active", [3, 2])
+def test_stacked_pulls_are_those_of_each_learner(one_for_all, active):
+    torch.manual_seed(1)
+    record = training(proximal={"embedding.*": 0.07, "classifier.weight": 0.3}, ragged={})
+    everyone = learners(features=(4,) * 5, samples=(9,) * 5)[:3]
+    references = [
+        {name: values + torch.randn_like(values) for name, values in one.parameters.items()}
+        for one in everyone
+    ]
+    if one_for_all:
+        references = references[:1] * 3
+    everyone = [replace(one, references=own) for one, own in zip(everyone, references, strict=True)]
+    chunk = cohort.Chunk.of(record, everyone, cohort.Layout.of(record, everyone))
+    found, objectives = {}, torch.zeros(active, dtype=torch.float64)
+    for one in chunk.together:
+        slope = torch.ones_like(one.values[:active])
+        objectives = one.pulled(slope, objectives)
+        found |= one.parts(slope, {name: chunk.trained[name][:active] for name in one.names})
+    assert set(found) == set(record.trained)
+    for number, own in enumerate(references[:active]):
+        value = 0.0
+        for name, slope in found.items():
+            pull = {"classifier.bias": 0.0, "classifier.weight": 0.3}.get(name, 0.07)
+            away = everyone[number].parameters[name] - own[name]
+            torch.testing.assert_close(slope[number], 1 + pull * away)
+            value += pull / 2 * float(away.square().sum())
+        assert objectives[number].item() == pytest.approx(value, rel=1e-12)
 
 
 @pytest.mark.slow

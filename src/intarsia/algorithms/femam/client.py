@@ -75,9 +75,9 @@ class Client:
     told: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def computes_alone(self) -> bool:
-        """Return whether its network gains nothing from others that train beside it."""
-        return networks.computes_alone(self.options.engine, self.start)
+    def own_cost(self) -> float:
+        """Return what a step of its network costs, beside what it costs whoever trains."""
+        return networks.own_cost(self.options.engine, self.options.batch, self.start)
 
 
 def init_client(

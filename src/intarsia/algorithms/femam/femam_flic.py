@@ -42,7 +42,7 @@ from intarsia.algorithms.flic.algorithm import FLIC
 from intarsia.algorithms.flic.hyperparameters import Flic
 from intarsia.algorithms.networks import parameter_sharing
 from intarsia.algorithms.networks.architecture import Architecture, Arrays, as_level
-from intarsia.algorithms.networks.client_network import computes_alone
+from intarsia.algorithms.networks.client_network import own_cost
 from intarsia.algorithms.networks.parameter_sharing import (
     Shared,
     Start,
@@ -137,9 +137,9 @@ class Combined:
     weight: float = 1.0
 
     @property
-    def computes_alone(self) -> bool:
-        """Return whether its network gains nothing from others that train beside it."""
-        return computes_alone(self.options.flic.engine, self.parameters)
+    def own_cost(self) -> float:
+        """Return what a step of its network costs, beside what it costs whoever trains."""
+        return own_cost(self.options.flic.engine, self.options.flic.batch, self.parameters)
 
 
 @dataclass(frozen=True)

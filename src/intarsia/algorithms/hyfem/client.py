@@ -24,7 +24,7 @@ from intarsia.algorithms.hyfem.matching import OwnClassifier
 from intarsia.algorithms.hyfem.network import Composition, Parts
 from intarsia.algorithms.networks import targets
 from intarsia.algorithms.networks.architecture import Arrays, as_tensors
-from intarsia.algorithms.networks.client_network import computes_alone, train_learners
+from intarsia.algorithms.networks.client_network import own_cost, train_learners
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss
 from intarsia.algorithms.networks.training_rows import is_labelled
@@ -62,9 +62,9 @@ class Client:
     owners: Mapping[str, tuple[ClientId, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
-    def computes_alone(self) -> bool:
-        """Return whether its network gains nothing from others that train beside it."""
-        return computes_alone(self.options.engine, self.parameters)
+    def own_cost(self) -> float:
+        """Return what a step of its network costs, beside what it costs whoever trains."""
+        return own_cost(self.options.engine, self.options.batch, self.parameters)
 
 
 @dataclass(frozen=True)

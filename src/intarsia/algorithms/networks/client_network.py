@@ -12,6 +12,7 @@ are sent are one vector, in the order of their names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -45,9 +46,16 @@ def drawn(features: int, outputs: int, options: NetworkOptions, rng: RandomKey) 
     }
 
 
-def computes_alone(engine: str, parameters: Arrays) -> bool:
-    """Return whether a client's network gains nothing from others that train beside it."""
-    return engine == "loop" or (engine == "auto" and vectorised.trains_alone(parameters))
+def own_cost(engine: str, batch: int, parameters: Arrays) -> float:
+    """Return what a step of a client's network costs, beside what it costs whoever trains.
+
+    It is infinite where the network gains nothing from others that train beside it.
+    """
+    if engine == "compiled":  # each number of networks would be compiled anew
+        return 0.0
+    if engine == "loop" or (engine == "auto" and vectorised.trains_alone(parameters)):
+        return math.inf
+    return vectorised.own_cost(parameters, batch)
 
 
 def features_of(options: NetworkOptions, block: Block) -> int:

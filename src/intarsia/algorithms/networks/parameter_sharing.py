@@ -71,9 +71,9 @@ class Client:
     own: Arrays = field(default_factory=dict[str, Array])  # a network beside, to choose from
 
     @property
-    def computes_alone(self) -> bool:
-        """Return whether its network gains nothing from others that train beside it."""
-        return networks.computes_alone(self.options.engine, self.parameters)
+    def own_cost(self) -> float:
+        """Return what a step of its network costs, beside what it costs whoever trains."""
+        return networks.own_cost(self.options.engine, self.options.batch, self.parameters)
 
 
 @fl.holds_model("shared")

@@ -61,7 +61,10 @@ def _add_beside(images: Tensor, beside: Tensor | None, *, relu: bool) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x Wᵀ + b, (..., rows, units)."""
-    found: Tensor = x @ weight.mT + bias.unsqueeze(-2)
+    # this way round the gradient of W lies as W does
+    if x.dim() == weight.dim() == 3:
+        return torch.baddbmm(bias.unsqueeze(-1), weight, x.mT).mT
+    found: Tensor = (weight @ x.mT + bias.unsqueeze(-1)).mT
     return found
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -302,7 +302,7 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
             for name, slope in slopes.items():
                 parameters[name].grad = slope
             if training.gradient_clip < math.inf:
-                factor = clip_factor(slopes, training.gradient_clip, learners=False)
+                factor = clip_factor(slopes.values(), training.gradient_clip, learners=False)
                 for name in training.trained:
                     parameters[name].grad *= factor
             with torch.no_grad():
@@ -315,13 +315,13 @@ def train_alone(training: LocalTraining, learner: Learner, *, rate: float | None
     )
 
 
-def clip_factor(slopes: Mapping[str, Any], most: float, *, learners: bool) -> Tensor:
+def clip_factor(slopes: Iterable[Tensor], most: float, *, learners: bool) -> Tensor:
     """Return what a gradient is multiplied by for a norm of at most `most`.
 
     With `learners` they stand in front of all axes, and have a factor each, (learners,).
     """
     total: Any = 0.0
-    for slope in slopes.values():
+    for slope in slopes:
         squares = slope.detach().square()
         total = total + (squares.flatten(1).sum(1) if learners else squares.sum())
     norm = total.sqrt()

@@ -1,6 +1,8 @@
 """Learners of a cohort stacked: their parameters and moments, their rows, and the steps they take.
 
 Parameters are (learners, ...), with zeros where a ragged axis is longer than the learner's own.
+What moves alike lies in one array, of which they are parts: to take a step of many small arrays
+costs mostly Python's and torch's time for each.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from intarsia.maths.training.local_training import (
     clip_factor,
     own_state,
 )
-from intarsia.maths.training.optimisers import Adam, Moving, OptimiserState, optimiser_over
+from intarsia.maths.training.optimisers import Moving, OptimiserState, optimiser_over
 from intarsia.maths.training.torch_import import Tensor, torch
 
 Axes = dict[str, int | None]  # 0: stacked, None: one for all
 Given = tuple[Parameters, Parameters, Parameters, Batch]  # trained, frozen, references, batch
-Gradients = Callable[[Given], tuple[Mapping[str, Tensor], Tensor]]  # and the objectives
+# by name, and the objectives; both without the squared distances of proximal terms
+Gradients = Callable[[Given], tuple[Mapping[str, Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,70 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Trained parameters of one decay and one pull, one behind the other: (learners, values)."""
+
+    names: tuple[str, ...]
+    values: Tensor
+    moments: tuple[Tensor, ...]
+    references: Tensor | None  # of squared distances; (values,) where they are one for all
+    pull: float
+    decay: float
+
+    @staticmethod
+    def of(
+        training: LocalTraining,
+        parameters: Parameters,
+        moments: Sequence[Parameters],
+        references: Parameters,
+        layout: Layout,
+    ) -> list[Together]:
+        """Return copies of stacked parameters and moments, those that move alike in one array."""
+        alike: dict[Any, list[str]] = {}
+        for name in training.trained:
+            pull = training.pulls.get(name, 0.0) if training.squared else 0.0
+            one_for_all = pull > 0.0 and layout.references[name] is None
+            kind = (training.decay_of(name), pull, one_for_all, parameters[name].dtype)
+            alike.setdefault(kind, []).append(name)
+        return [
+            Together(
+                names=tuple(names),
+                values=_behind(parameters, names),
+                moments=tuple(_behind(moment, names) for moment in moments),
+                references=_behind(references, names, 0 if one_for_all else 1) if pull else None,
+                pull=pull,
+                decay=decay,
+            )
+            for (decay, pull, one_for_all, _), names in alike.items()
+        ]
+
+    def parts(self, values: Tensor, like: Parameters) -> Parameters:
+        """Return the parameters, as parts of such an array, in the shapes of others."""
+        sizes = [like[name][0].numel() for name in self.names]
+        parts = values.split(sizes, 1)
+        return {
+            name: part.view(like[name].shape) for name, part in zip(self.names, parts, strict=True)
+        }
+
+    def slope(self, slopes: Mapping[str, Tensor]) -> Tensor:
+        """Return the gradient, (learners, values)."""
+        return _behind(slopes, self.names)
+
+    def pulled(self, slope: Tensor, objectives: Tensor) -> Tensor:
+        """Return the objectives with the squared distances; change the gradient, too."""
+        if self.references is None:
+            return objectives
+        count = len(slope)
+        away = self.values[:count] - self.references[: count if self.references.dim() > 1 else None]
+        slope.add_(away, alpha=self.pull)
+        return objectives + self.pull / 2 * away.square_().sum(1)
+
+
+def _behind(parameters: Mapping[str, Tensor], names: Sequence[str], axis: int = 1) -> Tensor:
+    return torch.cat([parameters[name].flatten(axis) for name in names], axis)
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Some learners of a cohort, those with most steps first.
 
@@ -75,7 +142,8 @@ class Chunk:
     learners: Sequence[Learner]
     counts: Sequence[int]  # steps of each learner
     layout: Layout
-    trained: Parameters
+    together: Sequence[Together]
+    trained: Parameters  # parts of these
     frozen: Parameters
     references: Parameters
     constants: Parameters
@@ -99,16 +167,33 @@ class Chunk:
         parameters = [learner.parameters for learner in everyone]
         places, weight = _places(training, learners, len(everyone))
         constants = {name: layout.batch[name] for name in learners[0].constants}
+        stacked = _stacked(parameters, moving, ragged)
+        references = _stacked([one.starts for one in everyone], layout.references, ragged)
+        together = Together.of(
+            training,
+            stacked,
+            [
+                _stacked([state.moments[number] for state in states], moving, ragged)
+                for number in range(len(training.optimiser.moments))
+            ],
+            references,
+            layout,
+        )
         return Chunk(
             learners=learners,
             counts=[training.steps_of(learner) for learner in learners],
             layout=layout,
-            trained=_stacked(parameters, moving, ragged),
+            together=together,
+            trained={k: v for one in together for k, v in one.parts(one.values, stacked).items()},
             frozen=_stacked(parameters, layout.frozen, ragged),
-            references=_stacked([one.starts for one in everyone], layout.references, ragged),
+            references=references,
             constants=_stacked([one.constants for one in everyone], constants, ragged),
             moments=tuple(
-                _stacked([state.moments[number] for state in states], moving, ragged)
+                {
+                    name: values
+                    for one in together
+                    for name, values in one.parts(one.moments[number], stacked).items()
+                }
                 for number in range(len(training.optimiser.moments))
             ),
             before=[state.steps for state in states[: len(learners)]],
@@ -130,61 +215,66 @@ class Chunk:
             for learner in self.learners
         ]
 
+    def first(self, count: int) -> Given:
+        """Return what the objective of the first `count` learners is given in every step.
+
+        The trained parameters are leaves that share their memory with those that move.
+        """
+        return (
+            {name: values[:count].detach() for name, values in self.trained.items()},
+            _cut(self.frozen, self.layout.frozen, count),
+            _cut(self.references, self.layout.references, count),
+            _cut(self.constants, self.layout.batch, count),
+        )
+
     def given(
-        self, places: Tensor, weight: Tensor, streams: Sequence[NoiseStream], count: int
+        self, first: Given, places: Tensor, weight: Tensor, streams: Sequence[NoiseStream]
     ) -> Given:
-        """Return what the objective of the first `count` learners is given in one step.
+        """Return what the objective of the first learners is given in one step.
 
         `places` and `weight` are (learners, batch size); the streams move on.
         """
-        flat = places[:count].reshape(-1)
+        trained, frozen, references, constants = first
+        count = len(weight)
+        flat = places.reshape(-1)
         batch = {
             name: values.index_select(0, flat).view(count, -1, *values.shape[1:])
             for name, values in self.rows.items()
         }
-        batch |= _noise(streams, count, weight.device)
-        batch |= _cut(self.constants, self.layout.batch, count)
-        batch["weight"] = weight[:count]
-        return (
-            {name: values[:count] for name, values in self.trained.items()},
-            _cut(self.frozen, self.layout.frozen, count),
-            _cut(self.references, self.layout.references, count),
-            {name: batch[name] for name in self.layout.batch},
-        )
+        batch |= _noise(streams, count, weight.device) | constants
+        batch["weight"] = weight
+        return trained, frozen, references, {name: batch[name] for name in self.layout.batch}
 
     def train(
         self, training: LocalTraining, gradients: Gradients, rate: float | None = None
     ) -> list[Trained]:
         """Take all steps, at the optimiser's rate or another. What is stacked moves in place."""
         streams = self.streams(training)
-        fused = isinstance(training.optimiser, Adam)
         losses = self.weight.new_zeros(self.weight.shape[:2])
         for first, last, active in _stretches(self.counts):
             computing = self.weight.shape[1] if self.filled else active
             take_step, parts = self._optimiser(training, active, first, rate)
+            same = self.first(computing)
+            places, weight = self.places[:, :computing], self.weight[:, :computing]
             for step in range(first, last):
-                given = self.given(
-                    self.places[step], self.weight[step], streams[:active], computing
-                )
-                slopes, values = gradients(given)
-                losses[step, :active] = values[:active]
+                given = self.given(same, places[step], weight[step], streams[:active])
+                found, values = gradients(given)
+                slopes = [one.slope(found)[:active] for one in self.together]
+                values = values[:active]
+                for one, slope in zip(self.together, slopes, strict=True):
+                    values = one.pulled(slope, values)
+                losses[step, :active] = values
                 if training.gradient_clip < math.inf:
                     factor = clip_factor(slopes, training.gradient_clip, learners=True)
-                    slopes = {
-                        name: slope * factor.view(-1, *[1] * (slope.dim() - 1))
-                        for name, slope in slopes.items()
-                    }
-                for name, place, values in parts:
-                    slope = slopes[name][:active]
-                    if fused:  # on a CPU it reads a gradient as if it lay like its parameter
-                        slope = slope.contiguous()
-                    values.grad = slope if place is None else slope[place]
+                    slopes = [slope * factor[:, None] for slope in slopes]
+                for number, place, moved in parts:
+                    moved.grad = slopes[number] if place is None else slopes[number][place]
                 take_step()
         return [self._result(training, number, losses) for number in range(len(self.learners))]
 
     def _optimiser(
         self, training: LocalTraining, active: int, done: int, rate: float | None
-    ) -> tuple[Callable[[], None], list[tuple[str, int | None, Tensor]]]:
+    ) -> tuple[Callable[[], None], list[tuple[int, int | None, Tensor]]]:
         """Return what takes a step over views of the first learners' parameters, and these views.
 
         Learners whose optimisers have taken different numbers of steps move one by one.
@@ -192,19 +282,19 @@ class Chunk:
         alike = len(set(self.before[:active])) == 1
         keys: list[Any] = [slice(active)] if alike else list(range(active))
         moving: list[Moving] = []
-        parts: list[tuple[str, int | None, Tensor]] = []
-        for name, values in self.trained.items():
+        parts: list[tuple[int, int | None, Tensor]] = []
+        for number, one in enumerate(self.together):
             for key in keys:
-                view = values[key].detach()
+                view = one.values[key].detach()
                 moving.append(
                     Moving(
                         values=view,
-                        moments=tuple(moment[name][key] for moment in self.moments),
+                        moments=tuple(moment[key] for moment in one.moments),
                         steps=self.before[0 if alike else key] + done,
-                        decay=training.decay_of(name),
+                        decay=one.decay,
                     )
                 )
-                parts.append((name, None if alike else key, view))
+                parts.append((number, None if alike else key, view))
         return optimiser_over(training.optimiser, moving, rate), parts
 
     def _result(self, training: LocalTraining, number: int, losses: Tensor) -> Trained:

@@ -36,7 +36,6 @@ from intarsia.maths.training.local_training import (
     LocalTraining,
     Parameters,
     Trained,
-    add_squares,
     check_learner,
     objective,
     parameter_slots,
@@ -57,6 +56,8 @@ _WORTH_COMPILING = 500_000
 _LARGE = (
     100_000  # parameters of a learner: stacked with others', these no longer stay in the caches
 )
+# Seconds: of a step for any number of learners, of a learner's layer, of a parameter and row.
+_A_STEP, _A_PRODUCT, _A_VALUE = 550e-6, 25e-6, 0.12e-9
 
 
 class UnbatchableWarning(UserWarning):
@@ -110,7 +111,7 @@ def choose(training: LocalTraining, learners: Sequence[Learner]) -> Engine:
     Only this call's steps count: whoever trains for many rounds may ask for "compiled" all the
     same. See the section on local training in benchmarks/RESULTS.md.
     """
-    if len(learners) < 2:
+    if len(learners) < 2 and not training.stacked:
         return "loop"
     if _device(training, learners).type == "cpu":
         convolutions = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -129,6 +130,17 @@ def trains_alone(parameters: Mapping[str, Any]) -> bool:
     """
     shapes = [tuple(values.shape) for values in parameters.values()]
     return sum(map(math.prod, shapes)) > _LARGE or any(len(shape) > 3 for shape in shapes)
+
+
+def own_cost(parameters: Mapping[str, Any], batch_size: int) -> float:
+    """Return what a step of a stacked learner costs, by what one costs for any number of them.
+
+    Estimated for a core of a processor, from the arrays' shapes, to a factor of two.
+    """
+    shapes = [tuple(values.shape) for values in parameters.values()]
+    products = sum(len(shape) > 1 for shape in shapes)
+    values = sum(map(math.prod, shapes))
+    return (_A_PRODUCT * products + _A_VALUE * values * batch_size) / _A_STEP
 
 
 def _device(training: LocalTraining, learners: Sequence[Learner]) -> Any:
@@ -266,7 +278,8 @@ def _probe(training: LocalTraining, chunk: Chunk) -> None:
     )
     among = torch.arange(len(steps))
     weight = chunk.weight[steps, among]
-    given = chunk.given(chunk.places[steps, among], weight, chunk.streams(training), len(steps))
+    first, streams = chunk.first(len(steps)), chunk.streams(training)
+    given = chunk.given(first, chunk.places[steps, among], weight, streams)
     try:
         _, values = batched(training, chunk.layout)(given)
     except RuntimeError as error:
@@ -285,7 +298,9 @@ def _probe(training: LocalTraining, chunk: Chunk) -> None:
     tolerance = torch.finfo(kind).eps ** 0.6
     for number in candidates:
         with torch.no_grad():
-            alone = float(objective_of(training)(*_own(training, chunk, given, number)))
+            alone = float(
+                objective_of(training, squares=False)(*_own(training, chunk, given, number))
+            )
         found = float(values[number])
         if abs(found - alone) > tolerance * max(abs(alone), 1.0):
             raise _UnbatchableError(
@@ -375,15 +390,14 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
 
     def gradients(given: Given) -> tuple[Mapping[str, Tensor], Tensor]:
         trained, frozen, references, batch = given
-        leaves = {name: values.detach().requires_grad_() for name, values in trained.items()}
-        with _convolving(next(iter(leaves.values())).device.type):
-            values = objectives(leaves, frozen, references, batch)
+        leaves = list(trained.values())
+        for leaf in leaves:
+            leaf.requires_grad_()
+        with _convolving(leaves[0].device.type):
+            values = objectives(trained, frozen, references, batch)
         # no learner's value depends on another's parameters: the sum's gradient is that of each
-        found = torch.autograd.grad(
-            values.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-        )
-        slopes = dict(zip(leaves, found, strict=True))
-        return slopes, add_squares(training, trained, references, values.detach(), slopes)
+        found = torch.autograd.grad(values.sum(), leaves, allow_unused=True, materialize_grads=True)
+        return dict(zip(trained, found, strict=True)), values.detach()
 
     return gradients
 
@@ -441,7 +455,7 @@ def _fixed(training: LocalTraining) -> set[Any]:
 @lru_cache(maxsize=32)
 def _compiled(training: LocalTraining, key: Any, dynamic: bool) -> Any:
     layout = Layout(*(dict(axes) for axes in key))
-    gradient = torch.func.grad_and_value(objective_of(training))
+    gradient = torch.func.grad_and_value(objective_of(training, squares=False))
     function = torch.func.vmap(gradient, in_dims=layout.axes)
     # torch counts all compiled forms of a function together, unless told not to, and stops at 8
     known = inspect.signature(torch.compile).parameters
