@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import threading
+import time
 from datetime import UTC, datetime
 from functools import partial
 
@@ -126,15 +127,31 @@ def asked(folder, absent="wait"):
 
 
 def test_what_ended_a_job_is_not_said_of_the_one_after_it(tmp_path):
-    own = asked(tmp_path)
+    own, jobs, told = asked(tmp_path), Jobs(), []
     problem = {"error": "AbsentError", "sentence": "bank did not answer", "again": True}
-    (own / "failure.json").write_text(json.dumps(problem))
-    for job, told in ((1, "bank did not answer"), (3, "")):
-        (own / "job.id").write_text("job")
-        os.utime(own / "failure.json", (2, 2))
-        os.utime(own / "job.id", (job, job))
+
+    def stands():
         (status,) = federation_server.list_statuses(tmp_path)
-        assert (status.state, status.problem) == ("running", told)
+        return status.state, status.problem
+
+    def said():
+        (own / "failure.json").write_text(json.dumps(problem))
+        # the server's clock was an hour ahead then
+        os.utime(own / "failure.json", times=(time.time() + 3600,) * 2)
+        told.append(stands())
+
+    def over():
+        told.append(stands())
+        jobs.known = dict.fromkeys(jobs.known, "FINISHED:ABNORMAL")
+        jobs.working = dict.fromkeys(remote.NAMES, ())
+
+    def back():
+        told.append(stands())
+        jobs.working = {"bank": set()}
+
+    done = looks(tmp_path, jobs, nothing, said, over, back)
+    assert told == [("running", "bank did not answer")] * 2 + [("running", "")]
+    assert done == [(1, 0), (1, 0), (2, 0), (3, 1)]  # which ends when a site is back without it
 
 
 def test_a_run_that_is_being_stopped_is_not_to_be_stopped_once_more(tmp_path):
