@@ -311,6 +311,11 @@ def _status_in(own: Path) -> RunStatus:
     )
 
 
+def sites_of_run(folder: Path, name: str) -> tuple[ClientId, ...]:
+    """Return the sites that a run was asked for with."""
+    return _asked_for(folder / "runs" / name).sites
+
+
 def stop_run(folder: Path, name: str) -> None:
     """Let a run stop where it is; ExperimentError if it is not there, or does not run."""
     own = _in_state(folder, name, "waiting", "running")
