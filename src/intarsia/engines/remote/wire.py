@@ -132,8 +132,10 @@ class Opened:
 _SENTENCES: Mapping[str, str] = MappingProxyType(
     {
         "CodecError": "The call was cut or altered on its way.",
-        "ReplayError": "The call came again or out of its order; the site has gone on since.",
-        "StaleError": "The call goes on from a state that the site does not have.",
+        "ReplayError": "The call came again or out of its order, and the site has gone on since; "
+        "where the server's folder was put back, begin the run anew.",
+        "StaleError": "The call goes on from a state that the site does not have; where a folder "
+        "of the server or the site was put back, begin the run anew.",
         "BusyError": "Another process works in the site's folder.",
         "TamperedError": "A total, or a level's proof, was altered or sealed with another key.",
         "SealedError": "The site has made all releases with noise that epsilon and delta allow; "
