@@ -22,6 +22,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import AbsentError, ExperimentError
 from intarsia.results import checkpoint
+from intarsia.results.lock import alone
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
@@ -654,6 +655,9 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
         new = [line.strip().partition(":")[0] for line in lines[2:]]
         at_all = [str(tmp_path / one) for one in ("telecom", "retailer")] + ["for trials"]
         assert new == (at_all if known == "bank" else [])
+    with alone(tmp_path / ".kits.lock", "in the test"):  # as by somebody else's command
+        assert main(words) == 2
+    assert "Another command writes kits to" in one_error(said(capfd)[1])
     (tmp_path / "other").mkdir()
     assert main([*words[:-1], str(tmp_path / "other"), "--keys-at-sites"]) == 0
     lines = said(capfd)[1].splitlines()
