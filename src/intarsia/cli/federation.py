@@ -156,14 +156,10 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     from intarsia.engines.transports.replaced import STATUS
 
     nvflare = over_nvflare("nvflare")
-    settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
+    # what is wrong is said now, not in the first run
+    settings = read_settings(kit / "local", kit.name)
     if found := check_log(kit / "local"):
         say(f"warning: {found}")
-    if settings.name != kit.name:
-        raise ExperimentError(
-            f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
-            "both must be the name that experiments use."
-        )
     check_files(settings)
     over_nvflare("kits").check_certificates(kit)
     if settings.table is None:

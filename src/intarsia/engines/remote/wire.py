@@ -145,7 +145,8 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "RangeError": "A value of the site is too large to be sealed, or no number.",
         "TableError": "The site's table is not what the experiment needs.",
         "FederationError": "The site's table does not fit those of the others.",
-        "ExperimentError": "The experiment does not fit the site.",
+        "ExperimentError": "The experiment does not fit the site, or the site's settings are "
+        "wrong; its own log says why.",
         "KeyMaterialError": "A key of the site is missing, or is not that of the others.",
         "CheckpointError": "The site's folder of this run cannot be read, or its table changed.",
         "ConvergenceError": "Training diverged at the site.",
