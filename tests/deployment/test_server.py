@@ -628,6 +628,20 @@ def test_a_folder_that_is_no_kit_is_refused(command, tmp_path, capfd):
         assert f"{folder} {problem}; give a folder that" in one_error(said(capfd)[1])
 
 
+@pytest.mark.parametrize(
+    "text", ["", '{"sites": ["bank"', "[1]", '{"sites": "bank", "patience": {}}', '{"sites": [1]}']
+)
+def test_a_list_of_sites_that_was_cut_as_it_was_copied_is_said(text, tmp_path, capfd):
+    description = described(tmp_path)
+    (tmp_path / "server" / "local").mkdir(parents=True)
+    federation_file.finish_kits(description, {"server": tmp_path / "server"})
+    path = tmp_path / "server" / "local" / "federation.json"
+    path.write_text(text)
+    for command in ("status", "ping", "server"):
+        assert main(["federation", command, str(tmp_path / "server")]) == 2
+        assert f"{path} is damaged" in one_error(said(capfd)[1])
+
+
 def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monkeypatch, capfd):
     from types import SimpleNamespace
 
