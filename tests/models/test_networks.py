@@ -100,6 +100,17 @@ def test_the_probabilities_are_those_of_the_module(classes):
     assert network.n_features_in_ == len(network.feature_names_in_) == 3
 
 
+@pytest.mark.parametrize("anchors", [1, 2, 5])
+def test_a_module_of_torch_needs_no_anchor_for_each_output(anchors):
+    # numbers have two, the ends of a line; classes may share one
+    network, module = drawn()
+    parameters = network.parameters | {"anchors.means": np.zeros((anchors, 4))}
+    x = torch.randn((5, 3), dtype=torch.float64)
+    with torch.no_grad():
+        found = network.architecture.as_module(parameters, network.features, 3).double()(x)
+        torch.testing.assert_close(found, module(x)[1])
+
+
 def test_what_is_missing_counts_as_the_mean_and_columns_are_found_by_name():
     network, _ = drawn()
     whole = np.array([[5.0, -2.0, 0.5], [1.0, -2.0, 3.0]])
