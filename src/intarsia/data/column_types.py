@@ -793,10 +793,15 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
     marked = own.marked if own.kind == "text" else 0
+    used: dict[str, bool] = {}
     if source.label_map:
         codes, texts = own.texts
         named = {canonical(key): canonical(str(to)) for key, to in source.label_map.items()}
-        mapped = [None if one is None else named.get(own.canonical(one), one) for one in texts]
+        there = [None if one is None else own.canonical(one) for one in texts]
+        known = {*there, *map(canonical, own.source.missing)}
+        used = {key: canonical(key) in known for key in source.label_map}
+        pairs = zip(there, texts, strict=True)
+        mapped = [None if label is None else named.get(label, one) for label, one in pairs]
         marked += own.rows_of([one == "" for one in mapped])
         column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
         own = _Column.of(column, name, source, "label ")
@@ -824,8 +829,8 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
             )
         problem = _telling(own, given)
         names = ["" if text is None else own.canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked)
-    return LabelColumn(name, values, marked=marked)
+        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked, used)
+    return LabelColumn(name, values, marked=marked, used=used)
 
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:

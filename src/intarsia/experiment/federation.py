@@ -43,6 +43,7 @@ from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
     notes_on_label_columns,
+    notes_on_label_maps,
     notes_on_labels,
     notes_on_marked,
     with_weights,
@@ -646,10 +647,14 @@ def _with_labels(blocks: Mapping[ClientId, Block]) -> list[ClientId]:
 
 
 def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
-    """Return notes on marks among the labels, and on label columns of different names."""
+    """Return notes on marks among the labels, label_map, and label columns of different names."""
     columns = {name: one.labels for name, one in tables.items()}
     labelled = {name: one for name, one in columns.items() if one is not None}
-    return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
+    return (
+        *notes_on_marked(columns),
+        *notes_on_label_maps(labelled),
+        *notes_on_label_columns(labelled),
+    )
 
 
 def _note_on_share(
