@@ -532,8 +532,8 @@ REFUSED: dict[str, Case] = {
         bank_keys='weights = "age"',
     ),
     "times of day": Case(
-        f"{BANK_CSV}column 'age' has dates or times; a feature is a number or a category: convert "
-        "it to a number, or list it in exclude.",
+        f"{BANK_CSV}column 'age' has times of day (such as '00:30:00'); write minutes since "
+        "midnight, or list it in exclude.",
         bank={"age": lambda i, old: f"{i % 24:02}:30:00"},
         bank_keys='dates = "days"',
     ),

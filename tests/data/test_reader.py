@@ -634,6 +634,20 @@ def test_a_label_that_is_none_is_said_by_label_map_or_a_word_and_counted(tmp_pat
     assert note.startswith("Labels that are written count as none: 3 of 'days' at bank. ")
 
 
+def test_few_times_of_day_are_a_category_of_a_file_as_of_a_frame(tmp_path: Path) -> None:
+    shifts = ["06:00", "14:00", "22:00", "06:00", ""]
+    frame = pd.DataFrame({"shift": shifts, "a": range(5)})
+    for table in (csv_table(tmp_path, frame.to_csv(index=False)), table_from(frame)):
+        assert table.categorical["shift"].levels == ("06:00", "14:00", "22:00")
+    calls = [f"{at % 24:02}:{at % 60:02}" for at in range(120)]
+    many = pd.DataFrame({"call": calls, "a": 1.0})
+    said = r"has times of day \(such as '00:00'\); write minutes"
+    with pytest.raises(TableError, match=said):
+        csv_table(tmp_path, many.to_csv(index=False))
+    with pytest.raises(TableError, match=said):
+        table_from(many)
+
+
 def test_what_label_map_names_and_no_client_has_is_said(tmp_path: Path) -> None:
     named = {"NO": 0, "yes": 1, "?": "", "-9.0": ""}
 
