@@ -746,7 +746,8 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
     if own.dtype.kind == "U" and np.char.startswith(own, f"{client}:").all():  # made by number
         return (
             "its rows have no ids that others know: set id to the column that says which sample "
-            "each row is, or label to that of its labels."
+            "each row is, or label to that of its labels; if it has neither, take the client out, "
+            "and predict its rows by the model."
         )
     if rows := same_numbers(own, labelled):
         return (
