@@ -641,16 +641,17 @@ def _check_public(own: _Column, given: list[str]) -> None:
         )
         raise _UnfitError(own, f"has times of day (such as {given[0]!r})", reason)
     if problem:
-        advice = "list {0} in exclude, or in categorical if {1} texts say nothing of single rows"
+        advice = (
+            "all clients come to know the texts of a category: list {0} in exclude, or in "
+            "categorical if {1} texts say nothing of single rows"
+        )
         reason = _Reason(
-            "have texts that may tell single rows, and all clients come to know the texts of a "
-            "category",
+            "have texts that may tell single rows",
             advice.format("it", "its"),
             advice.format("them", "their"),
             "leave it out of the table",
         )
-        said = f"{problem}, and all clients come to know the texts of a category"
-        raise _UnfitError(own, said, reason)
+        raise _UnfitError(own, problem, reason)
 
 
 _DATES = "has dates or times"
