@@ -51,6 +51,23 @@ def trained(tables, **settings):
 # -- tables in memory
 
 
+def test_settings_may_be_numpys_and_pandas_values(frames):
+    given = {
+        "seed": np.int64(3),
+        "rounds": np.arange(9)[7],
+        "test": np.float32(0.25),
+        "yardsticks": np.bool_(False),
+        "classes": frames["bank"]["default"].unique(),
+        "privacy": {"mode": np.str_("masked")},
+        "algorithm": {"name": "hyfdca", "gamma": np.float32(0.5)},
+    }
+    plain = {"seed": 3, "rounds": 7, "test": 0.25, "yardsticks": False, "privacy": "masked"}
+    plain |= {"classes": [*given["classes"]], "algorithm": {"name": "hyfdca", "gamma": 0.5}}
+    found, expected = (trained(frames, **one) for one in (given, plain))
+    assert found.seed == 3
+    np.testing.assert_array_equal(found.model.coef_, expected.model.coef_)
+
+
 def test_dataframes_train_as_the_same_files_do(frames, tmp_path):
     frames["bank"].to_csv(tmp_path / "bank.csv", index=False)
     frames["shop"].write_parquet(tmp_path / "shop.parquet")

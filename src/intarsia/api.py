@@ -367,7 +367,7 @@ def tune(
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if search is not None:
         known = {} if described.tune is None else to_table(described.tune)
-        described = dataclasses.replace(described, tune=of_table({**known, **search}))
+        described = dataclasses.replace(described, tune=of_table({**known, **_plain(search)}))
     if out is None and tables is not None:
         raise ExperimentError("A search over tables in memory has no output folder; give out.")
     return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
@@ -682,9 +682,10 @@ def _changed(
     """Return an experiment with other settings."""
     if algorithm is None and not settings:
         return experiment
+    settings = _plain(settings)
     _check_apart(settings)
     tree, own = description.to_dict(experiment), experiment.own_algorithm
-    given = dict(algorithm) if isinstance(algorithm, Mapping) else {}
+    given = _plain(algorithm) if isinstance(algorithm, Mapping) else {}
     if algorithm is not None and not isinstance(algorithm, Mapping):
         given = {"name": algorithm}
     name = given.get("name")
@@ -731,6 +732,15 @@ def _changed(
     changed = dataclasses.replace(changed, own_algorithm=own)
     _check_keys(changed, settings)
     return changed
+
+
+def _plain(given: Any) -> Any:
+    """Return a setting as a file has it: what NumPy and pandas have as Python's own values."""
+    if isinstance(given, Mapping):
+        return {key: _plain(one) for key, one in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(map(_plain, given))
+    return given.tolist() if callable(getattr(given, "tolist", None)) else given
 
 
 def _check_keys(experiment: Experiment, settings: Mapping[str, Any]) -> None:

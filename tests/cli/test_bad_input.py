@@ -250,7 +250,7 @@ def test_dates_are_read_in_the_order_that_is_named(tmp_path: Path, order: str, c
 # -- what is refused
 
 BANK_CSV = "Client 'bank' (bank.csv): "
-NOT_ONE = "and all clients come to know the texts of a category; list it in exclude, …"
+NOT_ONE = "all clients come to know the texts of a category: list it in exclude, …"
 REFUSED: dict[str, Case] = {
     "an empty file": Case(
         f"{BANK_CSV}the file is empty (0 lines with text); check that it was written.",
@@ -532,13 +532,13 @@ REFUSED: dict[str, Case] = {
         bank_keys='weights = "age"',
     ),
     "times of day": Case(
-        f"{BANK_CSV}column 'age' has dates or times; a feature is a number or a category: convert "
-        "it to a number, or list it in exclude.",
+        f"{BANK_CSV}column 'age' has times of day (such as '00:30:00'); write minutes since "
+        "midnight, or list it in exclude.",
         bank={"age": lambda i, old: f"{i % 24:02}:30:00"},
         bank_keys='dates = "days"',
     ),
     "a column of names": Case(
-        f"{BANK_CSV}column 'age' has 30 different texts in 30 rows, {NOT_ONE}",
+        f"{BANK_CSV}column 'age' has 30 different texts in 30 rows; {NOT_ONE}",
         bank={"age": lambda i, old: f"name {i}"},
     ),
     "an encoding that nobody named": Case(

@@ -33,7 +33,7 @@ from intarsia.data import table as tables
 from intarsia.data.encoding import assemble, encode, encoding_of
 from intarsia.data.formats import csv
 from intarsia.data.formats.libsvm import parse_libsvm
-from intarsia.data.labels import LabelSettings, notes_on_marked
+from intarsia.data.labels import LabelSettings, notes_on_label_maps, notes_on_marked
 from intarsia.data.reader import located, read, table_from
 from intarsia.data.source import Source
 from intarsia.data.table import Hashes, Table, split
@@ -632,6 +632,38 @@ def test_a_label_that_is_none_is_said_by_label_map_or_a_word_and_counted(tmp_pat
     assert table.labels.marked == 3  # 9, 9.0 and ?, not what is empty in every table
     (note,) = notes_on_marked({"bank": table.labels})
     assert note.startswith("Labels that are written count as none: 3 of 'days' at bank. ")
+
+
+def test_few_times_of_day_are_a_category_of_a_file_as_of_a_frame(tmp_path: Path) -> None:
+    shifts = ["06:00", "14:00", "22:00", "06:00", ""]
+    frame = pd.DataFrame({"shift": shifts, "a": range(5)})
+    for table in (csv_table(tmp_path, frame.to_csv(index=False)), table_from(frame)):
+        assert table.categorical["shift"].levels == ("06:00", "14:00", "22:00")
+    calls = [f"{at % 24:02}:{at % 60:02}" for at in range(120)]
+    many = pd.DataFrame({"call": calls, "a": 1.0})
+    said = r"has times of day \(such as '00:00'\); write minutes"
+    with pytest.raises(TableError, match=said):
+        csv_table(tmp_path, many.to_csv(index=False))
+    with pytest.raises(TableError, match=said):
+        table_from(many)
+
+
+def test_what_label_map_names_and_no_client_has_is_said(tmp_path: Path) -> None:
+    named = {"NO": 0, "yes": 1, "?": "", "-9.0": ""}
+
+    def noted(**texts: str) -> tuple[str, ...]:
+        tables = {
+            name: csv_table(tmp_path, f"ill,a\n{text}", label="ill", label_map=named)
+            for name, text in texts.items()
+        }
+        return notes_on_label_maps({name: one.labels for name, one in tables.items() if one.labels})
+
+    assert noted(bank="no,1\nyes,2\nyes,3\n") == (
+        "label_map does nothing where it names a label that no row has: 'NO' of 'bank'; '-9.0' of "
+        "'bank'. Write it as the table has it, or take it out.",
+    )
+    # what one client has may stand at all; "?" is missing anyway
+    assert noted(bank="NO,1\nyes,2\n", shop="yes,1\n-9,2\n") == ()
 
 
 def test_an_id_that_a_word_of_missing_takes_away_is_named(tmp_path: Path) -> None:

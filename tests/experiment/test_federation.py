@@ -213,7 +213,9 @@ def test_sparse_and_dense_values_of_the_same_samples_are_refused():
 def test_rows_without_ids_and_labels_are_told_to_have_one_of_them(tmp_path):
     a, b = "no,x,y\n1,5,0\n2,6,1\n", "customer,z\n1,7\n2,8\n"
     described = written(tmp_path, a=(a, {"label": "y", "id": "no"}), b=(b, {}))
-    with pytest.raises(FederationError, match=r"'b' has 2 .* no ids that others know: set id to"):
+    with pytest.raises(
+        FederationError, match=r"'b' has 2 .* no ids that others know: set id to.*take the"
+    ):
         federation.build(described)
     found = federation.build(written(tmp_path, a=(a, {"label": "y", "id": "no"}),
                                      b=(b, {"id": "customer"})))  # fmt: skip

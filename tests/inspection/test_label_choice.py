@@ -182,6 +182,37 @@ def test_rows_at_the_same_time_are_no_sample_where_their_only_column_differs(tmp
     ] * 3
 
 
+def days(*numbers):
+    """Return dates, the day first, by days of one range of 900."""
+    found = np.datetime64("2021-03-01") + np.array(numbers, np.int64)
+    return np.array([one.strftime("%d.%m.%Y") for one in found.tolist()])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ids"),
+    [
+        # one row in 15 days each: 4 are the same
+        (range(0, 900, 15), [*range(0, 60, 15), *range(61, 900, 15)], None),
+        # a fifth of each table, and all of what both cover
+        (range(ROWS), range(48, 48 + ROWS), "Datum"),
+        # a date that repeats is no id of the other's either
+        (range(0, 900, 15), [*range(0, 60, 15), 61, *range(61, 885, 15)], None),
+        # 55 of 57 days are in the other table, and two repeat
+        (range(ROWS), [*range(55), 70, 71, 0, 1, 2], "the column 'Datum' has the ids of 'south'"),
+    ],
+)
+def test_dates_of_which_some_are_the_same_by_chance_tell_no_rows(first, second, ids, tmp_path):
+    paths = [
+        written(tmp_path / f"{name}.csv", {"Datum": days(*own), name: AMOUNT, "label": GRADE % 2})
+        for name, own in (("south", first), ("west", second))
+    ]
+    if ids not in (None, "Datum"):
+        with pytest.raises(TableError, match=ids):
+            propose(paths)
+    else:
+        assert [one.source.id for one in propose(paths).tables] == [ids] * 2
+
+
 def test_a_label_that_nothing_tells_is_asked_for(tmp_path):
     columns = {"smoker": drawn("no", "yes"), "sex": drawn("f", "m"), "age": AGE}
     with pytest.raises(ExperimentError, match="those of two values: 'smoker', 'sex'; say which"):

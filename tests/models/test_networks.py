@@ -100,6 +100,28 @@ def test_the_probabilities_are_those_of_the_module(classes):
     assert network.n_features_in_ == len(network.feature_names_in_) == 3
 
 
+def test_texts_where_training_had_numbers_are_named_without_a_word_of_other_clients():
+    network, _ = drawn()
+    frame = pd.DataFrame({"f0": [f"{at},5" for at in range(40)] + ["n.a."], "f1": 1.0})
+    with pytest.raises(TableError) as problem:
+        network.predict(frame)
+    assert str(problem.value) == (
+        "The table: column 'f0' has 41 different texts in 41 rows; correct it, or replace it by "
+        "NaN, which counts as missing."
+    )
+
+
+@pytest.mark.parametrize("anchors", [1, 2, 5])
+def test_a_module_of_torch_needs_no_anchor_for_each_output(anchors):
+    # numbers have two, the ends of a line; classes may share one
+    network, module = drawn()
+    parameters = network.parameters | {"anchors.means": np.zeros((anchors, 4))}
+    x = torch.randn((5, 3), dtype=torch.float64)
+    with torch.no_grad():
+        found = network.architecture.as_module(parameters, network.features, 3).double()(x)
+        torch.testing.assert_close(found, module(x)[1])
+
+
 def test_what_is_missing_counts_as_the_mean_and_columns_are_found_by_name():
     network, _ = drawn()
     whole = np.array([[5.0, -2.0, 0.5], [1.0, -2.0, 3.0]])

@@ -641,16 +641,17 @@ def _check_public(own: _Column, given: list[str]) -> None:
         )
         raise _UnfitError(own, f"has times of day (such as {given[0]!r})", reason)
     if problem:
-        advice = "list {0} in exclude, or in categorical if {1} texts say nothing of single rows"
+        advice = (
+            "all clients come to know the texts of a category: list {0} in exclude, or in "
+            "categorical if {1} texts say nothing of single rows"
+        )
         reason = _Reason(
-            "have texts that may tell single rows, and all clients come to know the texts of a "
-            "category",
+            "have texts that may tell single rows",
             advice.format("it", "its"),
             advice.format("them", "their"),
             "leave it out of the table",
         )
-        said = f"{problem}, and all clients come to know the texts of a category"
-        raise _UnfitError(own, said, reason)
+        raise _UnfitError(own, problem, reason)
 
 
 _DATES = "has dates or times"
@@ -793,10 +794,15 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
     name = source.label or "label"
     own = _Column.of(column, name, source, "label ")
     marked = own.marked if own.kind == "text" else 0
+    used: dict[str, bool] = {}
     if source.label_map:
         codes, texts = own.texts
         named = {canonical(key): canonical(str(to)) for key, to in source.label_map.items()}
-        mapped = [None if one is None else named.get(own.canonical(one), one) for one in texts]
+        there = [None if one is None else own.canonical(one) for one in texts]
+        known = {*there, *map(canonical, own.source.missing)}
+        used = {key: canonical(key) in known for key in source.label_map}
+        pairs = zip(there, texts, strict=True)
+        mapped = [None if label is None else named.get(label, one) for label, one in pairs]
         marked += own.rows_of([one == "" for one in mapped])
         column = column_of(pa.array(np.array([*mapped, None], object)[codes], pa.string()))
         own = _Column.of(column, name, source, "label ")
@@ -824,8 +830,8 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
             )
         problem = _telling(own, given)
         names = ["" if text is None else own.canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked)
-    return LabelColumn(name, values, marked=marked)
+        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked, used)
+    return LabelColumn(name, values, marked=marked, used=used)
 
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:

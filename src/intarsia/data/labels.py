@@ -9,7 +9,7 @@ last in ascending order. Multi-class labels are 0, 1, … in ascending order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -74,6 +74,8 @@ class LabelColumn:
     values: NDArray[Any]  # (samples,) float64 with NaN, or canonical text with "" for missing
     telling: str = ""  # why classes that nobody listed may tell single rows; "": no reason
     marked: int = 0  # rows without a label by what missing or label_map says of what is written
+    # key of the source's label_map -> whether a label is written so, or it is missing anyway
+    used: Mapping[str, bool] = field(default_factory=dict[str, bool])
 
     @property
     def found(self) -> set[str]:
@@ -180,6 +182,27 @@ def notes_on_marked(columns: Mapping[ClientId, LabelColumn | None]) -> tuple[str
     return (
         f"Labels that are written count as none: {', '.join(found[:5])}{more}. The client's "
         "missing or label_map says so; take the text out of it if it is a label.",
+    )
+
+
+def notes_on_label_maps(columns: Mapping[ClientId, LabelColumn]) -> tuple[str, ...]:
+    """Return a note of what label_map names that is a label of no client."""
+    clients: dict[str, list[ClientId]] = {}
+    for client, one in columns.items():
+        for key in one.used:
+            clients.setdefault(key, []).append(client)
+    unused = {
+        key: own
+        for key, own in clients.items()
+        if not any(columns[client].used[key] for client in own)
+    }
+    if not unused:
+        return ()
+    named = "; ".join(f"{key!r} of {listed(own, 3)}" for key, own in [*unused.items()][:5])
+    more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+    return (
+        f"label_map does nothing where it names a label that no row has: {named}{more}. Write it "
+        "as the table has it, or take it out.",
     )
 
 

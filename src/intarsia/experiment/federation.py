@@ -43,6 +43,7 @@ from intarsia.data.labels import (
     classes_at,
     notes_on_codes,
     notes_on_label_columns,
+    notes_on_label_maps,
     notes_on_labels,
     notes_on_marked,
     with_weights,
@@ -646,10 +647,14 @@ def _with_labels(blocks: Mapping[ClientId, Block]) -> list[ClientId]:
 
 
 def _notes_on_label_columns(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
-    """Return notes on marks among the labels, and on label columns of different names."""
+    """Return notes on marks among the labels, label_map, and label columns of different names."""
     columns = {name: one.labels for name, one in tables.items()}
     labelled = {name: one for name, one in columns.items() if one is not None}
-    return (*notes_on_marked(columns), *notes_on_label_columns(labelled))
+    return (
+        *notes_on_marked(columns),
+        *notes_on_label_maps(labelled),
+        *notes_on_label_columns(labelled),
+    )
 
 
 def _note_on_share(
@@ -741,7 +746,8 @@ def _unmatched(client: ClientId, own: NDArray[Any], labelled: NDArray[Any]) -> s
     if own.dtype.kind == "U" and np.char.startswith(own, f"{client}:").all():  # made by number
         return (
             "its rows have no ids that others know: set id to the column that says which sample "
-            "each row is, or label to that of its labels."
+            "each row is, or label to that of its labels; if it has neither, take the client out, "
+            "and predict its rows by the model."
         )
     if rows := same_numbers(own, labelled):
         return (

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Block, ClientId
 from intarsia.data.column_types import ids_of
 from intarsia.data.formats.parquet import ParquetColumns, row_numbers
-from intarsia.data.parsing import date_orders, number
+from intarsia.data.parsing import date_orders, day, number
 from intarsia.data.reader import ending_of
 from intarsia.errors import TableError, listed
 from intarsia.experiment.entity_alignment import notes_on_ids
@@ -244,7 +244,7 @@ def _likeness(first: Column, second: Column) -> float:
     if not shared or (not named and (share < _BY_CHANCE or shared < 10)):
         return 0.0
     counted = _count_rows(first, second)
-    if not named and counted:
+    if (not named and counted) or (2 * shared < most and _times_by_chance(first, second)):
         return 0.0
     score = share + same + (is_id(first.name) and is_id(second.name))
     # a key that each table numbers by itself, or numbers of which few are shared, beside one that
@@ -259,6 +259,22 @@ def _count_rows(first: Column, second: Column) -> bool:
         return False
     starts = [min(own.figures or (0.0,)) for own in (first, second)]
     return max(starts) <= 1 or starts[0] == starts[1]
+
+
+def _times_by_chance(first: Column, second: Column) -> bool:
+    """Return whether two columns have dates or times of which some are the same by chance.
+
+    Of the same rows most are the same, where both columns have any.
+    """
+    if first.figures is not None or second.figures is not None:
+        return False
+    orders = date_orders([*first.texts, *second.texts])
+    if not orders:
+        return False
+    a, b = ({day(text, orders[0]) or 0.0 for text in one.texts} for one in (first, second))
+    start, end = max(min(a), min(b)), min(max(a), max(b))
+    fewer = min(sum(start <= one <= end for one in own) for own in (a, b))
+    return 2 * len(a & b) < fewer
 
 
 def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
@@ -313,6 +329,8 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
         few = len(column.texts) < _NEARLY_ALL * column.rows
         if few or not (column.figures is None or column.whole):
             return False
+    if _times_by_chance(own, ids):
+        return False
     same = own.name.casefold() == ids.name.casefold()
     shared = max(_shared([own, ids], rules) for rules in _RULES)
     return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))

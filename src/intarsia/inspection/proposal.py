@@ -421,7 +421,7 @@ _AS_NUMBERS = (
 
 def _said(problem: TableError, name: str) -> str:
     """Return what is wrong with a column, without its name."""
-    said = problem.problem.removeprefix(f"column {name!r} ").partition(", and all clients")[0]
+    said = problem.problem.removeprefix(f"column {name!r} ")
     if said == "has dates or times":
         advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
         said += f"; to learn from it, {advice}, and take it out of exclude"

@@ -1,4 +1,4 @@
-"""Normalisation of images, and convolutions as products, against torch's operations."""
+"""Normalisation, layers of stacked learners, and convolutions as products, against torch's own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from intarsia.maths.training import layers  # noqa: E402
 from intarsia.maths.training.layers import (  # noqa: E402
     ConvolutionsAsProducts,
+    affine,
     normalised,
     normalised_alike,
 )
@@ -150,3 +151,15 @@ def test_other_convolutions_stay_those_of_torch(settings, batched, monkeypatch):
         found = call()
     assert torch.equal(found, call())
     assert not done
+
+
+@pytest.mark.parametrize("rows", [1, 6, 101])
+def test_a_layer_that_is_not_stacked_has_the_bits_of_torch_s_own(rows):
+    # whose rows depend less on where in a table they stand
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, 64), torch.randn(33, 64), torch.randn(33)
+    assert torch.equal(affine(x, weight, bias), functional.linear(x, weight, bias))
+    several = torch.stack([x, x + 1])
+    found = affine(several, torch.stack([weight, -weight]), torch.stack([bias, bias]))
+    torch.testing.assert_close(found[0], affine(x, weight, bias))
+    torch.testing.assert_close(found[1], functional.linear(x + 1, -weight, bias))

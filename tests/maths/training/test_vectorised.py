@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -262,6 +263,36 @@ def test_what_is_filled_up_stays_exactly_zero(optimiser):
             assert weights.shape == (6, 7)
             assert (weights[:, :width] != 0).any()
             assert (weights[:, width:] == 0).all()
+
+
+class Tempered(Network):
+    """A network with a parameter of no axis, one without values, and one that nothing reads."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.temperature = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+        self.empty = nn.Parameter(torch.zeros(0, 3, dtype=torch.float64))
+        self.unread = nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+
+def tempered(model, batch):
+    scores = model.classifier(model.embedding(batch["x"])) / model.temperature
+    return functional.cross_entropy(scores, batch["y"], reduction="none")
+
+
+@pytest.mark.parametrize("clip", [math.inf, 0.1])
+def test_parameters_of_any_shape_train_stacked(clip):
+    record = training(
+        model=Tempered(2), loss=tempered, noise={}, proximal={"*": 0.2}, gradient_clip=clip
+    )
+    everyone = [
+        replace(one, parameters=initial_parameters(Tempered(one.rows["x"].shape[1])))
+        for one in learners()
+    ]
+    found = train(record, everyone, engine="vmap")
+    assert_same(found, train(record, everyone, engine="loop"))
+    assert found[0].parameters["temperature"].shape == ()
+    assert found[0].parameters["temperature"] != 1.5
 
 
 @pytest.mark.parametrize("optimiser", [Adam(rate=0.01), SGD(rate=0.01, momentum=0.9)])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
 
@@ -137,8 +137,10 @@ class Architecture(TrainedArchitecture):
         """Return a module of torch that gives the scores of rows, (rows, outputs)."""
         parameters = _weights(parameters)
         levels = list(levels_of(parameters).values()) if self.additive else [parameters]
+        levels = [_without_anchors(own) for own in levels]
         common = {name: one for name, one in levels[0].items() if name.startswith("embedding.")}
-        return _Levels(self, [{**common, **own} for own in levels], tuple(features), outputs)
+        made_of = replace(self, anchors=False)
+        return _Levels(made_of, [{**common, **own} for own in levels], tuple(features), outputs)
 
     def reordered(
         self, parameters: Arrays, constant: NDArray[np.bool_], order: NDArray[np.intp]
@@ -181,6 +183,11 @@ class Architecture(TrainedArchitecture):
 def _weights(parameters: Arrays) -> Arrays:
     """Return the parameters without what they say of the labels."""
     return {name: own for name, own in parameters.items() if not name.startswith("labels.")}
+
+
+def _without_anchors(parameters: Arrays) -> Arrays:
+    """Return the parameters that scores are computed with."""
+    return {name: own for name, own in parameters.items() if not name.startswith("anchors.")}
 
 
 class _Anchors(nn.Module):

@@ -152,11 +152,14 @@ def _last_opening(lines: Iterable[str], first: int) -> int:
 def _unclear(found: pa.Table, *, hexadecimal: bool) -> set[str]:
     """Return the columns that have numbers beyond 64-bit whole numbers, by name without blanks.
 
-    With `hexadecimal` also those of whole numbers: Arrow takes codes such as 0x1F for such.
+    And those of times of day, which Arrow has no text of: a few, as of shifts, are a category. With
+    `hexadecimal` also those of whole numbers: Arrow takes codes such as 0x1F for such.
     """
     names: set[str] = set()
     for name, column in zip(found.column_names, found.columns, strict=True):
         if hexadecimal and pa.types.is_integer(column.type):
+            names.add(name.strip())
+        if pa.types.is_time(column.type):
             names.add(name.strip())
         if pa.types.is_floating(column.type):
             span = arrow.min_max(column).as_py()

@@ -61,6 +61,8 @@ def _add_beside(images: Tensor, beside: Tensor | None, *, relu: bool) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x Wᵀ + b, (..., rows, units)."""
+    if weight.dim() == 2 and bias.dim() == 1:
+        return nn.functional.linear(x, weight, bias)
     # this way round the gradient of W lies as W does
     if x.dim() == weight.dim() == 3:
         return torch.baddbmm(bias.unsqueeze(-1), weight, x.mT).mT

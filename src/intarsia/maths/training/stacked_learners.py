@@ -128,7 +128,8 @@ class Together:
 
 
 def _behind(parameters: Mapping[str, Tensor], names: Sequence[str], axis: int = 1) -> Tensor:
-    return torch.cat([parameters[name].flatten(axis) for name in names], axis)
+    each = [parameters[name] for name in names]
+    return torch.cat([values.reshape(*values.shape[:axis], -1) for values in each], axis)
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,8 @@ class Chunk:
                 losses[step, :active] = values
                 if training.gradient_clip < math.inf:
                     factor = clip_factor(slopes, training.gradient_clip, learners=True)
-                    slopes = [slope * factor[:, None] for slope in slopes]
+                    for slope in slopes:
+                        slope.mul_(factor[:, None])
                 for number, place, moved in parts:
                     moved.grad = slopes[number] if place is None else slopes[number][place]
                 take_step()
