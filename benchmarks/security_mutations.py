@@ -887,6 +887,24 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "rows that were graded kept for the next job",
+            "self._graded.keep(graded)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "new labels that wait",
+            "y[own[out]] = np.nan",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "graded training rows compared with test parts",
+            "= self._graded.check(graded)",
+            "= graded",
+            BETWEEN_JOBS,
+        ),
+        (
             "values of a job kept for the next",
             "self._values.keep(values, rows)",
             "pass",

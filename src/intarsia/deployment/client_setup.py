@@ -146,10 +146,13 @@ class Work:
         self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
         least = settings.policy.least_changed
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
+        self._graded = TrainedRows(folder / "graded.rows", least)  # of any part
         # names of the job's rows and their hashed ids, to compare them with other jobs'
         self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
         self._waiting = 0  # rows of the table, for a job that differs by more
+        self._graded_ids: dict[str, NDArray[np.uint64]] = {}  # hashed, by the part
+        self._labels_out = 0  # of rows that are not trained on, which wait too
         self._values_out = 0  # values of columns, which wait too
         self._record = record
         self._call: Call | None = None  # that is being done
@@ -441,9 +444,32 @@ class Work:
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows
-        graded = {part: _to_grade(one, least) for part, one in {**held, "test": test}.items()}
+        graded = {
+            part: _to_grade(self._without_few_labels(part, one), least)
+            for part, one in {**held, "test": test}.items()
+        }
         self._blocks = {"train": train, **graded}
         self.fingerprint = b"%08x" % checksum(self._blocks)
+
+    def _without_few_labels(self, part: str, block: Block) -> Block:
+        """Return a block that is graded, without labels of few rows that no job graded before."""
+        if self._rows is None or block.y is None:
+            return block
+        own = np.flatnonzero(~np.isnan(block.y))
+        rows, out = self._graded.settle_graded(self._hashes_of(block.samples[own]))
+        if len(rows) >= LEAST_ROWS:  # of fewer nobody is told
+            self._graded_ids[part] = rows
+        self._labels_out += int(out.sum())
+        y = block.y.copy()
+        y[own[out]] = np.nan
+        return replace(block, y=y)
+
+    def _hashes_of(self, samples: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the hashed ids of some rows of the table, (samples,)."""
+        assert self._rows is not None
+        public, every = self._rows
+        at = np.argsort(public)
+        return every[at[np.searchsorted(public[at], samples)]]
 
     def _holdings(self) -> Held:
         own = {part: Holding.of(block) for part, block in self._blocks.items()}
@@ -471,8 +497,11 @@ class Work:
             self._blocks["train"] = self._blocks["train"].take(kept)
         rows, values = None, dict[str, NDArray[np.uint64] | None]()
         if self._rows is not None:
-            public, every = self._rows
-            rows = self._trained.check(every[np.isin(public, self._blocks["train"].samples)])
+            train = self._blocks["train"]
+            rows = self._trained.check(self._hashes_of(train.samples))
+            if "train" in graded_parts(self.schemas) and train.y is not None:
+                graded = self._hashes_of(train.samples[~np.isnan(train.y)])
+                self._graded_ids["train"] = self._graded.check(graded)
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
@@ -480,7 +509,7 @@ class Work:
                 self._blocks[part] = own
         schema = self.schemas["train"]
         if self._rows is not None:
-            values = self._leave_values_out(schema, *self._rows)
+            values = self._leave_values_out(schema)
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
@@ -497,7 +526,10 @@ class Work:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
             self._values.keep(values, rows)
-            for what, count in {"rows": self._waiting, "values": self._values_out}.items():
+            for graded in self._graded_ids.values():
+                self._graded.keep(graded)
+            waiting = {"rows": self._waiting, "values": self._values_out}
+            for what, count in {**waiting, "labels": self._labels_out}.items():
                 if count:
                     told = {"run": self._call.run, what: count}
                     self._record({"event": f"new {what} wait", **told})
@@ -515,22 +547,18 @@ class Work:
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
 
-    def _leave_values_out(
-        self, schema: Schema, public: NDArray[Any], every: NDArray[np.uint64]
-    ) -> dict[str, NDArray[np.uint64] | None]:
+    def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
         """Leave few new values of columns that others have, too, out; return those that train."""
         name, block = self._settings.name, self._blocks["train"]
         shared = schema.features.holders[schema.features.own(name)] > 1
         if block.sparse and block.indicators is None:  # an absent entry is 0
             return {}
-        at = np.argsort(public)
-        order = at[np.searchsorted(public[at], block.samples)]
         category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
         places: dict[str, list[int]] = {}  # of a table's column; all levels of a category wait
         for one in np.flatnonzero(shared):
             feature = str(block.features[one])
             places.setdefault(category.get(feature, feature), []).append(int(one))
-        values, waiting = self._values.settle(every[order], _there(block, places))
+        values, waiting = self._values.settle(self._hashes_of(block.samples), _there(block, places))
         self._values_out = sum(int(out.sum()) for out in waiting.values())
         if self._values_out:
             self._blocks["train"] = _without_values(block, places, waiting)
