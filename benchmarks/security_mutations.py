@@ -218,7 +218,31 @@ MUTATIONS = [
         ("noise for rows of large weights", "if schema.labels.weighted:", "if False:", HEAVY),
     ),
     *_of(
+        "data/encoding.py",
+        (
+            "levels of few training rows",
+            "(levels >= 0) & (rows[levels] < own.least_rows)",
+            "(levels >= 0) & (rows[levels] < 0)",
+            "tests/attacks/test_labels_by_rare_numbers.py",
+        ),
+    ),
+    *_of(
+        "experiment/federation.py",
+        (
+            "levels of few training rows in a simulation",
+            "parts = without_few(parts[0], encoding), parts[1]",
+            "pass",
+            "tests/attacks/test_labels_by_rare_numbers.py",
+        ),
+    ),
+    *_of(
         "deployment/client_setup.py",
+        (
+            "levels of few training rows of a site",
+            "parts = without_few(parts[0], encoding), parts[1]",
+            "pass",
+            "tests/attacks/test_guessed_levels.py",
+        ),
         (
             "weights of rows that labels say nothing of",
             "if self._table.weights is not None and not encoding.labels.weighted:",
@@ -520,7 +544,7 @@ MUTATIONS = [
         "deployment/policy.py",
         (
             "few new rows at once",
-            "if 0 < few < self._least:",
+            "if few := self._few(rows):",
             "if False:",
             BETWEEN_JOBS,
         ),
@@ -1905,6 +1929,15 @@ MUTATIONS = [
             "_, squares = _sums(block, mean, 2, state.least)",
             "_, squares = _sums(block, mean, 2)",
             FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/standardisation.py",
+        (
+            "few labels that another client lacks in the weights of classes",
+            "told &= few[0]",
+            "break",
+            "tests/attacks/test_labels_by_class_weights.py",
         ),
     ),
     *_of(

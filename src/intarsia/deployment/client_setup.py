@@ -21,7 +21,7 @@ from intarsia.core.client_functions import RandomKey
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding, encode, stored_labels
+from intarsia.data.encoding import Encoding, encode, stored_labels, without_few
 from intarsia.data.labels import check_classes_at, check_meaning
 from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
@@ -405,6 +405,7 @@ class Work:
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}
         parts, self._splits = held_out(table, settings, self._splits), None
+        parts = without_few(parts[0], encoding), parts[1]
         train, test = (encode(part, encoding, later=True) for part in parts)
         by = parts[0].split_by
         del table, parts
