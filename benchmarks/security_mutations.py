@@ -935,8 +935,14 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "few copies of a site that another lacks",
+            'train = few_values.without_few(self._blocks["train"], name, schema)',
+            'train = self._blocks["train"]',
+            BETWEEN_JOBS,
+        ),
+        (
             "values that wait",
-            'self._blocks["train"] = _without_values(block, places, waiting)',
+            'self._blocks["train"] = few_values.without_values(block, places, waiting)',
             "pass",
             BETWEEN_JOBS,
         ),
@@ -1759,6 +1765,39 @@ MUTATIONS = [
             "numbers.append(_hidden(values, key, [first, second].index(state.client), 2))",
             "numbers.append(values if state.client == first else (_PRIME - values) % _PRIME)",
             "tests/protocols/test_label_agreement.py",
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/few_values.py",
+        (
+            "few copies that another client lacks",
+            "told &= ~(few @ self._without.T)",
+            "break",
+            FEW_VALUES,
+        ),
+        (
+            "few copies beside few of one client alone",
+            "told = self._copied | (alone >= FEWEST)[:, None]",
+            "told = self._copied | (alone >= 0)[:, None]",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/agreement.py",
+        (
+            "the constant of few rows",
+            "or few_everywhere(schema, number)",
+            "or False",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "training/setup.py",
+        (
+            "few copies that another client lacks, in a simulation",
+            "made = few_values.without_few(made, name, schemas[part])",
+            "pass",
+            FEW_VALUES,
         ),
     ),
     *_of(

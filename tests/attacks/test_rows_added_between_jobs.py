@@ -23,6 +23,7 @@ from intarsia.deployment.policy import TrainedRows, TrainedValues, hashed
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
+from intarsia.protocols.preprocessing import few_values
 from key_folders import exchanged
 
 NAMES, ROWS, COLUMNS = ("bank", "post", "shop"), 60, 5
@@ -458,3 +459,35 @@ def test_training_rows_that_are_graded_are_compared_with_test_parts(tmp_path):
 def _fractions_of(federation, name):
     ids = np.array([line.split(",")[0] for line in federation.tables[name]])
     return table._fractions(ids, hashlib.blake2b(b"").digest())
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_row_that_two_sites_have_and_a_third_lacks_is_left_out(
+    tmp_path, opened, works, monkeypatch
+):
+    """Beside these three have the same rows: the third takes all of them off."""
+    if works:
+        monkeypatch.setattr(few_values, "without_few", lambda block, *_: block)
+    federation = Federation(tmp_path)
+    more = federation.tables["shop"][-1]
+    for name in ("post", "shop"):
+        federation.tables[name] = [*federation.tables["bank"], more]
+        federation.write(name)
+    federation.run("first")
+    known = federation.tables["shop" if works else "bank"]
+    values = np.array([line.split(",")[1:-1] for line in known], float)
+    found = opened[0][0][1:] / (ROWS + 1)  # without the constant
+    np.testing.assert_allclose(found, values.mean(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("between", [63, 64])
+def test_a_row_is_told_where_64_jobs_on_other_rows_lie_between_two(tmp_path, between):
+    """Open: docs/explanations/privacy/site-refusals.md says so, and what bounds it."""
+    rows, rng = TrainedRows(tmp_path / "some.rows", 5), np.random.default_rng(0)
+    first = np.arange(100)
+    for ids in (first, *(rng.choice(first, 80, replace=False) for _ in range(between))):
+        own, wait = rows.settle(hashed(ids))
+        assert not wait.any()
+        rows.check(own)
+        rows.keep(own)
+    assert rows.settle(hashed(np.arange(101)))[1].sum() == (between == 63)

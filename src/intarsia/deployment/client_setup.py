@@ -72,6 +72,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import evaluation, preprocessing
 from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols.preprocessing import few_values
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
@@ -511,6 +512,8 @@ class Work:
         schema = self.schemas["train"]
         if self._rows is not None:
             values = self._leave_values_out(schema)
+        train = few_values.without_few(self._blocks["train"], name, schema)
+        self._blocks["train"] = train
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
@@ -550,19 +553,14 @@ class Work:
 
     def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
         """Leave few new values of columns that others have, too, out; return those that train."""
-        name, block = self._settings.name, self._blocks["train"]
-        shared = schema.features.holders[schema.features.own(name)] > 1
-        if block.sparse and block.indicators is None:  # an absent entry is 0
-            return {}
-        category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
-        places: dict[str, list[int]] = {}  # of a table's column; all levels of a category wait
-        for one in np.flatnonzero(shared):
-            feature = str(block.features[one])
-            places.setdefault(category.get(feature, feature), []).append(int(one))
-        values, waiting = self._values.settle(self._hashes_of(block.samples), _there(block, places))
+        block = self._blocks["train"]
+        places = few_values.shared_columns(block, self._settings.name, schema)
+        values, waiting = self._values.settle(
+            self._hashes_of(block.samples), few_values.observed(block, places)
+        )
         self._values_out = sum(int(out.sum()) for out in waiting.values())
         if self._values_out:
-            self._blocks["train"] = _without_values(block, places, waiting)
+            self._blocks["train"] = few_values.without_values(block, places, waiting)
         return values
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
@@ -840,48 +838,3 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
         lambda: client_folder.alone_in(folder),
         log.append,
     )
-
-
-def _there(block: Block, places: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.bool_]]:
-    """Return which rows have a value of each of some columns, whose features are at these places.
-
-    A category of many levels has none of them where a row lacks it, and other columns are NaN.
-    """
-    lacking = {int(one): rows for levels, rows in block.without_level() for one in levels}
-    firsts = [own[0] for own in places.values() if own[0] not in lacking]
-    if block.sparse:
-        absent = np.flatnonzero(np.isnan(block.x.data))
-        rows, features = _entries(block, absent)
-        for one in firsts:
-            lacking[one] = np.zeros(len(block.samples), bool)
-            lacking[one][rows[features == one]] = True
-    else:
-        lacking |= {one: np.isnan(block.x[:, one]) for one in firsts}
-    return {column: ~lacking[own[0]] for column, own in places.items()}
-
-
-def _without_values(
-    block: Block, places: Mapping[str, Sequence[int]], out: Mapping[str, NDArray[np.bool_]]
-) -> Block:
-    """Return a block without the values of some columns in some rows."""
-    many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
-    none = np.where(many > 0, 0.0, np.nan)
-    x = block.x.copy()
-    if block.sparse:
-        rows, features = _entries(block, np.arange(len(x.data)))
-        wait = np.zeros(len(x.data), bool)
-        for column, some in out.items():
-            if some.any():
-                wait |= np.isin(features, places[column]) & some[rows]
-        x.data[wait] = none[features[wait]]
-    else:
-        for column, some in out.items():
-            own = np.array(places[column])
-            x[np.ix_(some, own)] = none[own]
-    return replace(block, x=x)
-
-
-def _entries(block: Block, some: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the row and the feature of some entries that a sparse block stores."""
-    rows = np.searchsorted(block.x.indptr, some, side="right") - 1
-    return rows, block.x.indices[some].astype(np.intp)

@@ -46,6 +46,7 @@ from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Labels, row_w
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, SiteError, listed
+from intarsia.protocols.preprocessing.few_values import few_everywhere
 from intarsia.protocols.preprocessing.preparation import (
     Positions,
     Preparation,
@@ -319,7 +320,11 @@ def _shared_features(schema: Schema) -> list[int]:
     return [
         number
         for number, cell in enumerate(schema.features.cells)
-        if not (cell.stop == cell.start + 1 and schema.features.ids[cell.start] == INTERCEPT)
+        if (
+            cell.stop > cell.start + 1
+            or schema.features.ids[cell.start] != INTERCEPT
+            or few_everywhere(schema, number)  # else all have it
+        )
         and any(len(owners & {*cell.owners}) > 1 for owners in together)
     ]
 
