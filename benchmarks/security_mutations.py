@@ -947,12 +947,6 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
-            "levels of a category that wait together",
-            "places.setdefault(category.get(feature, feature), [])",
-            "places.setdefault(feature, [])",
-            BETWEEN_JOBS,
-        ),
-        (
             "rows of jobs with noise",
             "        if self._waiting:\n            kept",
             "        if self._waiting and not job.privacy.epsilon:\n            kept",
@@ -1770,6 +1764,12 @@ MUTATIONS = [
     *_of(
         "protocols/preprocessing/few_values.py",
         (
+            "levels of a category that wait together",
+            "places.setdefault(category.get(feature, feature), [])",
+            "places.setdefault(feature, [])",
+            BETWEEN_JOBS,
+        ),
+        (
             "few copies that another client lacks",
             "told &= ~(few @ self._without.T)",
             "break",
@@ -1786,7 +1786,7 @@ MUTATIONS = [
         "protocols/preprocessing/agreement.py",
         (
             "the constant of few rows",
-            "or few_everywhere(schema, number)",
+            'or (part == "train" and few_everywhere(schema, number))',
             "or False",
             FEW_VALUES,
         ),
