@@ -1,5 +1,6 @@
 """Run the command line: python -m intarsia, and the command `intarsia`."""
 
+import os
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
@@ -8,12 +9,24 @@ if __name__ == "__main__" and not sys.flags.safe_path:
 
 def main() -> int:
     """Run the command line and return the exit status; its imports can be stopped, too."""
+    _open_standard_streams()
     try:
         from intarsia.cli.main import main as run  # this is what must not come from there
     except KeyboardInterrupt:
         sys.stderr.write("stopped; give the same command again\n")
         return 130
     return run()
+
+
+def _open_standard_streams() -> None:
+    """Open what the process was started without: else a file of ours gets its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

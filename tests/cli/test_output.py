@@ -123,6 +123,20 @@ def test_results_that_standard_output_has_no_room_for_are_one_sentence(finished_
     assert "Traceback" not in found.stderr
 
 
+def test_a_command_that_is_started_without_standard_streams_gives_their_numbers_to_no_file(
+    tmp_path,
+):
+    code = (
+        "import os, sys; place = sys.argv.pop(); sys.argv[1:] = ['schema']\n"
+        "from intarsia.__main__ import main\n"
+        "status, made = main(), os.open(place, os.O_CREAT | os.O_WRONLY)\n"
+        "os.write(made, b'%d %s' % (status, b'own' if made > 2 else b'standard'))"
+    )
+    words = ["sh", "-c", 'exec "$0" -c "$1" "$2" <&- >&- 2>&-', sys.executable, code]
+    assert subprocess.run([*words, tmp_path / "file"], check=False).returncode == 0
+    assert (tmp_path / "file").read_bytes() == b"0 own"
+
+
 def test_who_has_seen_enough_of_the_results_is_told_nothing(finished_run):
     reading, writing = os.pipe()
     os.close(reading)

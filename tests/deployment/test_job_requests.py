@@ -19,20 +19,20 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.data.labels import LabelSettings
 from intarsia.deployment import run as remote_running
-from intarsia.deployment.client_setup import READ, site_in
+from intarsia.deployment.client_setup import READ, site_in, site_of_kit
 from intarsia.deployment.job_requests import Requests, asked_of, digest_of
 from intarsia.deployment.policy import Policy
 from intarsia.deployment.site_log import load, sentences
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.remote.wire import Answer, Call
-from intarsia.errors import CheckpointError, PendingError, PolicyError
+from intarsia.errors import CheckpointError, ExperimentError, PendingError, PolicyError
 from intarsia.experiment import config as experiment
 from intarsia.results import run_folder
 from intarsia.training import run as running
 from intarsia.training.registry import choose
 from tests.deployment.test_policy import job
-from tests.deployment.test_run import HASTY, NAMES, history, set_up
+from tests.deployment.test_run import HASTY, NAMES, described, history, set_up
 
 SOON = RetryPolicy(seconds=60.0, deadline=6.0, pause=0.02, probe=0.2)
 BANK = "bank/local"
@@ -486,3 +486,28 @@ def test_a_run_of_the_supervisor_shows_who_waits_and_is_tried_again(tmp_path):
     federation_server.resume_run(folder, "four")
     federation_server.run_in_job(folder, "four", sites.Lines(found))
     assert federation_server.list_statuses(folder)[0].state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("[policy]", "[polcy]", "[polcy] is not a table"),
+        ("[site]", "[site", "not valid TOML"),
+        ('name = "bank"', 'name = "bnak"', "is bank's but its site.toml has the name 'bnak'"),
+    ],
+)
+def test_a_site_whose_settings_are_wrong_since_its_start_ends_the_run_and_says_why(
+    tmp_path, old, new, why
+):
+    """It answered nothing, and the server asked again and again for ever."""
+    found, kit = with_owner(tmp_path, 'approve = "all"')
+    right = (kit / "site.toml").read_text()
+    (kit / "site.toml").write_text(right.replace(old, new))
+    found["bank"] = site_of_kit(kit)
+    with pytest.raises(ExperimentError, match=r"At client 'bank'.*the site's settings are wrong"):
+        over(found, described(tmp_path, "masked"), tmp_path / "out")
+    assert why in (kit / "errors.log").read_text()
+    (kit / "site.toml").write_text(right)
+    found["bank"] = site_of_kit(kit)
+    over(found, described(tmp_path, "masked"), tmp_path / "out", resume=True)
+    assert (tmp_path / "out" / "result.json").is_file()

@@ -498,6 +498,24 @@ def test_rounds_are_counted_once_whatever_process_counts(tmp_path, monkeypatch):
     policies.RoundCount(tmp_path, 2).begin(called("cd", 3))
 
 
+def test_a_clock_that_was_ahead_gives_no_rounds_for_a_day_that_had_all_of_its_own(
+    tmp_path, monkeypatch
+):
+    count = policies.RoundCount(tmp_path, 2)
+    for day, number in (("2026-11-29", 1), ("2026-11-29", 2), ("2026-11-30", 3)):
+        monkeypatch.setattr(policies, "today", lambda day=day: day)
+        count.begin(called("ab", number))
+    monkeypatch.setattr(policies, "today", lambda: "2026-11-29")
+    with pytest.raises(PolicyError, match="allows no more than 2 a day"):
+        count.begin(called("ab", 4))
+    monkeypatch.setattr(policies, "today", lambda: "2026-11-30")
+    count.begin(called("ab", 4))
+    for day in range(1, 20):
+        monkeypatch.setattr(policies, "today", lambda day=day: f"2026-12-{day:02d}")
+        count.begin(called("ab", 4 + day))
+    assert len(json.loads((tmp_path / "rounds.json").read_text())["days"]) == 8
+
+
 def test_the_log_of_a_site_is_its_owners_alone(tmp_path):
     log_of(tmp_path).append({"event": "refused"})
     for name in ("log/site.log", "site.head"):

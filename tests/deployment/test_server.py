@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import threading
+import time
 from datetime import UTC, datetime
 from functools import partial
 
@@ -21,6 +22,7 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import AbsentError, ExperimentError
 from intarsia.results import checkpoint
+from intarsia.results.lock import alone
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
@@ -126,15 +128,31 @@ def asked(folder, absent="wait"):
 
 
 def test_what_ended_a_job_is_not_said_of_the_one_after_it(tmp_path):
-    own = asked(tmp_path)
+    own, jobs, told = asked(tmp_path), Jobs(), []
     problem = {"error": "AbsentError", "sentence": "bank did not answer", "again": True}
-    (own / "failure.json").write_text(json.dumps(problem))
-    for job, told in ((1, "bank did not answer"), (3, "")):
-        (own / "job.id").write_text("job")
-        os.utime(own / "failure.json", (2, 2))
-        os.utime(own / "job.id", (job, job))
+
+    def stands():
         (status,) = federation_server.list_statuses(tmp_path)
-        assert (status.state, status.problem) == ("running", told)
+        return status.state, status.problem
+
+    def said():
+        (own / "failure.json").write_text(json.dumps(problem))
+        # the server's clock was an hour ahead then
+        os.utime(own / "failure.json", times=(time.time() + 3600,) * 2)
+        told.append(stands())
+
+    def over():
+        told.append(stands())
+        jobs.known = dict.fromkeys(jobs.known, "FINISHED:ABNORMAL")
+        jobs.working = dict.fromkeys(remote.NAMES, ())
+
+    def back():
+        told.append(stands())
+        jobs.working = {"bank": set()}
+
+    done = looks(tmp_path, jobs, nothing, said, over, back)
+    assert told == [("running", "bank did not answer")] * 2 + [("running", "")]
+    assert done == [(1, 0), (1, 0), (2, 0), (3, 1)]  # which ends when a site is back without it
 
 
 def test_a_run_that_is_being_stopped_is_not_to_be_stopped_once_more(tmp_path):
@@ -610,6 +628,20 @@ def test_a_folder_that_is_no_kit_is_refused(command, tmp_path, capfd):
         assert f"{folder} {problem}; give a folder that" in one_error(said(capfd)[1])
 
 
+@pytest.mark.parametrize(
+    "text", ["", '{"sites": ["bank"', "[1]", '{"sites": "bank", "patience": {}}', '{"sites": [1]}']
+)
+def test_a_list_of_sites_that_was_cut_as_it_was_copied_is_said(text, tmp_path, capfd):
+    description = described(tmp_path)
+    (tmp_path / "server" / "local").mkdir(parents=True)
+    federation_file.finish_kits(description, {"server": tmp_path / "server"})
+    path = tmp_path / "server" / "local" / "federation.json"
+    path.write_text(text)
+    for command in ("status", "ping", "server"):
+        assert main(["federation", command, str(tmp_path / "server")]) == 2
+        assert f"{path} is damaged" in one_error(said(capfd)[1])
+
+
 def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monkeypatch, capfd):
     from types import SimpleNamespace
 
@@ -637,6 +669,9 @@ def test_provision_says_which_kits_it_wrote_and_which_were_there(tmp_path, monke
         new = [line.strip().partition(":")[0] for line in lines[2:]]
         at_all = [str(tmp_path / one) for one in ("telecom", "retailer")] + ["for trials"]
         assert new == (at_all if known == "bank" else [])
+    with alone(tmp_path / ".kits.lock", "in the test"):  # as by somebody else's command
+        assert main(words) == 2
+    assert "Another command writes kits to" in one_error(said(capfd)[1])
     (tmp_path / "other").mkdir()
     assert main([*words[:-1], str(tmp_path / "other"), "--keys-at-sites"]) == 0
     lines = said(capfd)[1].splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -277,6 +278,24 @@ def test_what_cannot_be_reported_is_one_sentence(folder, tmp_path, capfd):
         assert main(["report", *map(str, arguments)]) == 2, sentence
         assert sentence in one_error(said(capfd)[1])
         assert (folder / "result.json").read_bytes() == before
+
+
+def test_a_run_on_a_disk_that_is_read_only_has_its_report_elsewhere(
+    folder, tmp_path, monkeypatch, capfd
+):
+    def read_only(path, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patched:
+        # the name of what is written first, which is not there, cannot be removed there either
+        patched.setattr("intarsia.core.files.atomic_files.os.open", read_only)
+        patched.setattr(Path, "unlink", read_only)
+        assert main(["report", str(folder)]) == 2
+    assert one_error(said(capfd)[1]) == (
+        f"error: {folder / 'report.html'} cannot be written (Read-only file system); name another "
+        "file with --out."
+    )
+    assert main(["report", str(folder), "--out", str(tmp_path / "elsewhere.html")]) == 0
 
 
 def test_objects_show_the_tables_of_the_terminal_and_escape_them(folder, capfd):

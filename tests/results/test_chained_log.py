@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import tracemalloc
 
 import pytest
 
@@ -43,6 +44,20 @@ def test_a_log_that_nobody_touched_is_whole(log):
     assert [one["n"] for one in found.entries] == list(range(1, 11))
     assert found.head == read_head(log[1])
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in log)
+
+
+def test_a_long_log_is_verified_in_the_memory_of_a_few_entries(log):
+    written = ChainedLog(*log)
+    for _ in range(400):
+        written.append({"event": "answered", "cells": list(range(1000))})
+    tracemalloc.start()
+    try:
+        found = read_chain(*log, keep=False)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.entries, found.faults, found.head.number) == ((), (), 410)
+    assert most < log[0].stat().st_size / 4
 
 
 @pytest.mark.parametrize("number", range(1, 11))

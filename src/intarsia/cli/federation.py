@@ -56,6 +56,7 @@ _WATCHED: Final = 5.0  # seconds between looks
 _ASKED: Final = 60.0  # seconds without a sign of life of a site's process after which it may hang
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
+_UNSEEN: Final = ("silent", "starting")  # so it seems, too, where signs of life cannot be written
 _CONNECTION: Final = {  # how the server stands to a site
     "answers": "connected: the server answers",
     "silent": "not connected: the server does not answer; see intarsia federation logs {kit}, and "
@@ -155,14 +156,10 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     from intarsia.engines.transports.replaced import STATUS
 
     nvflare = over_nvflare("nvflare")
-    settings = read_settings(kit / "local")  # what is wrong is said now, not in the first run
+    # what is wrong is said now, not in the first run
+    settings = read_settings(kit / "local", kit.name)
     if found := check_log(kit / "local"):
         say(f"warning: {found}")
-    if settings.name != kit.name:
-        raise ExperimentError(
-            f"The kit {kit} is {kit.name}'s but its site.toml has the name {settings.name!r}; "
-            "both must be the name that experiments use."
-        )
     check_files(settings)
     over_nvflare("kits").check_certificates(kit)
     if settings.table is None:
@@ -184,6 +181,8 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         if seconds > _ASKED and unwritable(kit) is None:  # else its signs of life are not seen
             process.silent(seconds)
         now = "frozen" if process.frozen() else connection(kit)
+        if now != told and now in _UNSEEN and unwritable(kit) is not None:
+            return
         # a process that begins is not connected yet
         begins = now in ("silent", "starting") and (not told or process.begins())
         if now != told and not begins:
@@ -360,7 +359,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     if frozen:
         found["server"] = "frozen"
     elif running and not is_server:
-        found["server"] = connection(kit)
+        if (stands := connection(kit)) not in _UNSEEN or "disk" not in found:
+            found["server"] = stands
     elif running and answering is not None:
         try:
             if (there := answering()) is not None:

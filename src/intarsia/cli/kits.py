@@ -64,18 +64,22 @@ def provision(
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import change_address, old_addresses
     from intarsia.deployment.operations.joining import SIGNED, check_keys
+    from intarsia.results.lock import alone
 
     description = load(file)
     out = out.resolve()
     if not keys_at_sites:
         check_keys(out, description.sites)
     server = out / "server"
-    former = sites_of(server)[0] if is_of_server(server) else description.sites
-    before = change_address(description, out)
-    known = [name for name in ("server", *description.sites) if (out / name).exists()]
-    given = description.name, description.server, description.ports, description.sites, out
-    written = over.provisioned(*given, keys=not keys_at_sites)
-    finish_kits(description, written)
+    out.mkdir(parents=True, exist_ok=True)
+    busy = f"Another command writes kits to {out}; give this one again when that is done."
+    with alone(out / ".kits.lock", busy):
+        former = sites_of(server)[0] if is_of_server(server) else description.sites
+        before = change_address(description, out)
+        known = [name for name in ("server", *description.sites) if (out / name).exists()]
+        given = description.name, description.server, description.ports, description.sites, out
+        written = over.provisioned(*given, keys=not keys_at_sites)
+        finish_kits(description, written)
     new = [name for name in written if name not in known]
     say(f"wrote {len(new)} kit{'' if len(new) == 1 else 's'} to {out}")
     if known:

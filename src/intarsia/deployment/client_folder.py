@@ -45,7 +45,7 @@ LOG: Final = "log/site.log"  # of all calls
 HEAD: Final = "site.head"  # number and hash of the last entry of it
 # What a job runs at a site, and what writes of a call that is refused before the site is opened.
 ENTRY_POINTS: Final = {
-    "job": "intarsia.deployment.client_setup.site_in",
+    "job": "intarsia.deployment.client_setup.site_of_kit",
     "refused": f"{__name__}.refusals_in",
 }
 
@@ -69,8 +69,11 @@ class SiteSettings:
     policy: Policy = field(default_factory=Policy)  # what the owner allows
 
 
-def read_settings(folder: Path) -> SiteSettings:
-    """Return the settings in a site's folder; ExperimentError if they are wrong, or absent."""
+def read_settings(folder: Path, kit: str = "") -> SiteSettings:
+    """Return the settings in a site's folder; ExperimentError if they are wrong, or absent.
+
+    `kit` is the name of the kit that the folder is in, which must be the site's.
+    """
     path = folder / "site.toml"
     if not path.exists():
         said = f"{folder} holds no site.toml"
@@ -92,7 +95,13 @@ def read_settings(folder: Path) -> SiteSettings:
                 f"{path}: {key} is no key of [site]; write it as a table [{key}] of its own."
             )
     own |= {"table": table, "policy": policy_of(tree.get("policy", {}), f"{path}: [policy]")}
-    return hyperparameters(SiteSettings, own, f"{path}: [site]")
+    settings = hyperparameters(SiteSettings, own, f"{path}: [site]")
+    if kit and settings.name != kit:
+        raise ExperimentError(
+            f"The kit {folder.parent} is {kit}'s but its site.toml has the name "
+            f"{settings.name!r}; both must be the name that experiments use."
+        )
+    return settings
 
 
 def check_files(settings: SiteSettings) -> None:
@@ -164,7 +173,7 @@ def check_log(folder: Path) -> str:
     if not log.exists() and not head.exists():
         return ""
     try:
-        faults = read_chain(log, head).faults
+        faults = read_chain(log, head, keep=False).faults
     except CheckpointError:
         faults = (f"{HEAD} is there, and the log is not.",)
     if not faults:

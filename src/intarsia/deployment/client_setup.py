@@ -827,11 +827,31 @@ def site_in(folder: Path, report: Callable[[Exception], None] | None = None) -> 
     ExperimentError
         If its site.toml is wrong.
     """
-    settings, log = client_folder.read_settings(folder), client_folder.log_of(folder)
+    settings = client_folder.read_settings(folder)
+    return _site(folder, settings.name, lambda: settings, report)
+
+
+def site_of_kit(folder: Path) -> Site:
+    """Return the site of a kit, by the kit's folder `local`.
+
+    A site.toml that is wrong, as its owner changed it since the start, is said in the site's log,
+    and in the answers to calls.
+    """
+    name = folder.resolve().parent.name
+    return _site(folder, name, lambda: client_folder.read_settings(folder, name))
+
+
+def _site(
+    folder: Path,
+    name: str,
+    settings: Callable[[], client_folder.SiteSettings],
+    report: Callable[[Exception], None] | None = None,
+) -> Site:
+    log = client_folder.log_of(folder)
     return Site(
-        settings.name,
+        name,
         lambda run: client_folder.FolderShelf(folder / "runs" / run),
-        lambda: Work(settings, folder, log.append),
+        lambda: Work(settings(), folder, log.append),
         lambda: client_folder.secret_of(folder),
         lambda run: client_folder.ledger_of(folder, run),
         client_folder.errors_in(folder) if report is None else report,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.core.memory import reserve
 from intarsia.core.settings import hyperparameters, read_toml
 from intarsia.engines.remote.caller import RetryPolicy
@@ -196,16 +197,30 @@ def is_of_server(kit: Path) -> bool:
 
 
 def sites_of(kit: Path) -> tuple[tuple[str, ...], RetryPolicy]:
-    """Return a server's sites and how long it waits; ExperimentError if it is no server's kit."""
+    """Return a server's sites and how long it waits.
+
+    Raises
+    ------
+    ExperimentError
+        If it is no server's kit, or the file with them is damaged.
+    """
     path = kit / "local" / _SITES
     if not is_of_server(kit):
         raise ExperimentError(
             f"{lacks(kit, 'is no kit of a server')}; give the folder server that `intarsia "
             "federation provision` wrote."
         )
-    found = json.loads(path.read_text(encoding="utf-8"))
-    patience = hyperparameters(RetryPolicy, found["patience"], f"{path}: patience")
-    return tuple(found["sites"]), patience
+    try:
+        found = parse_json(path.read_bytes())
+        sites, patience = found["sites"], found["patience"]
+        check_kind(sites, list[str])
+        check_kind(patience, dict[str, Any])
+    except (ValueError, LookupError, TypeError) as problem:
+        raise ExperimentError(
+            f"{path} is damaged ({type(problem).__name__}: {str(problem)[:200]}); put back a copy, "
+            "or remove it and run the same `intarsia federation provision` again, which writes it."
+        ) from None
+    return tuple(sites), hyperparameters(RetryPolicy, patience, f"{path}: patience")
 
 
 def unwritable(kit: Path) -> OSError | None:

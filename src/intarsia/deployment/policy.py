@@ -38,6 +38,7 @@ from intarsia.experiment.config import Experiment
 DIGEST: Final = 64  # hex digits of the digest of a job
 SET_UPS: Final = 10  # that may begin for each job that may, as others may refuse a job
 _ROUNDS: Final = "rounds.json"
+_DAYS: Final = 8  # the last ones, whose rounds are known
 _FEW: Final = 5  # labels, whose sums would tell them
 Sets = tuple[NDArray[np.uint64], NDArray[np.uint64]]  # rows, and of each the sets that have it
 # and what stands for the rows of the jobs in which every row had one
@@ -313,9 +314,11 @@ class RoundCount:
         if not self._most:
             return
         day, found = today(), _read(self._path)
+        # a clock that was a day ahead for a while comes back to a day that has been counted
+        days = {**found.get("days", {}), found.get("day", day): found.get("count", 0)}
         run, number = found.get("last", ("", 0))
         before = Rounds(
-            found["count"] if found.get("day") == day else 0,
+            days.get(day, 0),
             (run, number),
             found.get("anchor", 0),
             tuple(found.get("begun", ())),
@@ -329,7 +332,8 @@ class RoundCount:
             raise _forbidden(
                 "rounds_a_day", f"allows no more than {self._most} a day, which are used up (UTC)"
             )
-        content = {"day": day, **asdict(after)}
+        days = dict([*{**days, day: after.count}.items()][-_DAYS:])
+        content = {"day": day, "days": days, **asdict(after)}
         write_atomically(self._path, json.dumps(content).encode(), private=True)
 
 

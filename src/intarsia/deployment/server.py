@@ -294,9 +294,7 @@ def _status_in(own: Path) -> RunStatus:
     if state in ("waiting", "running") and (own / _REQUEST).is_file():
         _asked_for(own)  # or the supervisor would end by it, and all runs with it
     pending = _pending(own) if state == "running" else {}
-    # one of a job before the newest is over
-    told = failure is not None and (state != "running" or _has_said(own))
-    problem = failure["sentence"] if told and state != "finished" else ""
+    problem = failure["sentence"] if failure is not None and state != "finished" else ""
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
         problem = " ".join(pending.values())
     if state == "waiting" and (silent := _read_json(own / _SILENT, ())):
@@ -311,6 +309,11 @@ def _status_in(own: Path) -> RunStatus:
         problem,
         _away(own) if state == "running" else (),
     )
+
+
+def sites_of_run(folder: Path, name: str) -> tuple[ClientId, ...]:
+    """Return the sites that a run was asked for with."""
+    return _asked_for(folder / "runs" / name).sites
 
 
 def stop_run(folder: Path, name: str) -> None:
@@ -473,7 +476,8 @@ def _job_is_over(
             return False
     status = jobs.status(job)
     if not status or status.startswith(_DONE):
-        said = f": {_read_json(own / _FAILURE, {})['sentence']}" if _has_said(own) else ""
+        failure = _read_json(own / _FAILURE, None)
+        said = "" if failure is None else f": {failure['sentence']}"
         note(f"{own.name}: the job is over ({status or 'not known any more'}){said}")
         if said:
             (own / _ENDS).unlink(missing_ok=True)
@@ -509,7 +513,7 @@ def _falls_short(
         return short
     # the answers are older than the status: the job may have begun at the sites since
     back = without_it(there) and without_it(ask())
-    if not back or _has_said(own):  # what ended it is said: it comes to its end
+    if not back or (own / _FAILURE).is_file():  # what ended it is said: it comes to its end
         return False
     names = listed(sorted(back))
     if not _ends_again(own):
@@ -558,6 +562,7 @@ def _submit(
     (own / _SILENT).unlink(missing_ok=True)
     written = write_job(own / "job", own.name, asked.sites, asked.least)
     (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
+    (own / _FAILURE).unlink(missing_ok=True)  # it is of the job before this one
     job = jobs.submit(written)
     write_atomically(own / _JOB, job.encode())
     note(f"{own.name}: job {job} is submitted to {listed(asked.sites)}")
@@ -577,12 +582,6 @@ def _asked_for(own: Path) -> _Asked:
     sites, patience = tuple(asked["sites"]), asked["patience"]
     absent = patience["absent"]
     return _Asked(sites, absent, patience["quorum"] if absent == "continue" else len(sites))
-
-
-def _has_said(own: Path) -> bool:
-    """Return whether the newest job of a run has said what ended it."""
-    said, job = own / _FAILURE, own / _JOB
-    return said.is_file() and said.stat().st_mtime_ns >= job.stat().st_mtime_ns
 
 
 def _ends_again(own: Path) -> bool:

@@ -65,7 +65,7 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
     CheckpointError
         If a folder holds no finished run, or a file in it cannot be read.
     ExperimentError
-        If there is no folder, or the file cannot be an HTML page.
+        If there is no folder, or the file cannot be an HTML page or cannot be written.
     """
     if not folders:
         raise ExperimentError("There are 0 runs to report; give the output folder of one at least.")
@@ -73,7 +73,13 @@ def write_report(folders: Sequence[Path | str], out: Path | str | None = None) -
     if out is None:
         out = runs[0].folder / NAME if len(runs) == 1 else Path(NAME)
     target = writable(Path(out), (".html", ".htm"), "--out")
-    write_over(target, page_of(runs).encode())
+    page = page_of(runs).encode()
+    try:
+        write_over(target, page)
+    except OSError as problem:
+        raise ExperimentError(
+            f"{target} cannot be written ({problem.strerror}); name another file with --out."
+        ) from None
     return target
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from intarsia.core.files.json_text import parse_json
 from intarsia.engines.record_file import append
@@ -138,7 +138,9 @@ def read_head(path: Path) -> Head | None:
         return None
 
 
-def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) -> Chain:
+def read_chain(
+    path: Path, head: Path | None = None, noted: Head | None = None, *, keep: bool = True
+) -> Chain:
     """Return the entries of a log, and what is wrong with it.
 
     Parameters
@@ -147,39 +149,44 @@ def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) 
         The two files; without a head what was cut off at the end is not noticed.
     noted
         A head that somebody noted before.
+    keep
+        Whether to return the entries, which take ten times the memory of the file.
 
     Raises
     ------
     CheckpointError
         If there is no log.
     """
+    faults: list[str] = []
+    entries: list[Mapping[str, Any]] = []
+    digests: dict[int, str] = {}
+    last, cut = Head(), False
     try:
-        with path.open("rb") as file:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_SH)
-            data = file.read()
-            known = None if head is None else read_head(head)
+        file = path.open("rb")
     except FileNotFoundError:
         raise CheckpointError(
             f"{path} does not exist; give the folder of a site that answered calls, or its log."
         ) from None
-    lines = data.split(b"\n")
-    faults: list[str] = []
-    if lines.pop():
-        faults.append("The last line was cut in the middle.")
-    entries: list[Mapping[str, Any]] = []
-    digests: dict[int, str] = {}
-    last = Head()
-    for number, line in enumerate(lines, 1):
-        entry = _entry(line)
-        if entry is None:
-            faults.append(f"Line {number} is no entry: it was altered.")
-            last = Head(last.number + 1, _digest(line))
-            continue
-        faults += _faults_between(last, entry)
-        last = Head(entry["n"], _digest(line))
-        digests[last.number] = last.digest
-        entries.append(entry)
+    with file:
+        known, size = _standing(file, head)
+        wanted = {one.number for one in (known, noted) if one is not None}
+        for number, line in enumerate(_lines(file, size), 1):
+            cut = not line.endswith(b"\n")
+            if cut:
+                break
+            entry, digest = _entry(line), _digest(line[:-1])
+            if entry is None:
+                faults.append(f"Line {number} is no entry: it was altered.")
+                last = Head(last.number + 1, digest)
+                continue
+            faults += _faults_between(last, entry)
+            last = Head(entry["n"], digest)
+            if last.number in wanted:
+                digests[last.number] = digest
+            if keep:
+                entries.append(entry)
+    if cut:
+        faults.insert(0, "The last line was cut in the middle.")
     faults += _faults_at_the_end(last, known, digests, missing=head is not None)
     if noted is not None and digests.get(noted.number, START) != noted.digest:
         faults.append(
@@ -187,6 +194,23 @@ def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) 
             "was altered since, or the log was cut off."
         )
     return Chain(tuple(entries), tuple(faults), last)
+
+
+def _standing(file: IO[bytes], head: Path | None) -> tuple[Head | None, int]:
+    """Return the head of an open log, and the size that goes with it: the log may grow since."""
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return None if head is None else read_head(head), os.fstat(file.fileno()).st_size
+    finally:
+        with contextlib.suppress(OSError):  # who appends waits for it, and a log may be long
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _lines(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while size > 0 and (line := file.readline(size)):
+        size -= len(line)
+        yield line
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

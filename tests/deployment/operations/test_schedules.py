@@ -136,9 +136,55 @@ def test_none_is_asked_for_while_the_one_before_is_at_work(kit):
     days = Days(kit)
     days.add()
     days.at(27, 2)
+    own = kit / "local/runs/calm-2026-11-27"
+    (own / "job.id").write_text("job")
     assert days.at(28, 2) == ["calm-2026-11-27"]
+    (own / "job.id").unlink()
+    (own / "out").mkdir()  # it began, and waits for a site
+    assert days.at(28, 2, 1) == ["calm-2026-11-27"]
     days.end(27, failed=True)
-    assert days.at(28, 2, 1) == ["calm-2026-11-27", "calm-2026-11-28"]
+    assert days.at(28, 2, 2) == ["calm-2026-11-27", "calm-2026-11-28"]
+
+
+def test_a_run_of_a_schedule_has_the_order_of_the_experiments_clients_as_one_that_is_submitted(kit):
+    described = federation_file.FederationFile(
+        name="two", sites=("shop", "bank"), patience=RetryPolicy()
+    )
+    federation_file.finish_kits(described, {"server": kit})
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    asked = json.loads((kit / "local/runs/calm-2026-11-27/request.json").read_text())
+    assert asked["sites"] == ["bank", "shop"]
+
+
+def test_a_run_that_did_not_begin_gives_way_to_that_of_the_next_day(kit):
+    days = Days(kit)
+    days.add()
+    assert days.at(27, 2) == ["calm-2026-11-27"]
+    assert days.at(27, 23, 59) == ["calm-2026-11-27"]
+    assert days.at(28, 2) == ["calm-2026-11-28"]
+    assert days.said[1:] == [
+        "calm-2026-11-27 is removed, as it did not begin before calm-2026-11-28 was due",
+        "calm-2026-11-28 is asked for by its schedule",
+    ]
+
+
+def test_a_run_that_waits_for_a_site_that_has_left_holds_up_no_later_one(kit):
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    (kit / "local/runs/calm-2026-11-27/out").mkdir()
+    described = federation_file.FederationFile(
+        name="two", sites=("bank", "mill"), patience=RetryPolicy()
+    )
+    federation_file.finish_kits(described, {"server": kit})
+    days.at(28, 2)
+    states = {one.name: one.state for one in server.list_statuses(kit / "local")}
+    assert states == {"calm-2026-11-27": "stopped", "calm-2026-11-28": "waiting"}
+    asked = json.loads((kit / "local/runs/calm-2026-11-28/request.json").read_text())
+    assert asked["sites"] == ["bank", "mill"]
+    assert "is stopped, as it needs 'shop', which left the federation" in days.said[1]
 
 
 def test_the_newest_finished_runs_are_kept(kit):

@@ -286,6 +286,33 @@ def test_a_site_goes_on_when_who_collects_its_logs_has_ended(kit, monkeypatch):
     assert log.count(REFUSED) == 1
 
 
+def test_a_site_that_cannot_write_does_not_blame_the_server(kit, monkeypatch, capfd):
+    states = iter(["answers", *["silent", "starting"] * 3, "refuses"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr(
+        "intarsia.deployment.federation_file.unwritable", lambda _: OSError(30, "Read-only")
+    )
+    monkeypatch.setattr(KitProcess, "begins", lambda _: False)
+    wait, process = KitProcess.wait, []
+
+    def standing(kit):
+        if (now := next(states, None)) is None:
+            process[0].stop()
+        return now or "refuses"
+
+    monkeypatch.setattr(
+        KitProcess, "wait", lambda own, each: (process.append(own), wait(own, each))
+    )
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", standing)
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert "connected: the server answers" in said
+    assert REFUSED in said
+    assert "does not answer" not in said
+
+
 def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):
     monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
     code = (

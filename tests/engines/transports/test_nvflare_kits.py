@@ -469,7 +469,7 @@ def test_a_job_names_nothing_that_a_kit_of_an_older_version_does_not_allow(tmp_p
 def test_what_a_job_runs_stands_in_the_kit_and_not_in_the_job(kits, tmp_path):
     given = {
         "server": (server.ENTRY_POINTS, server.run_in_job),
-        "bank": (client_folder.ENTRY_POINTS, client_setup.site_in),
+        "bank": (client_folder.ENTRY_POINTS, client_setup.site_of_kit),
     }
     for name, (entry_points, function) in given.items():
         nvflare.parent_command(kits[name], entry_points, server=name == "server")

@@ -31,6 +31,18 @@ def test_scores_and_gather_are_matrix_products(layout, shape):
     assert scores(values, w).flags.c_contiguous
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("outputs", [1, 3, 6])
+@pytest.mark.parametrize(("values", "weights"), ["ff", "fd", "dd"])
+def test_scores_have_the_precision_of_what_they_are_products_of(values, weights, outputs, order):
+    x, w, _ = drawn(50, 37, outputs, 0)
+    x, w = np.asarray(x, values, order=order), w.astype(weights)
+    found = scores(x, w)
+    assert found.dtype == np.dtype(max(values, weights, key="fd".index))
+    rounded = 1e-5 if found.dtype == np.float32 else 1e-13
+    np.testing.assert_allclose(found, w.astype(float) @ x.T.astype(float), rounded, rounded)
+
+
 @pytest.mark.parametrize("outputs", [1, 6])
 def test_a_flag_of_the_processor_ends_no_product(outputs):
     # 0 · inf raises the flag that OpenBLAS raises by mistake

@@ -40,7 +40,8 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
         problem.filename, problem.filename2 = str(path), None  # the file that was asked for
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a disk that is read-only it would tell another name
+            temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 

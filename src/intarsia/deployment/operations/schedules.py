@@ -14,11 +14,18 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Final
 
+from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.deployment.federation_file import sites_of
-from intarsia.deployment.server import list_statuses, remove_run, request
-from intarsia.errors import BusyError, ExperimentError, UserError, nearest
+from intarsia.deployment.server import (
+    list_statuses,
+    remove_run,
+    request,
+    sites_of_run,
+    stop_run,
+)
+from intarsia.errors import BusyError, ExperimentError, UserError, listed, nearest
 from intarsia.experiment import config as experiments
 from intarsia.experiment.config import Experiment
 from intarsia.results import run_folder
@@ -129,7 +136,9 @@ class Daily:
     """Asks for the runs whose time has come, and removes those that are not to be kept.
 
     A day on which the server was away is made up for until midnight. Where the run of the day
-    before is at work still, none is asked for.
+    before is at work still, none is asked for. One that waits for sites and did not begin so far
+    gives way, as it would come to what the new one does; so does one that waits for a site which
+    has left.
 
     Parameters
     ----------
@@ -170,18 +179,37 @@ class Daily:
         for old in finished[: -one.keep] if one.keep else ():
             self._remove(old, one.keep)
         due = now.date().isoformat() >= one.since and f"{now:%H:%M}" >= one.at
-        if not due or any(name == run or state in _AT_WORK for name, state in runs):
+        if not due or any(name == run for name, _ in runs):
             return
-        tree["experiment"]["name"] = run
         sites, patience = sites_of(self._kit)
+        for name, state in runs:
+            if state in _AT_WORK and not (state == "waiting" and self._gives_way(name, run, sites)):
+                return
+        tree["experiment"]["name"] = run
         try:
             description = experiments.from_dict(tree, self._kit / "local")
-            request(self._kit / "local", description, sites, patience)
+            # sums are in the order of the experiment's clients, as of one that is submitted
+            named = [one.name for one in description.clients if one.name in sites]
+            ordered = (*named, *(site for site in sites if site not in named))
+            request(self._kit / "local", description, ordered, patience)
         except UserError as problem:
             self._note(f"the schedule {one.name} is at an end, as its run is refused: {problem}")
             path.unlink()
         else:
             self._note(f"{run} is asked for by its schedule")
+
+    def _gives_way(self, run: str, other: str, sites: tuple[ClientId, ...]) -> bool:
+        """Return whether a run that waits for sites does so no more, as another one is due."""
+        local = self._kit / "local"
+        if not (local / "runs" / run / "out").exists():
+            remove_run(local / "runs" / run)
+            self._note(f"{run} is removed, as it did not begin before {other} was due")
+        elif gone := [site for site in sites_of_run(local, run) if site not in sites]:
+            stop_run(local, run)
+            self._note(f"{run} is stopped, as it needs {listed(gone)}, which left the federation")
+        else:
+            return False
+        return True
 
     def _remove(self, run: str, kept: int) -> None:
         own = self._kit / "local" / "runs" / run

@@ -132,8 +132,10 @@ class Opened:
 _SENTENCES: Mapping[str, str] = MappingProxyType(
     {
         "CodecError": "The call was cut or altered on its way.",
-        "ReplayError": "The call came again or out of its order; the site has gone on since.",
-        "StaleError": "The call goes on from a state that the site does not have.",
+        "ReplayError": "The call came again or out of its order, and the site has gone on since; "
+        "where the server's folder was put back, begin the run anew.",
+        "StaleError": "The call goes on from a state that the site does not have; where a folder "
+        "of the server or the site was put back, begin the run anew.",
         "BusyError": "Another process works in the site's folder.",
         "TamperedError": "A total, or a level's proof, was altered or sealed with another key.",
         "SealedError": "The site has made all releases with noise that epsilon and delta allow; "
@@ -143,7 +145,8 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "RangeError": "A value of the site is too large to be sealed, or no number.",
         "TableError": "The site's table is not what the experiment needs.",
         "FederationError": "The site's table does not fit those of the others.",
-        "ExperimentError": "The experiment does not fit the site.",
+        "ExperimentError": "The experiment does not fit the site, or the site's settings are "
+        "wrong; its own log says why.",
         "KeyMaterialError": "A key of the site is missing, or is not that of the others.",
         "CheckpointError": "The site's folder of this run cannot be read, or its table changed.",
         "ConvergenceError": "Training diverged at the site.",

@@ -33,11 +33,13 @@ def scores(x: Values, w: NDArray[Any]) -> NDArray[Any]:
     """Return X w for each output, (outputs, samples), in the precision of the values."""
     if isinstance(x, csr_array):
         return _sparse_scores(arrays(x), w)
+    if len(w) <= _FEW and x.flags.c_contiguous:
+        z = np.empty((len(w), len(x)), np.result_type(x, w))
+        _dense_scores(x, w, z)
+        return z
     # OpenBLAS (0.3.31) calls a product of five columns in single precision invalid for what happens
     # to lie beside them in its registers; the product is right.
     with np.errstate(invalid="ignore"):
-        if len(w) == 1:
-            return np.asarray(x @ w[0])[None, :]
         return np.ascontiguousarray((x @ w.T).T)
 
 
@@ -54,7 +56,9 @@ def row_norms(x: Values) -> Array:
     """Return the squared Euclidean norm of each row, (samples,)."""
     if isinstance(x, csr_array):
         return _sparse_norms(x.data, x.indptr)
-    return np.asarray(np.einsum("ij,ij->i", x, x), np.float64)
+    norms = np.empty(len(x))
+    _dense_norms(x, norms)
+    return norms
 
 
 def project_rows(x: Values, rows: NDArray[np.int64], frame: Array) -> Array:
@@ -155,6 +159,25 @@ def _sparse_scores(x: Csr, w: Array) -> Array:
         for i in range(samples):
             z[c, i] = multiply_row(x, i, w[c])
     return z
+
+
+@reassociated
+def _dense_scores(x: NDArray[Any], w: NDArray[Any], z: NDArray[Any]) -> None:
+    for i in range(x.shape[0]):
+        for c in range(w.shape[0]):
+            total = z.dtype.type(0)
+            for j in range(x.shape[1]):
+                total += x[i, j] * w[c, j]
+            z[c, i] = total
+
+
+@reassociated
+def _dense_norms(x: NDArray[Any], norms: Array) -> None:
+    for i in range(x.shape[0]):
+        total = 0.0
+        for j in range(x.shape[1]):
+            total += x[i, j] * x[i, j]
+        norms[i] = total
 
 
 @reassociated

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
 from intarsia.maths.jit import ask_for_row, compiled, reassociated
-from intarsia.maths.linear.products import Csr, add_row, arrays, multiply_row
+from intarsia.maths.linear import products
+from intarsia.maths.linear.products import Arrays, Csr, add_row, arrays, multiply_row
 
 Rows = NDArray[np.int64]
 
@@ -34,7 +35,7 @@ class PackedRows:
 
 def score_rows(x: Values, rows: Rows, w: Array) -> Array:
     """Return X w of some rows for each output, (outputs, rows)."""
-    if isinstance(x, csr_array):
+    if isinstance(x, csr_array) or len(w) == 1:  # of several, a copy of the rows is read
         return _score(arrays(x), rows, np.ascontiguousarray(w))
     return np.ascontiguousarray(w @ x[rows].T)
 
@@ -48,7 +49,7 @@ def score_pairs(x: Values, rows: Rows, v: Array, w: Array) -> tuple[Array, Array
 
 def gather_rows(x: Values, rows: Rows, a: Array) -> Array:
     """Return Xᵀ a of some rows, (outputs, features); a is (outputs, rows)."""
-    if isinstance(x, csr_array):
+    if isinstance(x, csr_array) or len(a) == 1:
         return _gather(arrays(x), rows, np.ascontiguousarray(a), x.shape[1])
     return np.ascontiguousarray(a @ x[rows])
 
@@ -70,7 +71,7 @@ def pack_rows(x: Values, rows: Rows) -> PackedRows:
 def score_packed(packed: PackedRows, w: Array) -> Array:
     """Return X w of packed rows, (outputs, rows)."""
     if packed.values.ndim == 2:
-        return np.ascontiguousarray(w @ packed.values.T)
+        return products.scores(packed.values, w)
     x = (packed.values, packed.places, packed.starts)
     return _score_packed(x, packed.columns, np.ascontiguousarray(w))
 
@@ -78,13 +79,13 @@ def score_packed(packed: PackedRows, w: Array) -> Array:
 def gather_packed(packed: PackedRows, a: Array) -> Array:
     """Return Xᵀ a of packed rows, (outputs, features)."""
     if packed.values.ndim == 2:
-        return np.ascontiguousarray(a @ packed.values)
+        return products.gather(packed.values, a)
     x = (packed.values, packed.places, packed.starts)
     return _gather_packed(x, packed.columns, np.ascontiguousarray(a), packed.features)
 
 
 @compiled
-def _score(x: Csr, rows: Rows, w: Array) -> Array:
+def _score(x: Arrays, rows: Rows, w: Array) -> Array:
     z = np.empty((w.shape[0], len(rows)))
     for c in range(w.shape[0]):
         for k in range(len(rows)):
@@ -120,7 +121,7 @@ def _score_pairs(x: Csr, rows: Rows, v: Array, w: Array) -> tuple[Array, Array]:
 
 
 @reassociated
-def _gather(x: Csr, rows: Rows, a: Array, features: int) -> Array:
+def _gather(x: Arrays, rows: Rows, a: Array, features: int) -> Array:
     w = np.zeros((a.shape[0], features))
     for c in range(a.shape[0]):
         for k in range(len(rows)):
