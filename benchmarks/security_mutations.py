@@ -218,7 +218,31 @@ MUTATIONS = [
         ("noise for rows of large weights", "if schema.labels.weighted:", "if False:", HEAVY),
     ),
     *_of(
+        "data/encoding.py",
+        (
+            "levels of few training rows",
+            "(levels >= 0) & (rows[levels] < own.least_rows)",
+            "(levels >= 0) & (rows[levels] < 0)",
+            "tests/attacks/test_labels_by_rare_numbers.py",
+        ),
+    ),
+    *_of(
+        "experiment/federation.py",
+        (
+            "levels of few training rows in a simulation",
+            "parts = without_few(parts[0], encoding), parts[1]",
+            "pass",
+            "tests/attacks/test_labels_by_rare_numbers.py",
+        ),
+    ),
+    *_of(
         "deployment/client_setup.py",
+        (
+            "levels of few training rows of a site",
+            "parts = without_few(parts[0], encoding), parts[1]",
+            "pass",
+            "tests/attacks/test_guessed_levels.py",
+        ),
         (
             "weights of rows that labels say nothing of",
             "if self._table.weights is not None and not encoding.labels.weighted:",
@@ -520,7 +544,7 @@ MUTATIONS = [
         "deployment/policy.py",
         (
             "few new rows at once",
-            "if 0 < few < self._least:",
+            "if few := self._few(rows):",
             "if False:",
             BETWEEN_JOBS,
         ),
@@ -887,21 +911,39 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "rows that were graded kept for the next job",
+            "self._graded.keep(graded)",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "new labels that wait",
+            "y[own[out]] = np.nan",
+            "pass",
+            BETWEEN_JOBS,
+        ),
+        (
+            "graded training rows compared with test parts",
+            "= self._graded.check(graded)",
+            "= graded",
+            BETWEEN_JOBS,
+        ),
+        (
             "values of a job kept for the next",
             "self._values.keep(values, rows)",
             "pass",
             BETWEEN_JOBS,
         ),
         (
-            "values that wait",
-            'self._blocks["train"] = _without_values(block, places, waiting)',
-            "pass",
+            "few copies of a site that another lacks",
+            'train = few_values.without_few(self._blocks["train"], name, schema)',
+            'train = self._blocks["train"]',
             BETWEEN_JOBS,
         ),
         (
-            "levels of a category that wait together",
-            "places.setdefault(category.get(feature, feature), [])",
-            "places.setdefault(feature, [])",
+            "values that wait",
+            'self._blocks["train"] = few_values.without_values(block, places, waiting)',
+            "pass",
             BETWEEN_JOBS,
         ),
         (
@@ -1720,6 +1762,45 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "protocols/preprocessing/few_values.py",
+        (
+            "levels of a category that wait together",
+            "places.setdefault(category.get(feature, feature), [])",
+            "places.setdefault(feature, [])",
+            BETWEEN_JOBS,
+        ),
+        (
+            "few copies that another client lacks",
+            "told &= ~(few @ self._without.T)",
+            "break",
+            FEW_VALUES,
+        ),
+        (
+            "few copies beside few of one client alone",
+            "told = self._copied | (alone >= FEWEST)[:, None]",
+            "told = self._copied | (alone >= 0)[:, None]",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/agreement.py",
+        (
+            "the constant of few rows",
+            'or (part == "train" and few_everywhere(schema, number))',
+            "or False",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "training/setup.py",
+        (
+            "few copies that another client lacks, in a simulation",
+            "made = few_values.without_few(made, name, schemas[part])",
+            "pass",
+            FEW_VALUES,
+        ),
+    ),
+    *_of(
         "protocols/preprocessing/standardisation.py",
         (
             "preparation of some",
@@ -1887,6 +1968,15 @@ MUTATIONS = [
             "_, squares = _sums(block, mean, 2, state.least)",
             "_, squares = _sums(block, mean, 2)",
             FEW_VALUES,
+        ),
+    ),
+    *_of(
+        "protocols/preprocessing/standardisation.py",
+        (
+            "few labels that another client lacks in the weights of classes",
+            "told &= few[0]",
+            "break",
+            "tests/attacks/test_labels_by_class_weights.py",
         ),
     ),
     *_of(

@@ -2,10 +2,14 @@
 
 All that have a column open its mean and its scale, and who has how many rows is public. A client
 that follows the algorithm keeps what it opened in one night's job. It takes that off in the next,
-and has the sums over the rows that others added since: of one row, all of its values.
+and has the sums over the rows that others added since: of one row, all of its values. The
+counts of the test part tell the label of a row that was added to it, whatever the models are.
 """
 
 from __future__ import annotations
+
+import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -19,9 +23,11 @@ from intarsia.deployment.policy import TrainedRows, TrainedValues, hashed
 from intarsia.engines.remote import site
 from intarsia.errors import PolicyError
 from intarsia.experiment import config as experiment
+from intarsia.protocols.preprocessing import few_values
 from key_folders import exchanged
 
 NAMES, ROWS, COLUMNS = ("bank", "post", "shop"), 60, 5
+TEST = 0.2  # of rows, held out
 HEADER = ",".join(["id", *(f"f{place}" for place in range(COLUMNS)), "label"])
 
 
@@ -379,3 +385,109 @@ def test_a_value_beside_a_category_of_many_levels_waits(tmp_path, scaling, polic
     after, _ = scaling["f2"]
     told = after * (count + 1) - before * count if policy else after - before
     assert told == pytest.approx(values[ROWS] if policy else 0, abs=1e-9)
+
+
+def graded(federation, out, salt, test=TEST):
+    """Run a job; return how many rows were graded over all clients, and how many say yes."""
+    how = {"split": {"test": test, "salt": salt}, "alignment": {"ids": "plain"}}
+    federation.run(out, **how)
+    found = json.loads((federation.folder / out / "result.json").read_text())["metrics"]["server"]
+    return found["samples"], round(found["samples"] * found["figures"]["base_rate"])
+
+
+def opened_ids(federation):
+    """Let the sites tell ids, so that a test can choose who is held out."""
+    for name in NAMES:
+        path = federation.folder / name / "site.toml"
+        path.write_text(path.read_text().replace("[table]", "ids = true\n[table]"))
+    return federation
+
+
+def held_out_by(salt, name, number):
+    key = hashlib.blake2b(salt.encode()).digest()
+    return table._fractions(np.array([f"{name.title()}{number}"]), key)[0] < TEST
+
+
+@pytest.fixture
+def salt():
+    """Return a salt by which the row that the post adds is in the test part."""
+    return next(salt for salt in map(str, range(100)) if held_out_by(salt, "post", ROWS))
+
+
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_counts_of_two_jobs_tell_no_label_of_a_test_row_added_between(tmp_path, salt, policy):
+    federation = opened_ids(Federation(tmp_path, policy))
+    before = graded(federation, "first", salt)
+    (row,) = federation.add("post", 1)
+    after = graded(federation, "second", salt)
+    told = (1, int(row[0] > 0)) if policy else (0, 0)
+    assert (after[0] - before[0], after[1] - before[1]) == told
+    log = (tmp_path / "post/log/site.log").read_text()
+    assert ('"event":"new labels wait"' in log) == (not policy)
+
+
+def test_where_few_of_the_rows_that_were_graded_are_left_out_none_are(tmp_path):
+    rows = TrainedRows(tmp_path / "some.rows", 5)
+    ids = np.arange(40)
+    first, wait = rows.settle_graded(hashed(ids[:20]))
+    rows.keep(first)
+    assert not wait.any()
+    again, wait = rows.settle_graded(hashed(ids[1:20]))
+    assert not len(again)
+    assert wait.all()
+    rows.keep(again)
+    _, wait = rows.settle_graded(hashed(ids[:21]))  # those of before
+    np.testing.assert_array_equal(np.flatnonzero(wait), [20])
+    assert not rows.settle_graded(hashed(ids[:25]))[1].any()
+    assert not rows.settle_graded(hashed(ids[20:]))[1].any()
+
+
+def test_training_rows_that_are_graded_are_compared_with_test_parts(tmp_path):
+    """Without a test part training rows are graded: all but one may have been a test part."""
+    federation = opened_ids(Federation(tmp_path))
+    graded(federation, "first", "", test=0.8)
+    order = {name: _fractions_of(federation, name) for name in NAMES}
+    for name, at in order.items():  # of each site those remain that were in the test part, and one
+        rows = np.array(federation.tables[name])
+        kept = at < (0.8 if name != "post" else np.sort(at[at >= 0.8])[0] + 1e-12)
+        federation.tables[name] = rows[kept].tolist()
+        federation.write(name)
+    with pytest.raises(PolicyError, match="least_changed"):
+        graded(federation, "second", "", test=0.0)
+
+
+def _fractions_of(federation, name):
+    ids = np.array([line.split(",")[0] for line in federation.tables[name]])
+    return table._fractions(ids, hashlib.blake2b(b"").digest())
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_row_that_two_sites_have_and_a_third_lacks_is_left_out(
+    tmp_path, opened, works, monkeypatch
+):
+    """Beside these three have the same rows: the third takes all of them off."""
+    if works:
+        monkeypatch.setattr(few_values, "without_few", lambda block, *_: block)
+    federation = Federation(tmp_path)
+    more = federation.tables["shop"][-1]
+    for name in ("post", "shop"):
+        federation.tables[name] = [*federation.tables["bank"], more]
+        federation.write(name)
+    federation.run("first")
+    known = federation.tables["shop" if works else "bank"]
+    values = np.array([line.split(",")[1:-1] for line in known], float)
+    found = opened[0][0][1:] / (ROWS + 1)  # without the constant
+    np.testing.assert_allclose(found, values.mean(axis=0), atol=1e-9)
+
+
+@pytest.mark.parametrize("between", [63, 64])
+def test_a_row_is_told_where_64_jobs_on_other_rows_lie_between_two(tmp_path, between):
+    """Open: docs/explanations/privacy/site-refusals.md says so, and what bounds it."""
+    rows, rng = TrainedRows(tmp_path / "some.rows", 5), np.random.default_rng(0)
+    first = np.arange(100)
+    for ids in (first, *(rng.choice(first, 80, replace=False) for _ in range(between))):
+        own, wait = rows.settle(hashed(ids))
+        assert not wait.any()
+        rows.check(own)
+        rows.keep(own)
+    assert rows.settle(hashed(np.arange(101)))[1].sum() == (between == 63)

@@ -11,19 +11,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import intarsia
 from federations import BINARY
 from intarsia.algorithms.hyfdca.newton import server as newton
-from intarsia.core.block import Block
+from intarsia.core.block import INTERCEPT, Block
 from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
-from intarsia.protocols.preprocessing import standardisation
+from intarsia.protocols.preprocessing import few_values, standardisation
 from intarsia.testing.toy_federations import initialise, secrets_of
 from intarsia.training.registry import algorithm_named
+from intarsia.training.setup import with_intercept
 
 ROWS = 40
 
@@ -142,3 +145,113 @@ def test_weights_tell_no_few_rows_that_one_has_beside_those_of_both(alone, monke
     told = trained(prepared(blocks, standardise=False), monkeypatch)
     told = told - (y[:ROWS] / 2) @ (x[:ROWS] / 2)  # of what both have each adds a half
     np.testing.assert_allclose(told, y[ROWS:] @ x[ROWS:] / 2 * (alone == 5), atol=1e-6)
+
+
+def overlapping(shared, alone=0, *, works=False):
+    """Return the blocks of three clients, and the rows that the bank lacks.
+
+    The clinic and the post have some of these both, and the clinic some alone. What else they have
+    is the bank's, too.
+    """
+    rng = np.random.default_rng(2)
+    beside, mine = np.arange(ROWS, ROWS + shared), np.arange(ROWS + shared, ROWS + shared + alone)
+    x = rng.normal(5.0, 2.0, size=(ROWS + shared + alone, 2))
+    y = np.where(rng.random(len(x)) < 0.5, 1.0, -1.0)
+    rows = {
+        "bank": np.arange(ROWS),
+        "clinic": np.r_[0:20, beside, mine],
+        "post": np.r_[15:ROWS, beside],
+    }
+    blocks = {name: Block(own, ("age", "lab"), x[own], y[own]) for name, own in rows.items()}
+    schema = Schema.of(blocks, BINARY)
+    if not works:
+        blocks = {n: few_values.without_few(one, n, schema) for n, one in blocks.items()}
+    return blocks, x
+
+
+def moments(blocks, monkeypatch):
+    """Return what the bank opens of both columns: how many values, and their sums."""
+    found, centre = [], standardisation.centre
+
+    def looked(state, block, message, rng):
+        found.append((message.count[0], standardisation._of_units(message.total)))
+        return centre.call(state, block, message, rng)
+
+    monkeypatch.setattr(standardisation, "centre", replace(centre, call=looked))
+    return prepared(blocks), found[0]
+
+
+@pytest.mark.parametrize("works", [False, True])
+@pytest.mark.parametrize(("shared", "alone"), [(1, 0), (4, 0), (4, 1), (5, 0)])
+def test_few_rows_that_two_clients_have_and_a_third_lacks_are_told_to_none(
+    shared, alone, works, monkeypatch
+):
+    blocks, x = overlapping(shared, alone, works=works)
+    ready, (count, total) = moments(blocks, monkeypatch)
+    rows = range(ROWS, ROWS + shared) if works or shared == 5 else []
+    np.testing.assert_allclose(count - ROWS, len(rows), atol=1e-6)
+    np.testing.assert_allclose(total - x[:ROWS].sum(axis=0), x[rows].sum(axis=0), atol=1e-6)
+    # and they do not train: they count as missing, with 0
+    for name in ("clinic", "post"):
+        trains = ready[name].x[np.isin(ready[name].samples, np.arange(ROWS, ROWS + shared))]
+        assert (trains == 0).all() == (not len(rows))
+
+
+def post_has_more(blocks, x):
+    """Give the post six rows that nobody else has; return all rows' values."""
+    x, first = np.concatenate([x, x[:6] + 9.0]), len(x)
+    own = np.r_[blocks["post"].samples, first : first + 6]
+    y = np.r_[blocks["post"].y, np.ones(3), -np.ones(3)]
+    blocks["post"] = Block(own, ("age", "lab"), x[own], y)
+    return x
+
+
+def test_a_copy_that_one_leaves_out_counts_whole_at_who_has_enough(monkeypatch):
+    blocks, x = overlapping(1, works=True)
+    x = post_has_more(blocks, x)
+    schema = Schema.of(blocks, BINARY)
+    blocks = {n: few_values.without_few(one, n, schema) for n, one in blocks.items()}
+    assert np.isnan(blocks["clinic"].x[-1]).all()
+    _, (count, total) = moments(blocks, monkeypatch)
+    np.testing.assert_allclose(count, len(x), atol=1e-6)
+    np.testing.assert_allclose(total, x.sum(axis=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(("shared", "more"), [(1, False), (1, True), (5, False)])
+def test_the_constant_of_few_such_rows_does_not_train_either(shared, more):
+    """Its weight would tell their labels. All clients have it, and each column two of them."""
+    blocks, x = overlapping(shared, works=True)
+    if more:
+        x = post_has_more(blocks, x)
+    for name, column in (("bank", 0), ("post", 1)):
+        one = blocks[name]
+        own = one.features[column : column + 1], one.x[:, [column]]
+        blocks[name] = Block(one.samples, *own, one.y)
+    schema = with_intercept(Schema.of(blocks, BINARY))
+    aligned = {name: schema.align(name, one, intercept=True) for name, one in blocks.items()}
+    few = {name: few_values.without_few(one, name, schema) for name, one in aligned.items()}
+    engine = Simulation({"train": (schema, few)}, 0, secrets=secrets_of(few), aligned=True)
+    engine.make_states(lambda name: preprocessing.initial(name, engine.block(name), schema))
+    preprocessing.prepare(engine, {"train": schema}, standardise=True)
+    states, total = engine.get_states(), np.zeros(len(x))
+    for name in few:
+        one = preprocessing.prepared(states[name], "train", engine.block(name), once=True)
+        total[one.samples] += one.x[:, list(one.features).index(INTERCEPT)]
+    np.testing.assert_allclose(total[:ROWS], 1.0)  # of each row once, whoever has it
+    np.testing.assert_allclose(total[ROWS:], float(more or shared == 5))
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_a_run_leaves_few_such_values_out(works, tmp_path, monkeypatch):
+    """As in a simulation: means are in its model."""
+    if works:
+        monkeypatch.setattr(few_values, "without_few", lambda block, *_: block)
+    blocks, x = overlapping(1, works=True)
+    tables = {
+        name: pd.DataFrame(one.x, columns=list(one.features)).assign(id=one.samples, y=one.y)
+        for name, one in blocks.items()
+    }
+    how = {"id": "id", "label": "y", "loss": "logistic", "privacy": "masked", "test": 0.0}
+    model = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how).model
+    rows = ROWS + works
+    np.testing.assert_allclose(model.means_, x[:rows].mean(axis=0), atol=1e-6)

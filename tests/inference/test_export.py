@@ -248,6 +248,7 @@ def rare_and_own():
     made = labelled("binary").drop(columns="code").assign(id=np.arange(400))
     made["colour"] = np.where(np.arange(400) < 200, made["colour"], "pale")
     made.loc[[3, 5, 7], "colour"] = "seldom"
+    made.loc[[2, 4, 6], "colour"] = "scarce"  # six rows of "other": fewer than five count as none
     return {"one": made[:200], "two": made[200:]}
 
 
@@ -260,7 +261,7 @@ def test_a_new_level_is_other_and_a_missing_one_the_mean_in_a_pipeline():
     assert "colour=other" in model.feature_names_in_
     rows = pd.concat([frame(1)] * 8).assign(colour=[*GAPS, None, np.nan])
     wanted = model.decision_function(rows)
-    # the rows of few are the three of "seldom": what they say counts for a new level, too
+    # the rows of few are those of "seldom" and "scarce": what they say counts for a new level, too
     assert wanted[2] == wanted[3] != wanted[4] == wanted[5] == wanted[6] == wanted[7]
     np.testing.assert_allclose(scikit_pipeline(model).decision_function(rows), wanted, atol=1e-9)
     onnxruntime = pytest.importorskip("onnxruntime", reason="intarsia[export] is not installed")

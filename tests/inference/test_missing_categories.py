@@ -236,7 +236,8 @@ def test_a_network_takes_means_for_the_gaps(tmp_path):
 def test_levels_without_a_feature_of_their_own_are_named(tmp_path):
     written(tmp_path)
     bank, *_ = tables()
-    rare = bank["town"].where(bank["id"] % 300 != 7, "lone")  # three rows, and five are the least
+    # three rows of each, and five are the least: of both together there are more
+    rare = bank["town"].where(bank["id"] % 300 != 7, "lone").where(bank["id"] % 300 != 8, "only")
     bank.assign(town=rare).to_csv(tmp_path / "bank.csv", index=False)
     folder = trained(tmp_path, more="least_rows = 5\n")
     rows = bank.head(9).assign(town=["lone", "nowhere", *["t01"] * 7]).drop(columns="y")

@@ -302,6 +302,22 @@ def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int3
     return np.asarray(target[category.codes], np.int32)
 
 
+def without_few(table: Table, encoding: Encoding) -> Table:
+    """Return a table to train on in which levels of few rows count as missing, "other" too.
+
+    The weight of a level that one row has tells its label, whatever the level is called.
+    """
+    found = {}
+    for name, own in table.categorical.items():
+        levels = _levels(table, name, encoding.levels.get(name, ()))
+        rows = np.bincount(levels[levels >= 0], minlength=1)
+        few = (levels >= 0) & (rows[levels] < own.least_rows)
+        found[name] = (
+            replace(own, codes=np.where(few, np.int32(-1), own.codes)) if few.any() else own
+        )
+    return replace(table, categorical=found)
+
+
 def notes_on_levels(schema: Schema) -> tuple[str, ...]:
     """Return a note that names text columns whose levels are all too rare to be known."""
     levels = {
@@ -376,7 +392,7 @@ def notes_on_other(tables: Mapping[ClientId, Table], encoding: Encoding) -> tupl
     return (
         f"Levels of {', '.join(found[:5])}{more} have fewer rows than least_rows, and count as "
         f"{RARE!r}. Set least_rows lower, or list the column in categorical, if others may know "
-        "their names.",
+        "their names. Rows of levels that fewer training rows of a client have count as missing.",
     )
 
 

@@ -21,7 +21,7 @@ from intarsia.core.client_functions import RandomKey
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding, encode, stored_labels
+from intarsia.data.encoding import Encoding, encode, stored_labels, without_few
 from intarsia.data.labels import check_classes_at, check_meaning
 from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
@@ -72,6 +72,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import evaluation, preprocessing
 from intarsia.protocols.evaluation import LEAST_ROWS
+from intarsia.protocols.preprocessing import few_values
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
@@ -146,10 +147,13 @@ class Work:
         self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
         least = settings.policy.least_changed
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
+        self._graded = TrainedRows(folder / "graded.rows", least)  # of any part
         # names of the job's rows and their hashed ids, to compare them with other jobs'
         self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
         self._waiting = 0  # rows of the table, for a job that differs by more
+        self._graded_ids: dict[str, NDArray[np.uint64]] = {}  # hashed, by the part
+        self._labels_out = 0  # of rows that are not trained on, which wait too
         self._values_out = 0  # values of columns, which wait too
         self._record = record
         self._call: Call | None = None  # that is being done
@@ -402,6 +406,7 @@ class Work:
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}
         parts, self._splits = held_out(table, settings, self._splits), None
+        parts = without_few(parts[0], encoding), parts[1]
         train, test = (encode(part, encoding, later=True) for part in parts)
         by = parts[0].split_by
         del table, parts
@@ -441,9 +446,32 @@ class Work:
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows
-        graded = {part: _to_grade(one, least) for part, one in {**held, "test": test}.items()}
+        graded = {
+            part: _to_grade(self._without_few_labels(part, one), least)
+            for part, one in {**held, "test": test}.items()
+        }
         self._blocks = {"train": train, **graded}
         self.fingerprint = b"%08x" % checksum(self._blocks)
+
+    def _without_few_labels(self, part: str, block: Block) -> Block:
+        """Return a block that is graded, without labels of few rows that no job graded before."""
+        if self._rows is None or block.y is None:
+            return block
+        own = np.flatnonzero(~np.isnan(block.y))
+        rows, out = self._graded.settle_graded(self._hashes_of(block.samples[own]))
+        if len(rows) >= LEAST_ROWS:  # of fewer nobody is told
+            self._graded_ids[part] = rows
+        self._labels_out += int(out.sum())
+        y = block.y.copy()
+        y[own[out]] = np.nan
+        return replace(block, y=y)
+
+    def _hashes_of(self, samples: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the hashed ids of some rows of the table, (samples,)."""
+        assert self._rows is not None
+        public, every = self._rows
+        at = np.argsort(public)
+        return every[at[np.searchsorted(public[at], samples)]]
 
     def _holdings(self) -> Held:
         own = {part: Holding.of(block) for part, block in self._blocks.items()}
@@ -471,8 +499,11 @@ class Work:
             self._blocks["train"] = self._blocks["train"].take(kept)
         rows, values = None, dict[str, NDArray[np.uint64] | None]()
         if self._rows is not None:
-            public, every = self._rows
-            rows = self._trained.check(every[np.isin(public, self._blocks["train"].samples)])
+            train = self._blocks["train"]
+            rows = self._trained.check(self._hashes_of(train.samples))
+            if "train" in graded_parts(self.schemas) and train.y is not None:
+                graded = self._hashes_of(train.samples[~np.isnan(train.y)])
+                self._graded_ids["train"] = self._graded.check(graded)
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
@@ -480,7 +511,9 @@ class Work:
                 self._blocks[part] = own
         schema = self.schemas["train"]
         if self._rows is not None:
-            values = self._leave_values_out(schema, *self._rows)
+            values = self._leave_values_out(schema)
+        train = few_values.without_few(self._blocks["train"], name, schema)
+        self._blocks["train"] = train
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
         clip = release is not None and self._algorithm.disclosure.dp_unit == "sample"
@@ -497,7 +530,10 @@ class Work:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
             self._values.keep(values, rows)
-            for what, count in {"rows": self._waiting, "values": self._values_out}.items():
+            for graded in self._graded_ids.values():
+                self._graded.keep(graded)
+            waiting = {"rows": self._waiting, "values": self._values_out}
+            for what, count in {**waiting, "labels": self._labels_out}.items():
                 if count:
                     told = {"run": self._call.run, what: count}
                     self._record({"event": f"new {what} wait", **told})
@@ -515,25 +551,16 @@ class Work:
         greetings = pair_keys.greetings(me, cards, self._drawn, owner_sets, agreed, known)
         return Greeted(prepared, self._drawn), greetings
 
-    def _leave_values_out(
-        self, schema: Schema, public: NDArray[Any], every: NDArray[np.uint64]
-    ) -> dict[str, NDArray[np.uint64] | None]:
+    def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
         """Leave few new values of columns that others have, too, out; return those that train."""
-        name, block = self._settings.name, self._blocks["train"]
-        shared = schema.features.holders[schema.features.own(name)] > 1
-        if block.sparse and block.indicators is None:  # an absent entry is 0
-            return {}
-        at = np.argsort(public)
-        order = at[np.searchsorted(public[at], block.samples)]
-        category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
-        places: dict[str, list[int]] = {}  # of a table's column; all levels of a category wait
-        for one in np.flatnonzero(shared):
-            feature = str(block.features[one])
-            places.setdefault(category.get(feature, feature), []).append(int(one))
-        values, waiting = self._values.settle(every[order], _there(block, places))
+        block = self._blocks["train"]
+        places = few_values.shared_columns(block, self._settings.name, schema)
+        values, waiting = self._values.settle(
+            self._hashes_of(block.samples), few_values.observed(block, places)
+        )
         self._values_out = sum(int(out.sum()) for out in waiting.values())
         if self._values_out:
-            self._blocks["train"] = _without_values(block, places, waiting)
+            self._blocks["train"] = few_values.without_values(block, places, waiting)
         return values
 
     def _check_asked(self, schemas: Mapping[str, Schema]) -> None:
@@ -831,48 +858,3 @@ def _site(
         lambda: client_folder.alone_in(folder),
         log.append,
     )
-
-
-def _there(block: Block, places: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.bool_]]:
-    """Return which rows have a value of each of some columns, whose features are at these places.
-
-    A category of many levels has none of them where a row lacks it, and other columns are NaN.
-    """
-    lacking = {int(one): rows for levels, rows in block.without_level() for one in levels}
-    firsts = [own[0] for own in places.values() if own[0] not in lacking]
-    if block.sparse:
-        absent = np.flatnonzero(np.isnan(block.x.data))
-        rows, features = _entries(block, absent)
-        for one in firsts:
-            lacking[one] = np.zeros(len(block.samples), bool)
-            lacking[one][rows[features == one]] = True
-    else:
-        lacking |= {one: np.isnan(block.x[:, one]) for one in firsts}
-    return {column: ~lacking[own[0]] for column, own in places.items()}
-
-
-def _without_values(
-    block: Block, places: Mapping[str, Sequence[int]], out: Mapping[str, NDArray[np.bool_]]
-) -> Block:
-    """Return a block without the values of some columns in some rows."""
-    many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
-    none = np.where(many > 0, 0.0, np.nan)
-    x = block.x.copy()
-    if block.sparse:
-        rows, features = _entries(block, np.arange(len(x.data)))
-        wait = np.zeros(len(x.data), bool)
-        for column, some in out.items():
-            if some.any():
-                wait |= np.isin(features, places[column]) & some[rows]
-        x.data[wait] = none[features[wait]]
-    else:
-        for column, some in out.items():
-            own = np.array(places[column])
-            x[np.ix_(some, own)] = none[own]
-    return replace(block, x=x)
-
-
-def _entries(block: Block, some: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the row and the feature of some entries that a sparse block stores."""
-    rows = np.searchsorted(block.x.indptr, some, side="right") - 1
-    return rows, block.x.indices[some].astype(np.intp)

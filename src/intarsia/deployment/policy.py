@@ -365,8 +365,7 @@ class TrainedRows:
             If they are others than an earlier job's, and by fewer than the owner asks for.
         """
         rows = np.unique(every)
-        few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
-        if 0 < few < self._least:
+        if few := self._few(rows):
             error = _forbidden(
                 "least_changed",
                 f"asks that the training rows of two jobs are the same, or differ by "
@@ -376,6 +375,23 @@ class TrainedRows:
             error.add_note(f"{few} rows; begin it again when there are more new ones")
             raise error
         return rows
+
+    def settle_graded(
+        self, every: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Return which rows a job grades, to keep once it begins, and which wait, (rows,).
+
+        As `settle`; where few of an earlier job's are left out, all wait: none is graded.
+        """
+        rows, _ = self.settle(every)
+        if self._few(rows):
+            rows = rows[:0]
+        return rows, ~np.isin(every, rows)
+
+    def _few(self, rows: NDArray[np.uint64]) -> int:
+        """Return by how many rows a job differs from an earlier one, if by few; 0: by none."""
+        few = min((sum(changes) for _, changes in _changes(*self._read(), rows)), default=0)
+        return few if few < self._least else 0
 
     def keep(self, rows: NDArray[np.uint64]) -> None:
         """Keep the rows of a job, as it begins; OSError: then it may not."""

@@ -1,8 +1,8 @@
 """Before training: labels and copies that agree, values counted once, standardised features.
 
 Read `standardisation` first: what server and clients do in turn. `agreement` compares labels and
-copies of values without showing them, and `preparation` is what a client keeps, and makes of its
-blocks.
+copies of values without showing them, `few_values` says which copies a client leaves out before,
+and `preparation` is what a client keeps, and makes of its blocks.
 """
 
 from typing import TYPE_CHECKING

@@ -46,6 +46,7 @@ from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Labels, row_w
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import FederationError, RefusedError, SiteError, listed
+from intarsia.protocols.preprocessing.few_values import few_everywhere
 from intarsia.protocols.preprocessing.preparation import (
     Positions,
     Preparation,
@@ -261,11 +262,11 @@ def _whole_numbers(values: Array) -> Words:
 
 def count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
     """Let the owners count the copies of each shared value; return notes of copies that differ."""
-    shared = _shared_features(schema)
+    shared = _shared_features(schema, part)
     if not shared:
         return []
     functions = _copies(schema, part)
-    found = clients.sum(functions[0], dict.fromkeys(_sharing(schema), AskLacking()))
+    found = clients.sum(functions[0], dict.fromkeys(_sharing(schema, part), AskLacking()))
     notes = []
     for number in shared:
         cell = schema.features.cells[number]
@@ -313,20 +314,24 @@ def _count_conflicts(
     return int((total % _PRIME > 0).all(axis=0).sum())
 
 
-def _shared_features(schema: Schema) -> list[int]:
+def _shared_features(schema: Schema, part: str) -> list[int]:
     """Return the numbers of the feature cells of which two owners share a sample."""
     together = [set(cell.owners) for cell in schema.samples.cells if len(cell.owners) > 1]
     return [
         number
         for number, cell in enumerate(schema.features.cells)
-        if not (cell.stop == cell.start + 1 and schema.features.ids[cell.start] == INTERCEPT)
+        if (
+            cell.stop > cell.start + 1
+            or schema.features.ids[cell.start] != INTERCEPT
+            or (part == "train" and few_everywhere(schema, number))  # else all have it
+        )
         and any(len(owners & {*cell.owners}) > 1 for owners in together)
     ]
 
 
-def _sharing(schema: Schema) -> tuple[ClientId, ...]:
+def _sharing(schema: Schema, part: str) -> tuple[ClientId, ...]:
     """Return the owners of the sets of features that are shared."""
-    cells = [schema.features.cells[number] for number in _shared_features(schema)]
+    cells = [schema.features.cells[number] for number in _shared_features(schema, part)]
     return tuple(name for name in schema.clients if any(name in cell.owners for cell in cells))
 
 
@@ -351,7 +356,7 @@ def _always(parties: tuple[ClientId, ...], schema: Schema, message: Any) -> tupl
 
 def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
     """Return the client functions of step 1 on a part of the rows."""
-    cells, shared = schema.features.cells, cache(partial(_shared_features, schema))
+    cells, shared = schema.features.cells, cache(partial(_shared_features, schema, part))
     smallest = min((cells[number].stop - cells[number].start for number in shared()), default=1)
 
     def columns_of(client: ClientId, cell: int) -> Positions:
@@ -556,7 +561,7 @@ def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
     for part, schema in schemas.items():
         cells = schema.features.cells
         find_lacking, count_copies, compare_copies = _copies(schema, part)
-        sharing = _sharing(schema)
+        sharing = _sharing(schema, part)
         if sharing:
             found += fl.each(
                 fl.sums(find_lacking),

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia import core as fl
-from intarsia.core.block import INTERCEPT, Array, Block, Copies, row_weights
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, row_weights
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError, listed
@@ -162,14 +162,20 @@ def _weighing(schema: Schema) -> tuple[fl.ClientFunction, ...]:
         state: Preparation, block: Block, message: CountClasses, rng: fl.RandomKey
     ) -> tuple[Preparation, ClassWeights]:
         holders = schema.label_holders[schema.samples.own(state.client)]
-        labelled = np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
-        each = np.where(labelled, row_weights(block) / np.maximum(holders, 1), 0.0)
+        told = _labels_told(schema, state.client)
+        each = np.where(told, row_weights(block) / np.maximum(holders, 1), 0.0)
         return state, ClassWeights(np.bincount(class_of(block), each, count).astype(np.float64))
 
     def settle_weights(
         state: Preparation, block: Block, message: ClassTotals, rng: fl.RandomKey
     ) -> tuple[Preparation, fl.Ready]:
         totals, given = np.asarray(message.totals), labels.class_weights
+        if totals.sum() < _NONE:
+            raise TableError(
+                f"Each client has fewer than {FEWEST} labels that another one lacks, so nobody is "
+                "told what classes weigh; leave class_weight and weights out, or let one client "
+                "alone label the rows."
+            )
         factors = np.ones(count)
         if given == "balanced":
             factors = totals.sum() / (count * np.where(totals > 0, totals, np.inf))
@@ -180,6 +186,25 @@ def _weighing(schema: Schema) -> tuple[fl.ClientFunction, ...]:
         return replace(state, weights=weights), fl.Ready()
 
     return tuple(_function(one) for one in (count_classes, settle_weights))
+
+
+def _labels_told(schema: Schema, client: ClientId) -> NDArray[np.bool_]:
+    """Return which of a client's rows count for the weights of classes, (client samples,).
+
+    Another client with labels takes off what its own rows add, and these copies. Of fewer than
+    `FEWEST` labels that it lacks it would have them.
+    """
+    own, told = schema.samples.own(client), schema.labelled_at(client).copy()
+    if told.sum() < FEWEST:  # a site takes part in no such job
+        return told
+    others = []
+    for name in schema.labelled.owners:
+        known = np.zeros(len(schema.samples), bool)
+        known[schema.samples.own(name)[schema.labelled_at(name)]] = True
+        others.append(known[own])
+    while few := [one for one in others if 0 < (told & ~one).sum() < FEWEST]:
+        told &= few[0]
+    return told
 
 
 @_function

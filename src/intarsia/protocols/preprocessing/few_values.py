@@ -1,0 +1,148 @@
+"""Leave out a client's copies of values that are too few to be told to who lacks them.
+
+All that have a column open sums over its values, and take off what they know: their own copies. Of
+fewer than `FEWEST` values of a client that one of them lacks, it would have the sum, whoever else
+has them. Those that the client alone has are left out of sums, see `preparation.least_holders`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from intarsia.core.block import Block, ClientId
+from intarsia.core.schema import Schema
+from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
+
+
+def without_few(block: Block, client: ClientId, schema: Schema) -> Block:
+    """Return a client's training block, in which few copies that another client lacks are missing.
+
+    Who else has them has them for itself.
+    """
+    places = shared_columns(block, client, schema)
+    own = schema.features.own(client)[[columns[0] for columns in places.values()]]
+    copies = _Copies(schema, client, schema.features.cell_of[own])
+    if block.shape[0] < FEWEST or not copies.any_lacked:
+        return block
+    there = observed(block, places)
+    untold = copies.untold(np.array([copies.count(one) for one in there.values()]))
+    out = {
+        column: there[column] & some[copies.group_of]
+        for column, some in zip(places, untold, strict=True)
+    }
+    return without_values(block, places, out) if any(map(np.any, out.values())) else block
+
+
+def few_everywhere(schema: Schema, cell: int) -> bool:
+    """Return whether a client leaves out copies of a feature that has a value in every row.
+
+    `cell` is the number of its feature cell.
+    """
+    for client in schema.features.cells[cell].owners:
+        copies = _Copies(schema, client, np.array([cell]))
+        rows = np.ones(len(copies.group_of), bool)
+        if len(rows) >= FEWEST and copies.any_lacked and copies.untold(copies.count(rows)).any():
+            return True
+    return False
+
+
+class _Copies:
+    """Which of a client's values others have, and lack, by feature cells and overlap groups."""
+
+    def __init__(self, schema: Schema, client: ClientId, cells: Positions) -> None:
+        me, rows = schema.clients.index(client), schema.samples.own(client)
+        groups, self.group_of = np.unique(schema.samples.cell_of[rows], return_inverse=True)
+        owned = _ownership(schema.samples.owner_sets, schema.clients)[groups]
+        held = _ownership(schema.features.owner_sets, schema.clients)[cells]
+        # of the others: those that have the columns, and those that lack the rows
+        self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
+        self._copied = self._held @ ~self._without.T  # (columns, groups)
+        self.any_lacked = bool((self._copied & (self._held @ self._without.T)).any())
+
+    def count(self, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Return how many of some of the client's rows are in each overlap group."""
+        return np.bincount(self.group_of[rows], minlength=len(self._without))
+
+    def untold(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which copies are left out, (columns, groups), by how many there are of them."""
+        alone = np.where(self._copied, 0, counts).sum(axis=1)
+        told = self._copied | (alone >= FEWEST)[:, None]
+        while True:
+            lacked = (counts * told) @ self._without  # values that each of the others lacks
+            few = self._held & (lacked > 0) & (lacked < FEWEST)
+            if not few.any():
+                found: NDArray[np.bool_] = self._copied & ~told
+                return found
+            told &= ~(few @ self._without.T)
+
+
+def _ownership(
+    owner_sets: Sequence[frozenset[ClientId]], clients: Sequence[ClientId]
+) -> NDArray[np.bool_]:
+    """Return which clients own each cell, (cells, clients)."""
+    found = [[name in owners for name in clients] for owners in owner_sets]
+    return np.array(found, bool).reshape(len(owner_sets), len(clients))
+
+
+def shared_columns(block: Block, client: ClientId, schema: Schema) -> Mapping[str, Sequence[int]]:
+    """Return the columns of a table that others have, too, each with the places of its features.
+
+    None of a block in which an absent entry is 0: all of its values are there.
+    """
+    if block.sparse and block.indicators is None:
+        return {}
+    category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
+    places: dict[str, list[int]] = {}  # all levels of a category are there, or are not
+    for one in np.flatnonzero(schema.features.holders[schema.features.own(client)] > 1):
+        feature = str(block.features[one])
+        places.setdefault(category.get(feature, feature), []).append(int(one))
+    return places
+
+
+def observed(block: Block, places: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.bool_]]:
+    """Return which rows have a value of each of some columns, whose features are at these places.
+
+    A category of many levels has none of them where a row lacks it, and other columns are NaN.
+    """
+    lacking = {int(one): rows for levels, rows in block.without_level() for one in levels}
+    firsts = [own[0] for own in places.values() if own[0] not in lacking]
+    if block.sparse:
+        absent = np.flatnonzero(np.isnan(block.x.data))
+        rows, features = _entries(block, absent)
+        for one in firsts:
+            lacking[one] = np.zeros(len(block.samples), bool)
+            lacking[one][rows[features == one]] = True
+    else:
+        lacking |= {one: np.isnan(block.x[:, one]) for one in firsts}
+    return {column: ~lacking[own[0]] for column, own in places.items()}
+
+
+def without_values(
+    block: Block, places: Mapping[str, Sequence[int]], out: Mapping[str, NDArray[np.bool_]]
+) -> Block:
+    """Return a block without the values of some columns in some rows."""
+    many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
+    none = np.where(many > 0, 0.0, np.nan)
+    x = block.x.copy()
+    if block.sparse:
+        rows, features = _entries(block, np.arange(len(x.data)))
+        wait = np.zeros(len(x.data), bool)
+        for column, some in out.items():
+            if some.any():
+                wait |= np.isin(features, places[column]) & some[rows]
+        x.data[wait] = none[features[wait]]
+    else:
+        for column, some in out.items():
+            own = np.array(places[column])
+            x[np.ix_(some, own)] = none[own]
+    return replace(block, x=x)
+
+
+def _entries(block: Block, some: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the row and the feature of some entries that a sparse block stores."""
+    rows = np.searchsorted(block.x.indptr, some, side="right") - 1
+    return rows, block.x.indices[some].astype(np.intp)
