@@ -56,8 +56,8 @@ class _Copies:
     def __init__(self, schema: Schema, client: ClientId, cells: Positions) -> None:
         me, rows = schema.clients.index(client), schema.samples.own(client)
         groups, self.group_of = np.unique(schema.samples.cell_of[rows], return_inverse=True)
-        owned = _ownership(schema.samples.owner_sets, schema.clients)[groups]
-        held = _ownership(schema.features.owner_sets, schema.clients)[cells]
+        owned = _ownership(schema.samples.owner_sets, groups, schema.clients)
+        held = _ownership(schema.features.owner_sets, cells, schema.clients)
         # of the others: those that have the columns, and those that lack the rows
         self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
         self._copied = self._held @ ~self._without.T  # (columns, groups)
@@ -81,11 +81,16 @@ class _Copies:
 
 
 def _ownership(
-    owner_sets: Sequence[frozenset[ClientId]], clients: Sequence[ClientId]
+    owner_sets: Sequence[frozenset[ClientId]], some: Positions, clients: Sequence[ClientId]
 ) -> NDArray[np.bool_]:
-    """Return which clients own each cell, (cells, clients)."""
-    found = [[name in owners for name in clients] for owners in owner_sets]
-    return np.array(found, bool).reshape(len(owner_sets), len(clients))
+    """Return which clients own each of some cells, (cells, clients)."""
+    place = {name: number for number, name in enumerate(clients)}
+    kinds, of = np.unique(some, return_inverse=True)
+    found = np.zeros((len(kinds), len(clients)), bool)
+    for kind, cell in enumerate(kinds.tolist()):  # not all, which are as many as there are clients
+        found[kind, [place[name] for name in owner_sets[cell]]] = True
+    own: NDArray[np.bool_] = found[of]
+    return own
 
 
 def shared_columns(block: Block, client: ClientId, schema: Schema) -> Mapping[str, Sequence[int]]:
