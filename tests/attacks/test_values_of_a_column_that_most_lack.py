@@ -217,6 +217,19 @@ def test_a_copy_that_one_leaves_out_counts_whole_at_who_has_enough(monkeypatch):
     np.testing.assert_allclose(total, x.sum(axis=0), atol=1e-6)
 
 
+@pytest.mark.parametrize(("shared", "said"), [(4, 1), (5, 0)])
+def test_a_note_says_which_copies_are_left_out(shared, said):
+    blocks, _ = overlapping(shared, works=True)
+    notes = few_values.notes_on_few(Schema.of(blocks, BINARY), {})
+    wanted = (
+        "Values of 4 training samples at 'clinic', 'post' count as missing there, in 'age', "
+        "'lab': another client has these columns and lacks the samples, and would know sums "
+        "over fewer than 5.",
+    )
+    assert notes == wanted[:said]
+    assert not few_values.notes_on_few(Schema.of(blocks, BINARY), dict.fromkeys(blocks, True))
+
+
 def test_of_many_clients_each_looks_at_its_own_rows_alone():
     """Each that looked at the rows of all made 1000 clients wait for 90 s."""
     rng, looked_at = np.random.default_rng(0), set()
@@ -276,6 +289,7 @@ def test_a_run_leaves_few_such_values_out(works, tmp_path, monkeypatch):
         for name, one in blocks.items()
     }
     how = {"id": "id", "label": "y", "loss": "logistic", "privacy": "masked", "test": 0.0}
-    model = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how).model
+    found = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how)
+    assert sum("Values of 1 training samples" in note for note in found.notes) == 1
     rows = ROWS + works
-    np.testing.assert_allclose(model.means_, x[:rows].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(found.model.means_, x[:rows].mean(axis=0), atol=1e-6)
