@@ -476,6 +476,8 @@ def test_a_row_that_two_sites_have_and_a_third_lacks_is_left_out(
     federation.run("first")
     known = federation.tables["shop" if works else "bank"]
     values = np.array([line.split(",")[1:-1] for line in known], float)
+    notes = json.loads((tmp_path / "first/result.json").read_text())["notes"]
+    assert sum("Values of 1 training samples" in note for note in notes) == 1
     found = opened[0][0][1:] / (ROWS + 1)  # without the constant
     np.testing.assert_allclose(found, values.mean(axis=0), atol=1e-9)
 

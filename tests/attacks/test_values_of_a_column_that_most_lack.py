@@ -217,6 +217,43 @@ def test_a_copy_that_one_leaves_out_counts_whole_at_who_has_enough(monkeypatch):
     np.testing.assert_allclose(total, x.sum(axis=0), atol=1e-6)
 
 
+@pytest.mark.parametrize(("shared", "said"), [(4, 1), (5, 0)])
+def test_a_note_says_which_copies_are_left_out(shared, said):
+    blocks, _ = overlapping(shared, works=True)
+    notes = few_values.notes_on_few(Schema.of(blocks, BINARY), {})
+    wanted = (
+        "Values of 4 training samples at 'clinic', 'post' count as missing there, in 'age', "
+        "'lab': another client has these columns and lacks the samples, and would know sums "
+        "over fewer than 5.",
+    )
+    assert notes == wanted[:said]
+    assert not few_values.notes_on_few(Schema.of(blocks, BINARY), dict.fromkeys(blocks, True))
+
+
+def test_of_many_clients_each_looks_at_its_own_rows_alone():
+    """Each that looked at the rows of all made 1000 clients wait for 90 s."""
+    rng, looked_at = np.random.default_rng(0), set()
+    blocks = {
+        f"c{number}": Block(np.arange(20 * number, 20 * number + 22), ("age",), x, None)
+        for number, x in enumerate(rng.normal(size=(6, 22, 1)))  # two are the next one's, too
+    }
+    schema = Schema.of(blocks, BINARY)
+
+    class Sets(tuple):
+        def __getitem__(self, cell):
+            looked_at.add(cell)
+            return super().__getitem__(cell)
+
+        def __iter__(self):
+            looked_at.update(range(len(self)))
+            return super().__iter__()
+
+    vars(schema.samples)["owner_sets"] = Sets(schema.samples.owner_sets)
+    found = few_values.without_few(blocks["c0"], "c0", schema)
+    assert found is blocks["c0"]
+    assert looked_at == set(schema.samples.cell_of[schema.samples.own("c0")])
+
+
 @pytest.mark.parametrize(("shared", "more"), [(1, False), (1, True), (5, False)])
 def test_the_constant_of_few_such_rows_does_not_train_either(shared, more):
     """Its weight would tell their labels. All clients have it, and each column two of them."""
@@ -252,6 +289,7 @@ def test_a_run_leaves_few_such_values_out(works, tmp_path, monkeypatch):
         for name, one in blocks.items()
     }
     how = {"id": "id", "label": "y", "loss": "logistic", "privacy": "masked", "test": 0.0}
-    model = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how).model
+    found = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how)
+    assert sum("Values of 1 training samples" in note for note in found.notes) == 1
     rows = ROWS + works
-    np.testing.assert_allclose(model.means_, x[:rows].mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(found.model.means_, x[:rows].mean(axis=0), atol=1e-6)

@@ -178,6 +178,24 @@ def test_what_is_learnt_alone_knows_nothing_of_others_levels():
     assert np.array_equal(as_learnt_alone(block(train), block(train)).x[:, 1], np.zeros(3))
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_note_names_levels_that_too_few_training_rows_have(many):
+    own = [f"t{at}" for at in range(MOST_CENTRED + 2 if many else 3)]
+    tables = {"bank": party(own, 600), "shop": party(own, 600, seed=1)}
+    for table in tables.values():
+        tested = Hashes().of(table["id"].to_numpy(), hashlib.blake2b(b"").digest()) < 0.3
+        rows = [*table.index[~tested][:4], *table.index[tested][:4]]
+        table.loc[rows, "town"] = "sea"  # of eight rows, of which four train
+        table["country"] = "one"
+    notes = ran(tables, "hyfdca", test=0.3, categorical=[]).notes
+    [said] = [note for note in notes if "least_rows training rows" in note]
+    assert said.endswith("so left at 0: 'town=sea'.")
+    [said] = [note for note in notes if note.startswith("Constant")]
+    assert said.endswith("so left at 0: 'country=one'.")
+    [said] = [note for note in notes if "no training row" in note]
+    assert "town (4 at 'bank', 4 at 'shop')" in said
+
+
 def test_a_network_beside_a_federation_learns_from_its_own_levels_alone():
     own = ["a", "b"]
     tables = {"bank": party([*own, "c"], 400), "shop": party([*own, "d"], 400, seed=1)}

@@ -63,6 +63,7 @@ from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import NARROW, labelled_somewhere
 from intarsia.partition.client_clusters import Structure
 from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.protocols.preprocessing import few_values
 from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.result import Result
@@ -286,6 +287,7 @@ class AtSites:
         self._schemas = {"train": train, **stopping, **(test if tested else {})}
         about = *coded, *notes_on_labels(train, description.labels), *notes_on_levels(train)
         self.notes = (*self._versions, *_left_out(held, self._kept), *about)
+        self.notes += few_values.notes_on_few(train, sparse)
         self.notes += tuple(f"{one} The run goes on without it." for one in self._caller.refused)
         for schema in self._schemas.values() if sparse else ():
             check_kinds(schema, sparse, standardise=description.preprocessing.standardise)

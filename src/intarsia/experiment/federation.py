@@ -61,6 +61,7 @@ from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
+from intarsia.protocols.preprocessing import few_values
 
 T = TypeVar("T")
 Groups = Mapping[ClientId, NDArray[Any]]  # (samples,) what a client's rows are split by
@@ -244,6 +245,7 @@ def build(
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
     notes.extend((*notes_on_labels(schema, experiment.labels), *notes_on_levels(schema)))
+    notes.extend(few_values.notes_on_few(schema, sparse))
     own = secret if hidden else None
     return Federation(
         *(train, test, schema, tested, labels, tuple(notes), own, structure, validation),

@@ -326,8 +326,9 @@ class LocalParties:
             for column, own in self.untrained.items()
         ]
         return (
-            f"A level that no training row{of} has counts as {RARE!r} where training rows had "
-            f"that, and as a missing value where not; of the rows to grade: {'; '.join(told)}.",
+            f"A level that no training row{of} has, or too few, counts as {RARE!r} where training "
+            "rows had that, and as a missing value where not; of the rows to grade: "
+            f"{'; '.join(told)}.",
         )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId
 from intarsia.core.schema import Schema
+from intarsia.errors import listed
 from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
 
 
@@ -42,12 +43,41 @@ def few_everywhere(schema: Schema, cell: int) -> bool:
 
     `cell` is the number of its feature cell.
     """
-    for client in schema.features.cells[cell].owners:
-        copies = _Copies(schema, client, np.array([cell]))
-        rows = np.ones(len(copies.group_of), bool)
-        if len(rows) >= FEWEST and copies.any_lacked and copies.untold(copies.count(rows)).any():
-            return True
-    return False
+    owners = schema.features.cells[cell].owners
+    return any(_few_if_whole(schema, client, np.array([cell])).any() for client in owners)
+
+
+def notes_on_few(schema: Schema, sparse: Mapping[ClientId, bool]) -> tuple[str, ...]:
+    """Return a note of the samples whose copies some client leaves out, whatever values it has.
+
+    `sparse` says in whose tables an absent entry is 0.
+    """
+    who, samples = list[ClientId](), np.zeros(len(schema.samples), bool)
+    columns = np.zeros(len(schema.features.cells), bool)
+    for client in schema.clients:
+        cells = np.array([*schema.features.cells_of[client]], np.intp)
+        few = _few_if_whole(schema, client, cells)
+        if few.any() and not sparse.get(client, False):
+            who.append(client)
+            samples[schema.samples.own(client)[few.any(axis=0)]] = True
+            columns[cells[few.any(axis=1)]] = True
+    if not who:
+        return ()
+    names = schema.features.ids[columns[schema.features.cell_of]]
+    return (
+        f"Values of {samples.sum():,} training samples at {listed(who, 6)} count as missing there, "
+        f"in {listed(map(str, names), 6)}: another client has these columns and lacks the samples, "
+        f"and would know sums over fewer than {FEWEST}.",
+    )
+
+
+def _few_if_whole(schema: Schema, client: ClientId, cells: Positions) -> NDArray[np.bool_]:
+    """Return which copies of features that have all values a client leaves out, (cells, rows)."""
+    copies = _Copies(schema, client, cells)
+    rows = np.ones(len(copies.group_of), bool)
+    if len(rows) < FEWEST or not copies.any_lacked:
+        return np.zeros((len(cells), len(rows)), bool)
+    return copies.untold(copies.count(rows))[:, copies.group_of]
 
 
 class _Copies:
@@ -56,8 +86,8 @@ class _Copies:
     def __init__(self, schema: Schema, client: ClientId, cells: Positions) -> None:
         me, rows = schema.clients.index(client), schema.samples.own(client)
         groups, self.group_of = np.unique(schema.samples.cell_of[rows], return_inverse=True)
-        owned = _ownership(schema.samples.owner_sets, schema.clients)[groups]
-        held = _ownership(schema.features.owner_sets, schema.clients)[cells]
+        owned = _ownership(schema.samples.owner_sets, groups, schema.clients)
+        held = _ownership(schema.features.owner_sets, cells, schema.clients)
         # of the others: those that have the columns, and those that lack the rows
         self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
         self._copied = self._held @ ~self._without.T  # (columns, groups)
@@ -81,11 +111,16 @@ class _Copies:
 
 
 def _ownership(
-    owner_sets: Sequence[frozenset[ClientId]], clients: Sequence[ClientId]
+    owner_sets: Sequence[frozenset[ClientId]], some: Positions, clients: Sequence[ClientId]
 ) -> NDArray[np.bool_]:
-    """Return which clients own each cell, (cells, clients)."""
-    found = [[name in owners for name in clients] for owners in owner_sets]
-    return np.array(found, bool).reshape(len(owner_sets), len(clients))
+    """Return which clients own each of some cells, (cells, clients)."""
+    place = {name: number for number, name in enumerate(clients)}
+    kinds, of = np.unique(some, return_inverse=True)
+    found = np.zeros((len(kinds), len(clients)), bool)
+    for kind, cell in enumerate(kinds.tolist()):  # not all, which are as many as there are clients
+        found[kind, [place[name] for name in owner_sets[cell]]] = True
+    own: NDArray[np.bool_] = found[of]
+    return own
 
 
 def shared_columns(block: Block, client: ClientId, schema: Schema) -> Mapping[str, Sequence[int]]:

@@ -40,6 +40,10 @@ _FINER = 2.0**40  # what is left of a sum is told in units that are finer by thi
 _UNITS = 4  # of a sum that is rounded, finer and finer
 _NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
 _IS_CONSTANT = "Constant over all training samples"
+_OF_FEW_ROWS = (
+    "Levels that no client has least_rows training rows of (others count as missing; list the "
+    "column in categorical if the model may tell of few rows)"
+)
 _UNTOLD = f"Of fewer than {FEWEST} training values at each client that has it"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
 _ALL_HAVE_ONE = (
@@ -111,11 +115,13 @@ def prepare(
         message = Moments(moments.count, moments.total)
         squares = clients.sum(centre, message)
         spread = Spread(squares.squares, moments.count)
-        constant = clients.sum(settle_scale, spread)
+        found = clients.sum(settle_scale, spread)
         # discloses which features have one value over all clients' training samples
-        zero, untold = clients.reveal(constant).features > 0
+        zero, untold = clients.reveal(found).features > 0
         features = schemas["train"].features.ids
-        for some, why in (zero & ~untold, _IS_CONSTANT), (untold, _UNTOLD):
+        few = zero & ~untold & _is_level_beside(~zero, schemas["train"])
+        constant = zero & ~untold & ~few
+        for some, why in (constant, _IS_CONSTANT), (few, _OF_FEW_ROWS), (untold, _UNTOLD):
             if some.any():
                 notes.append(f"{why}, so left at 0: {listed(map(str, features[some]), 6)}.")
     # step 3: nobody but the clients with labels opens the totals of the classes
@@ -126,6 +132,16 @@ def prepare(
         counted = clients.sum(count_classes, dict.fromkeys(labellers, CountClasses()))
         clients.ask(settle_weights, dict.fromkeys(labellers, ClassTotals(counted.totals)))
     return tuple(notes)
+
+
+def _is_level_beside(some: NDArray[np.bool_], schema: Schema) -> NDArray[np.bool_]:
+    """Return which features are levels of a category that has one of some features, too."""
+    place = {str(name): at for at, name in enumerate(schema.features.ids)}
+    found = np.zeros(len(place), bool)
+    for column, levels in {pair for one in schema.holdings.values() for pair in one.levels.items()}:
+        own = [place[f"{column}={level}"] for level in levels]
+        found[own] |= bool(some[own].any())
+    return found
 
 
 @dataclass(frozen=True)
