@@ -18,6 +18,23 @@ from intarsia.training import run as running
 ROWS, CODES = 200, 30
 
 
+def weights_of(tmp_path, **more):
+    """Return the weights of the model that `bank` and `shop` train, with more keys for each."""
+    tree = {
+        "experiment": {"rounds": 20, "yardsticks": False},
+        "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.001},
+        "privacy": {"mode": "masked"},
+        "split": {"test": 0.0},
+        "client": [
+            {"name": name, "path": f"{name}.csv", "label": "label", **more}
+            for name in ("bank", "shop")
+        ],
+    }
+    running.run(experiment.from_dict(tree, tmp_path), out=tmp_path / "out")
+    model = read_model(tmp_path / "out" / "model")
+    return dict(zip(model.feature_names_in_, np.ravel(model.coef_), strict=True))
+
+
 def test_weights_of_columns_that_one_row_alone_has_tell_its_label(tmp_path):
     rng = np.random.default_rng(0)
     x, codes = rng.normal(size=(ROWS, 4)), np.zeros((ROWS, CODES), int)
@@ -31,18 +48,7 @@ def test_weights_of_columns_that_one_row_alone_has_tell_its_label(tmp_path):
     ]
     for name, part in {"bank": lines[::2], "shop": lines[1::2]}.items():
         (tmp_path / f"{name}.csv").write_text("\n".join([",".join([*header, "label"]), *part]))
-    tree = {
-        "experiment": {"rounds": 20, "yardsticks": False},
-        "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.001},
-        "privacy": {"mode": "masked"},
-        "split": {"test": 0.0},
-        "client": [
-            {"name": name, "path": f"{name}.csv", "label": "label"} for name in ("bank", "shop")
-        ],
-    }
-    running.run(experiment.from_dict(tree, tmp_path), out=tmp_path / "out")
-    model = read_model(tmp_path / "out" / "model")
-    weights = dict(zip(model.feature_names_in_, np.ravel(model.coef_), strict=True))
+    weights = weights_of(tmp_path)
     told = ["yes" if weights[f"code{place}"] > 0 else "no" for place in range(CODES)]
     assert told == labels[rows].tolist()
 
@@ -60,18 +66,6 @@ def test_the_weight_of_a_level_tells_no_label_of_the_only_row_that_has_it(
         rows = range(at, ROWS, 2)
         lines = [f"{row},{x[row]:.4f},{towns[row]},{labels[row]}" for row in rows]
         (tmp_path / f"{name}.csv").write_text("\n".join(["id,x,town,label", *lines]))
-    tree = {
-        "experiment": {"rounds": 20, "yardsticks": False},
-        "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.001},
-        "privacy": {"mode": "masked"},
-        "split": {"test": 0.0},
-        "client": [
-            {"name": name, "path": f"{name}.csv", "label": "label", "least_rows": least_rows}
-            for name in ("bank", "shop")
-        ],
-    }
-    running.run(experiment.from_dict(tree, tmp_path), out=tmp_path / "out")
-    model = read_model(tmp_path / "out" / "model")
-    weights = dict(zip(model.feature_names_in_, np.ravel(model.coef_), strict=True))
+    weights = weights_of(tmp_path, least_rows=least_rows)
     weight = weights.get("town=tiny" if least_rows == 1 else "town=other", 0.0)
     assert np.sign(weight) == (least_rows == 1) * (1 if label == "yes" else -1)

@@ -478,7 +478,7 @@ class Staff:
         return found
 
     def _pays(self, host: Host) -> bool:
-        """Return whether others are to help: at once, where each client has much to read."""
+        """Return whether others are to help: at once where clients have many values."""
         seconds = sum(self._seconds.values())
         if seconds > _LONG and seconds > _TIMES * self._cost:
             return True
