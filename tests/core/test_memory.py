@@ -2,6 +2,9 @@
 
 import errno
 import os
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -81,3 +84,28 @@ def test_free_memory_is_no_more_than_the_limit_of_the_container(monkeypatch, tmp
     assert found == 6_000_000
     limit.write_text("max\n")
     assert memory.free_memory() > 6_000_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep what they do")
+def test_what_is_freed_is_there_for_the_next_arrays():
+    # pages that the system had to give, for arrays of 12 MB that are made and freed 50 times
+    code = """
+import resource, sys
+import numpy as np
+from intarsia.core.memory import keep_freed
+if sys.argv[1] == "kept":
+    keep_freed()
+pages = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+held = [np.ones(400_000) for _ in range(4)]
+before = pages()
+for _ in range(50):
+    held = [np.ones(400_000) for _ in range(4)]
+    del held
+print(pages() - before)
+"""
+    given = [sys.executable, "-c", code]
+    kept, left = (
+        int(subprocess.run([*given, way], check=True, capture_output=True, text=True).stdout)
+        for way in ("kept", "left")
+    )
+    assert kept < 10_000 < 50_000 < left

@@ -22,6 +22,7 @@ from intarsia.core.client_functions import (
     Rounding,
     SecretKey,
 )
+from intarsia.core.memory import keep_freed
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
 from intarsia.engines import codec
@@ -83,6 +84,7 @@ class Simulation:
         cluster: Cluster | None = None,
         accelerated: bool = False,
     ) -> None:
+        keep_freed()
         self._seed, self._accelerated = seed, accelerated
         self._schemas = {part: schema for part, (schema, _) in parts.items()}
         names = tuple(parts["train"][0].clients)

@@ -430,7 +430,8 @@ def certify(server: Server, clients: fl.Clients) -> tuple[Server, fl.RoundMetric
 def measure_norms(client: Client, block: Block, message: Measure) -> tuple[Client, Norms]:
     """Send ‖x_{k,i}‖²."""
     own = row_norms(block.x)
-    return client, Norms(own, float(own.sum()), _sizes(own) if message.sizes else None)
+    found = Norms(own, float(own.sum()), _sizes(own) if message.sizes else None)
+    return fl.evolve(client, own_squares=own), found
 
 
 def _sizes(squares: Array) -> Array:
@@ -447,7 +448,7 @@ def _sizes(squares: Array) -> Array:
 @fl.client_function
 def settle_sizes(client: Client, block: Block, message: Sizes) -> tuple[Client, fl.Ready]:
     """Keep about how long rows are."""
-    return fl.evolve(client, sizes=message.sizes), fl.Ready()
+    return fl.evolve(client, sizes=message.sizes, own_squares=np.zeros(0)), fl.Ready()
 
 
 @fl.client_function
@@ -458,9 +459,10 @@ def settle_norms(client: Client, block: Block, message: Norms) -> tuple[Client, 
 
 def with_norms(client: Client, block: Block, squares: Array) -> Client:
     """Return a client that knows ‖x_i‖², (samples,)."""
-    own = row_norms(block.x)
+    own = client.own_squares if len(client.own_squares) else row_norms(block.x)
     ratio = np.divide(squares, own, out=np.zeros_like(own), where=own > 0)
-    return fl.evolve(client, norms=squares, row_scale=np.sqrt(ratio))
+    scale = np.sqrt(ratio, out=ratio)
+    return fl.evolve(client, norms=squares, row_scale=scale, own_squares=np.zeros(0))
 
 
 @fl.client_function
@@ -469,7 +471,8 @@ def send_zeros(client: Client, block: Block, message: MeanSquare) -> tuple[Clien
 
     Zeros that nobody sends are zero too, so that one client sends them.
     """
-    shares = feature_squares(block.x) / max(client.samples * message.square, 1e-300)
+    client = fl.evolve(client, feature_squares=feature_squares(block.x))
+    shares = client.feature_squares / max(client.samples * message.square, 1e-300)
     # the other holders' parts are taken to be like one's own
     likely = shares / client.feature_share
     # the factor keeps the sum in the range of sealed numbers, whatever the shares: r_j sums to 1

@@ -251,6 +251,9 @@ class Client:
     noise: Release | None = None  # of what the model is released with
     # (samples,) about ‖x_i‖², to choose samples by; empty where it was told as it is from the start
     sizes: Array = field(default_factory=lambda: np.zeros(0))
+    # (samples,) ‖x_{k,i}‖² until norms or sizes are told; (features,) Σ_i x_{k,ij}²; empty: unread
+    own_squares: Array = field(default_factory=lambda: np.zeros(0))
+    feature_squares: Array = field(default_factory=lambda: np.zeros(0))
     # samples by cell of scores, and where each ends; who reads it, the first that is there
     score_order: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     score_stops: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))

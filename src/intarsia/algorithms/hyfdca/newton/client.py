@@ -31,6 +31,7 @@ from intarsia.core.schema import Cell
 from intarsia.errors import RefusedError
 from intarsia.maths.linear import interior_point, losses
 from intarsia.maths.linear.elastic_net import soft_threshold, stiffness
+from intarsia.maths.linear.local_sdca import feature_squares
 from intarsia.maths.linear.products import gather, scores
 from intarsia.maths.linear.smoothed_losses import (
     curvatures,
@@ -327,11 +328,8 @@ def enter(before: Any, block: Block, message: Start, rng: fl.SecretKey) -> tuple
     )
     squares = None
     if message.frame:
-        x = block.x
-        sums = (
-            x.multiply(x).sum(axis=0) if isinstance(x, csr_array) else np.einsum("ij,ij->j", x, x)
-        )
-        squares = np.asarray(sums) / before.samples
+        told = before.feature_squares
+        squares = (told if len(told) else feature_squares(block.x)) / before.samples
     return point, Frame(frame, squares)
 
 
