@@ -356,6 +356,12 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
+def test_whole_numbers_that_hardly_repeat_are_no_counts(tmp_path, monkeypatch):
+    days = np.arange(80) * 7 // 2 % 40  # from 0 on, each in two rows
+    found = proposed(tmp_path, monkeypatch, bank(days=days), shop(), arguments=["--label", "days"])
+    assert found["algorithm"]["loss"] == "squared"
+
+
 def test_answers_on_one_scale_are_amounts(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     asked = {f"Q{k}": rng.integers(1, 6, 80) for k in range(5)}

@@ -650,6 +650,8 @@ def _counted(some: Sequence[Column]) -> bool:
     if len(values) < LEAST_COUNTS or values[0] != 0:
         return False
     height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    if not height:
+        return False
     peak = height.index(max(height))
     rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
     falls = all(one >= two for one, two in pairwise(height[peak:]))
