@@ -356,6 +356,31 @@ def test_whole_numbers_that_are_spread_as_counts_are_amounts(tmp_path, monkeypat
     assert client(found, 0)["categorical"] == ["region"]
 
 
+def test_whole_numbers_that_hardly_repeat_are_no_counts(tmp_path, monkeypatch):
+    days = np.arange(80) * 7 // 2 % 40  # from 0 on, each in two rows
+    found = proposed(tmp_path, monkeypatch, bank(days=days), shop(), arguments=["--label", "days"])
+    assert found["algorithm"]["loss"] == "squared"
+
+
+def test_answers_on_one_scale_are_amounts(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    asked = {f"Q{k}": rng.integers(1, 6, 80) for k in range(5)}
+    asked["Q3"] = asked["Q3"].clip(max=4)  # nobody fully agrees
+    asked["Q4"][:6] = 99
+    region = rng.integers(2, 6, 80)
+    found = proposed(tmp_path, monkeypatch, bank(**asked, Q5=asked["Q0"], region=region), shop())
+    assert client(found, 0)["categorical"] == ["region"]
+    text = " ".join((tmp_path / "mine.toml").read_text().replace("\n# ", " ").split())
+    assert "taken for answers on one scale: Q0, Q1, Q2, Q3, Q4, Q5; list in categorical" in text
+
+
+def test_three_columns_of_one_scale_may_be_codes(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    coded = {f"kind{k}": rng.integers(1, 5, 80) for k in range(3)}
+    found = proposed(tmp_path, monkeypatch, bank(**coded), shop())
+    assert client(found, 0)["categorical"] == [*coded]
+
+
 @pytest.mark.parametrize(
     ("rare", "often", "positive"),
     [("ja", "nein", "ja"), ("no", "yes", "yes"), ("gone", "stays", "stays")],
@@ -889,6 +914,26 @@ def test_values_with_a_decimal_comma_are_those_with_a_point(tmp_path, monkeypatc
     proposed(tmp_path, monkeypatch, own, shop(income=[f"{income[k]:.2f}" for k in SHOP]))
     assert "other samples" not in said(capfd)[1]
     assert client(tomllib.loads((tmp_path / "mine.toml").read_text()), 1)["id"] == "customer"
+
+
+def test_points_between_thousands_are_told_by_decimal_commas_of_other_columns(
+    tmp_path, monkeypatch
+):
+    grouped = [f"{200 + k}.{k * 7 % 1000:03}" for k in BANK]
+    comma = [str(one).replace(".", ",") for one in INCOME[:80]]
+    found = proposed(
+        tmp_path, monkeypatch, bank(income=comma, turnover=grouped), shop(), separator=";"
+    )
+    own = client(found, 0)
+    assert (own["decimal"], own["thousands"], "exclude" in own) == (",", ".", False)
+    assert "thousands = \".\"  # as in column 'turnover'" in (tmp_path / "mine.toml").read_text()
+
+
+def test_numbers_are_read_as_most_columns_write_them(tmp_path, monkeypatch):
+    points = {f"x{k}": [f"{k}.{row}" for row in BANK] for k in range(3)}
+    comma = [str(one).replace(".", ",") for one in INCOME[:80]]
+    found = proposed(tmp_path, monkeypatch, bank(income=comma, **points), shop(), separator=";")
+    assert client(found, 0)["exclude"] == ["income"]
 
 
 def test_labels_with_a_decimal_comma_are_the_classes_that_a_run_reads(

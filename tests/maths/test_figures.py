@@ -23,6 +23,7 @@ from sklearn.metrics import (
 
 from intarsia.maths import figures
 from intarsia.maths.figures import Ranked
+from intarsia.maths.linear import losses
 
 
 def scored(count=400, *, ties=False, seed=0, lean=0.0):
@@ -45,6 +46,22 @@ def test_ranking_figures_are_those_of_scikit_learn_and_scipy(ties):
     assert found["gini"] == pytest.approx(2 * roc_auc_score(y, z) - 1, abs=1e-12)
     assert found["average_precision"] == pytest.approx(average_precision_score(y, z), abs=1e-12)
     assert found["ks"] == pytest.approx(ks_2samp(z[y], z[~y]).statistic, abs=1e-12)
+
+
+def test_scores_that_differ_by_rounding_are_equal():
+    near = 1.0 + np.finfo(float).eps
+    z = np.array([near, -2.0, 1.0, np.inf, np.nan, 3.0, -np.inf, near, np.inf])
+    found = figures.tied(z)
+    np.testing.assert_array_equal(found, [1, -2, 1, np.inf, np.nan, 3, -np.inf, 1, np.inf])
+    close = np.linspace(0, 1e-10, 10_000)  # of a model that says nearly the same of all
+    np.testing.assert_array_equal(figures.tied(close), close)
+    assert figures.tied(np.zeros(0)).shape == (0,)
+
+
+def test_log_odds_of_one_class_of_several_have_digits_where_it_is_nearly_certain():
+    z = np.array([[20.0, 30.0, 40.0], [-20.0, -30.0, -300.0], [-40.0, -50.0, -700.0]])
+    found = figures.ranked_scores(z, losses.LOGISTIC)
+    np.testing.assert_allclose(found[0], [20, 30, 300], atol=1e-8)
 
 
 def test_weighted_samples_are_those_of_scikit_learn():

@@ -284,6 +284,8 @@ def test_training_anew_forgets_the_federations_means():
             pa.table({"age": [1.0]}),
             "is a pyarrow.Table; expected a DataFrame or an array: pass wha",
         ),
+        (pd.DataFrame({"age": [1.0]}).loc[0], r"pandas.Series; .* of a row to_frame\(\)\.T\."),
+        ({"age": [1.0]}, r"is a dict; expected a DataFrame or an array: pass pandas.DataFrame"),
         (np.array([["a", "b", "c"]]), "array is not numeric"),
         (np.full((1, 3), np.inf), "infinite"),
         (csr_array(np.full((1, 3), np.nan)), "NaN in a sparse array"),

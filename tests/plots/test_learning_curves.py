@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
 import intarsia
 from intarsia.errors import CheckpointError, ExperimentError
-from intarsia.plots.learning_curves import rounds_picture
+from intarsia.plots.learning_curves import rounds_figure, rounds_picture
+from intarsia.plots.style import COLOURS
 from intarsia.results.history import Course, course_of
 from intarsia.results.result import Metrics, Result, Score
 
@@ -56,6 +59,21 @@ def test_lines_stand_where_levels_were_added(tmp_path):
     assert dashed[1] == 0
     with pytest.raises(ExperimentError, match="0 runs to draw"):
         rounds_picture([], tmp_path / "b.png")
+
+
+def test_names_of_short_phases_stand_apart():
+    begun = {f"level {k}": 1 + 5 * k for k in range(4)} | {"level 4": 21}
+    short = Course("femam", dict.fromkeys(range(1, 23), 0.4), begun)
+    long = Course("flic", dict.fromkeys(range(1, 201), 0.3), {"training": 1})
+    figure = rounds_figure([long, short])
+    (axes,) = figure.axes
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    boxes = [one.get_window_extent(renderer) for one in axes.texts]
+    assert [one.get_text() for one in axes.texts] == [*begun]
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+    assert boxes[0].x0 >= axes.get_window_extent(renderer).x0
+    dashed = [one for one in axes.lines if one.get_linestyle() == "--"]
+    assert {one.get_color() for one in dashed} == {COLOURS[1]}
 
 
 def test_a_course_ends_with_the_result(tmp_path):

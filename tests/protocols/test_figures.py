@@ -197,6 +197,23 @@ def test_figures_of_several_classes_are_those_of_the_joined_table(loss, mode):
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("constant", [-1.3, 0.7])
+def test_scores_that_are_equal_up_to_rounding_are_ties(constant, mode):
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=240)
+    # expit(a) + expit(-a) = 1: the third class has one probability, whose last digit differs
+    x, y = np.stack([a, -a, np.full(240, constant)], axis=1), rng.integers(0, 3, 240) * 1.0
+    every, own = graded(hospitals(y, x), THREE, w=np.eye(3), mode=mode)
+    for found, rows in (every, slice(None)), (own["r1c0"], slice(60, 120)):
+        sides = (y[rows] == 0, a[rows]), (y[rows] == 1, -a[rows])
+        areas = [roc_auc_score(*one) for one in sides]
+        assert found.figures.auc == pytest.approx((sum(areas) + 0.5) / 3, abs=1e-6)
+    # each class has a curve, that of the third with all samples in its one step
+    counts = [(y == 2).sum(), (y != 2).sum()]
+    assert np.array(every.figures.curves[2]).round(6).tolist() == [counts]
+
+
+@pytest.mark.parametrize("mode", ["plain", "masked"])
 def test_errors_of_numbers_are_those_of_the_joined_table(mode):
     y = X @ np.arange(6.0) + np.random.default_rng(0).normal(size=300)
     w = np.arange(6.0)[None] * 0.9

@@ -124,6 +124,20 @@ def test_pictures_have_the_classes_of_the_model_wherever_they_are_drawn(finished
     assert names[0] != drawn(tmp_path / "unnamed", result, None, None)["figures.png"]
 
 
+def test_pictures_of_networks_have_their_classes(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    named = []
+    draw = "intarsia.plots.score_curves.scores_picture"
+    monkeypatch.setattr(draw, lambda *_, classes, **settings: named.append(classes))
+    monkeypatch.setattr(Artist, "draws", lambda *_: False)
+    x = np.random.default_rng(1).normal(size=(150, 2))
+    y = np.array(["high", "low", "mid"])[np.argsort(np.argsort(x[:, 0])) // 50]
+    tables = {"a": (x[:75], y[:75]), "b": (x[75:], y[75:])}
+    how = {"algorithm": "local", "rounds": 1, "yardsticks": False}
+    intarsia.run(tables=tables, out=tmp_path / "run", **how)
+    assert named == [("high", "low", "mid")]
+
+
 def test_pictures_are_drawn_where_the_process_that_draws_was_killed(finished_run, tmp_path):
     result, schema = finished_run
     with closing(Artist(tmp_path / "killed", schema)) as artist:

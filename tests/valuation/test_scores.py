@@ -41,3 +41,9 @@ def test_the_first_weighting_is_of_the_rows_as_they_are():
     assert (parts[0] == 1).all()
     assert sum(len(one) for one in parts) == 501
     assert len(parts) == 3  # not all at once
+
+
+def test_scores_that_differ_by_rounding_are_ties():
+    truth = np.array([1.0, -1.0])
+    for said in ([1.0, 1.0 - 1e-16], [1.0 - 2e-16, 1.0]):
+        assert judged(np.array(said), truth, np.ones((1, 2)), "auc").tolist() == [0.5]

@@ -302,7 +302,8 @@ class Algorithm:
             of = f", {len(labels.classes)} classes" if labels.classes else ""
             raise FederationError(
                 f"The task of the labels is {labels.task!r}{of}, and {self.name} learns "
-                f"{' or '.join(tasks)}; set labels.task, or use another algorithm."
+                f"{' or '.join(tasks)}; set labels.task (from Python task=), or use another "
+                "algorithm."
             )
         return self.init_server(options, schema, rng)
 

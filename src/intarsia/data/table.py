@@ -83,7 +83,8 @@ _OTHER_KINDS = {
     "pyarrow.Table": "what its to_pandas() returns",
     "pyarrow.RecordBatch": "what its to_pandas() returns",
     "numpy.recarray": "pandas.DataFrame(...) of it",
-    "pandas.Series": "what its to_frame() returns",
+    "builtins.dict": "pandas.DataFrame(...) of it",
+    "pandas.Series": "what its to_frame() returns, of a row to_frame().T",
     "polars.Series": "what its to_frame() returns",
 }
 
@@ -91,7 +92,8 @@ _OTHER_KINDS = {
 def other_kind(table: Any) -> tuple[str, str] | None:
     """Return of a table that is neither a DataFrame nor a matrix its kind, and what to pass."""
     kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-    return (kind, _OTHER_KINDS[kind]) if kind in _OTHER_KINDS else None
+    named = kind.removeprefix("builtins.")
+    return (named, _OTHER_KINDS[kind]) if kind in _OTHER_KINDS else None
 
 
 Held = TypeVar("Held", Block, Table)

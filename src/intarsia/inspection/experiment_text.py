@@ -240,6 +240,11 @@ def _learned(table: TableProposal) -> list[str]:
             kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
+    if answers := [own.name for own in numbers if own.name in table.answers]:
+        said.append(
+            f"taken for answers on one scale: {', '.join(answers)}; list in categorical what are "
+            "codes without an order"
+        )
     label = [table.columns[name] for name in (table.source.label,) if name is not None]
     amounts = [*numbers, *(one for one in label if one.kinds == "numbers")]
     for own in (*table.features, *label):

@@ -297,24 +297,30 @@ def _spelled(
     if not odd:
         return source, reasons
     first = next(iter(odd))
-    ways = dict.fromkeys(one for own in odd.values() for one in own)
+    ways = dict.fromkeys(one for own in (*odd.values(), *fits.values()) for one in own)
     # the way by which most columns are numbers; of several, grouped digits only if all are such
     grouped = all(
         re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+", one) or number(one) is not None
         for one in bare[first]
     )
 
+    def read(way: tuple[str, str | None]) -> list[str]:
+        return [
+            name
+            for name, own in bare.items()
+            if own and all(number(one, *way) is not None for one in own)
+        ]
+
     def rank(way: tuple[str, str | None]) -> tuple[int, bool]:
-        read = sum(
-            all(number(one, *way) is not None for one in own) for own in bare.values() if own
-        )
-        return read, (way == (".", ",")) is grouped
+        return len(read(way)), (way == (".", ",")) is grouped
 
     decimal, thousands = max(ways, key=rank)
     if decimal == ",":
         reasons["decimal"] = f"as in column {first!r}"
     if thousands is not None:
-        reasons["thousands"] = f"as in column {first!r}"
+        plain = read((decimal, None))
+        marked = next(name for name in read((decimal, thousands)) if name not in plain)
+        reasons["thousands"] = f"as in column {marked!r}"
     return replace(source, decimal="," if decimal == "," else ".", thousands=thousands), reasons
 
 
@@ -595,6 +601,7 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     categories: dict[str, str] = {}
     unlike: dict[str, str] = {}
     coded = {one.renamed.get(name, name) for one in tables for name in one.source.categorical}
+    answers = {one.renamed.get(name, name) for one in tables for name in one.answers}
     for name, some in held.items():
         mixed = len({own.figures is None for own in some}) > 1
         if not (mixed or name in coded or all(own.whole for own in some)):
@@ -602,7 +609,7 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
         levels = {text for own in some for text in own.written}
         if (mixed or name in coded) and len(levels) > _MOST_LEVELS:
             unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
-        elif mixed or name in coded or _codes(name, some, levels):
+        elif mixed or name in coded or (name not in answers and _codes(name, some, levels)):
             categories[name] = ""
     found = []
     for one in tables:
@@ -643,6 +650,8 @@ def _counted(some: Sequence[Column]) -> bool:
     if len(values) < LEAST_COUNTS or values[0] != 0:
         return False
     height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    if not height:
+        return False
     peak = height.index(max(height))
     rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
     falls = all(one >= two for one, two in pairwise(height[peak:]))

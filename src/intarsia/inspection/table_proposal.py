@@ -7,6 +7,7 @@ is proposed for one table, and `Matched` the rows that two tables have in common
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,6 +29,9 @@ from intarsia.privacy.entity_matching.normalisation import Rule, normalised
 _MOST_ROWS = 20_000  # of a table whose columns are looked at in pairs
 LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
+_LEAST_ANSWERS = 4  # columns of one scale
+_FIGURES = re.compile(r"\d+")
+_SCALE = (4, 12)  # steps that it has, at least and at most
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
 
 
@@ -55,6 +59,11 @@ class Column:
     def whole(self) -> bool:
         """Return whether all values are whole numbers."""
         return self.figures is not None and all(one == round(one) for one in self.figures)
+
+    @cached_property
+    def steps(self) -> frozenset[float]:
+        """Return the different numbers, but for what may stand for a missing value."""
+        return frozenset(self.figures or ()) - {*self.stand_ins, self.doubtful_code}
 
     @property
     def distinct(self) -> bool:
@@ -154,6 +163,36 @@ class TableProposal:
         """Return the columns that are learned from."""
         apart = {self.source.id, self.source.label, self.source.split_by, *self.left_out}
         return [one for name, one in self.columns.items() if name not in apart]
+
+    @cached_property
+    def answers(self) -> frozenset[str]:
+        """Return the columns that look like answers on one scale, such as from 1 to 5.
+
+        Four or more have the same consecutive numbers from 0 or 1 on. So has a column with a name
+        that differs in figures alone, but for one number that nobody answered.
+        """
+        whole = [one for one in self.features if one.whole]
+        often = Counter(one.steps for one in whole)
+        scales = {
+            steps
+            for steps, count in often.items()
+            if count >= _LEAST_ANSWERS
+            and _SCALE[0] <= len(steps) <= _SCALE[1]
+            and min(steps) in (0, 1)
+            and max(steps) - min(steps) == len(steps) - 1
+        }
+        asked = {(_FIGURES.sub("", one.name), one.steps) for one in whole if one.steps in scales}
+        return frozenset(
+            one.name
+            for one in whole
+            if one.steps in scales
+            or any(
+                stem == _FIGURES.sub("", one.name)
+                and one.steps < scale
+                and len(scale - one.steps) == 1
+                for stem, scale in asked
+            )
+        )
 
     @cached_property
     def keys_of_two(self) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from intarsia.maths.linear import losses
 
@@ -44,6 +44,8 @@ GROUPS: Final = 1000  # of scores, for intervals
 REPLICATES: Final = 500
 # of networks, whose scores are log-odds of the classes
 CROSS_ENTROPY: Final = len(losses.LOSSES)
+_ROUNDING = 1e-13  # of scores, as a share of the largest
+_MOST_ROUNDED = 100  # times that, between scores that are equal up to rounding
 _NONE = 1e-9  # samples, where shared ones are counted in parts
 _SEED = 20060101
 _TAIL = (0.025, 0.975)
@@ -211,13 +213,40 @@ def probabilities(z: Array, loss: int) -> Array | None:
 def ranked_scores(z: Array, loss: int) -> Array:
     """Return what samples are put in order by, (outputs, samples): log-odds where there are any.
 
-    Of one against the rest they are those of probabilities that add up to 1.
+    Of one against the rest they are those of probabilities that add up to 1. Scores that are equal
+    up to rounding are equal.
     """
-    if loss != losses.LOGISTIC or len(z) == 1:
-        return z
-    found = probabilities(z, loss)
-    assert found is not None
-    return np.asarray(logit(np.clip(found, np.finfo(float).tiny, 1 - np.finfo(float).epsneg)))
+    if loss == losses.LOGISTIC and len(z) > 1:
+        each = np.maximum(expit(z), np.finfo(float).tiny)
+        others = np.zeros_like(each)
+        others[1:] += np.cumsum(each[:-1], axis=0)
+        others[:-1] += np.cumsum(each[:0:-1], axis=0)[::-1]
+        z = np.log(each) - np.log(others)  # 1 less a probability near 1 has no digits
+    return np.stack([tied(one) for one in z])
+
+
+def tied(scores: Array) -> Array:
+    """Return scores, (samples,), of which those that are equal up to rounding are equal.
+
+    Neighbours are where they differ by no more than that. So many that they lie further apart all
+    the same are of a model with scores that are close together, and stay as they are.
+    """
+    sizes = np.abs(scores[np.isfinite(scores)])
+    least = _ROUNDING * max(1.0, sizes.max(initial=0.0))
+    order = np.argsort(scores, kind="stable")
+    own = scores[order]
+    with np.errstate(invalid="ignore"):  # what is infinite
+        apart = ~(np.diff(own, prepend=-np.inf) <= least)
+    if apart.all():
+        return scores
+    starts = np.flatnonzero(apart)
+    ends = np.append(starts[1:], len(own)) - 1
+    group = np.cumsum(apart) - 1
+    with np.errstate(invalid="ignore"):
+        alike = own[ends] - own[starts] <= _MOST_ROUNDED * least
+    found = np.empty_like(own)
+    found[order] = np.where(alike[group], own[starts][group], own)
+    return found
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def classes_of(dataset: Dataset) -> tuple[Array, Array, tuple[str, ...]]:
     if dataset.class_names or (dataset.y.dtype.kind == "f" and (y % 1 != 0).any()):
         raise ExperimentError(
             f"The labels of {dataset.name!r} are numbers to predict (regression) and the partition "
-            "deals classes; set labels.task for classes."
+            "deals classes; set labels.task (from Python task=) for classes."
         )
     known = np.unique(y)
     return y, known, _text(known)

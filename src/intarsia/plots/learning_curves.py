@@ -30,6 +30,8 @@ from intarsia.plots.style import (
 from intarsia.results.history import Course
 
 _SIZE = (9.5, 5.4)  # inches, above the legend
+_WIDTH = 0.885  # of the axes, as a share
+_LETTER = 0.08  # inches, of a phase's name
 _MOST_PHASES = 100  # whose lines can be told apart
 _LINE = 0.21  # inches of a line of the legend
 
@@ -38,7 +40,7 @@ def rounds_figure(courses: Sequence[Course], *, title: str | None = None) -> Fig
     """Return a figure of the accuracy of runs against their rounds.
 
     A result is a point of its own after the last round. The loss is drawn where a run has no
-    accuracy. Lines stand where the first run with several phases began one.
+    accuracy. Lines in its colour stand where the first run with several phases began one.
 
     Raises
     ------
@@ -56,12 +58,12 @@ def rounds_figure(courses: Sequence[Course], *, title: str | None = None) -> Fig
     below = _LINE * (len(courses) + ended)
     whole = _SIZE[1] + below
     figure = new_figure((_SIZE[0], whole))
-    axes = figure.add_axes((0.085, (below + 0.75) / whole, 0.885, (_SIZE[1] - 1.5) / whole))
+    axes = figure.add_axes((0.085, (below + 0.75) / whole, _WIDTH, (_SIZE[1] - 1.5) / whole))
     phased = next((one for one in courses if len(one.begun) > 1), None)
     for number, one in enumerate(courses):
         _draw(axes, one, COLOURS[number % len(COLOURS)], accurate, one is phased)
     if phased is not None:
-        _mark(axes, phased)
+        _mark(axes, phased, COLOURS[courses.index(phased) % len(COLOURS)])
     axes.set_xlabel("round", fontsize=11, color=INK)
     shown = "accuracy, %, of all graded samples" if accurate else "loss of the training samples"
     axes.set_ylabel(shown, fontsize=11, color=INK)
@@ -115,15 +117,25 @@ def _draw(axes: Axes, one: Course, colour: str, accurate: bool, in_front: bool) 
     )
 
 
-def _mark(axes: Axes, course: Course) -> None:
-    """Draw a line where each phase began, and write its name above; of too many, say how many."""
+def _mark(axes: Axes, course: Course, colour: str) -> None:
+    """Draw a line where each phase began, and write its name above; of too many, say how many.
+
+    Names of phases that are short beside the picture follow each other, as far as there is room.
+    """
     ends, earliest = [*course.begun.values(), course.last], min(course.begun.values())
     if len(course.begun) > _MOST_PHASES:
         said = f"{len(course.begun):,} phases, too many to be drawn"
         write(axes, 1.0, 1.015, said, 8.5, transform=axes.transAxes, va="baseline", ha="right")
         return
-    for (name, start), (first, last) in zip(course.begun.items(), pairwise(ends), strict=True):
+    for start in course.begun.values():
         if start > earliest:
-            axes.axvline(start, color="#3b6fb6", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-        across = axes.get_xaxis_transform()
-        write(axes, (first + last) / 2, 1.015, name, 8.5, transform=across, va="baseline")
+            axes.axvline(start, color=colour, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    free, end = axes.get_xlim()  # between which names may still be written
+    letter = _LETTER / (_WIDTH * _SIZE[0]) * (end - free)
+    for name, (first, last) in zip(course.begun, pairwise(ends), strict=True):
+        half = len(name) * letter / 2
+        middle = max((first + last) / 2, free + half)
+        if middle + half <= end:
+            free = middle + half + letter
+            across = axes.get_xaxis_transform()
+            write(axes, middle, 1.015, name, 8.5, transform=across, va="baseline")

@@ -41,6 +41,8 @@ from intarsia.maths.linear.losses import mean_of
 _LEAST_OTHERS: Final = 50
 COUNTS: Final = 65_536  # of scores that a client sends, over classes and outputs
 _PLACES: Final = 4_096  # within a bin
+_INSIDE: Final = 1e-4  # of a bin
+_EQUAL: Final = 1e-7  # of the mean, a deviation that may be of rounding alone
 _HIDING: Final = 20  # bits of the numbers that hide counts and places
 _UNIT: Final = 256.0  # by which these are divided, so that they are within any privacy.range
 MEASURES: Final = (
@@ -385,7 +387,8 @@ def bins_of(total: ScoreSums) -> tuple[Array, Array]:
     count = max(float(total.count[0]), 1e-9)
     centre = np.asarray(total.score) / count
     spread = np.sqrt(np.maximum(np.asarray(total.square) / count - centre**2, 0.0))
-    return centre, np.where(spread > 1e-9, spread, 1.0)
+    # of scores that are all equal the sums of squares have left their rounding alone
+    return centre, np.where(spread > np.maximum(1e-9, _EQUAL * np.abs(centre)), spread, 1.0)
 
 
 def counted(graded: Graded, message: Binned) -> ScoreCounts:
@@ -398,7 +401,8 @@ def counted(graded: Graded, message: Binned) -> ScoreCounts:
     if graded.alone:
         return ScoreCounts(found, places)
     for k, (z, side) in enumerate(zip(order, sides, strict=True)):
-        at = np.clip(_unit((z - centre[k]) / scale[k]) * bins, 0, bins - 1e-9)
+        # not at the edge of a bin or place, where the clients' scores are all the mean
+        at = np.clip(_unit((z - centre[k]) / scale[k]) * bins + _INSIDE, 0, bins - 1e-9)
         place = at.astype(np.intp)
         within = np.floor((at - place) * _PLACES)
         for which in (0, 1):

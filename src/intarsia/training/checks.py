@@ -275,11 +275,12 @@ def check_loss(labels: Labels, options: Any) -> None:
     if labels.task != "regression" and options.loss in numbers:
         raise ExperimentError(
             f"The labels are {len(labels.classes)} classes but the loss {options.loss!r} is "
-            'for numbers to predict; set labels.task = "regression", or another algorithm.loss.'
+            'for numbers to predict; set labels.task = "regression" (from Python '
+            'task="regression"), or another loss.'
         )
     known = ("squared", "cross_entropy", *numbers)
     if labels.task == "regression" and options.loss not in known:
         raise ExperimentError(
             f"The labels are numbers to predict (regression) but the loss is {options.loss!r}; set "
-            'algorithm.loss = "squared", or labels.task for classes.'
+            'algorithm.loss = "squared" or labels.task for classes (from Python loss= or task=).'
         )

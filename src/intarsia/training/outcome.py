@@ -257,7 +257,8 @@ def draw(folder: Path, result: results.Result, classes: Sequence[str] = ()) -> N
 
 def _classes(result: results.Result) -> tuple[str, ...]:
     """Return the classes of the model, as its pictures name them."""
-    known = getattr(result.trained, "classes", None)
+    trained = getattr(result.trained, "any", result.trained)  # of clients' models all have the same
+    known = getattr(trained, "classes", getattr(trained, "classes_", None))
     return () if known is None else tuple(str(one) for one in known)
 
 

@@ -47,8 +47,9 @@ def judged(said: Array, truth: Array, weights: Array, measure: str) -> Array:
         if measure == "accuracy":
             return np.asarray(weights @ (said == truth) / total)
         if measure == "auc":
-            order = np.argsort(-said, kind="stable")
-            ranked = said[order]
+            scores = figures.tied(said)
+            order = np.argsort(-scores, kind="stable")
+            ranked = scores[order]
             starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])
             positive, counted = truth[order] > 0, weights[:, order]
             held = (np.add.reduceat(counted * one, starts, axis=1) for one in (positive, ~positive))

@@ -337,7 +337,8 @@ def check_run(loss, shape, mode):
         ({"loss": "quantile", "errors": True}, "standard errors of the loss 'quantile'"),
         (
             {"loss": "poisson", "task": "multiclass"},
-            "classes but the loss 'poisson' is for numbers",
+            "classes but the loss 'poisson' is for numbers to predict; set labels.task = "
+            r'"regression" \(from Python task="regression"\), or another loss',
         ),
     ],
 )

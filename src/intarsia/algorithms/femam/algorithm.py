@@ -87,7 +87,7 @@ def init_server(
     if schema.labels.task == "regression":
         raise FederationError(
             f"The labels are numbers to predict (regression), and {name} learns classes; use "
-            '"fedavg-ft" or "local", or set labels.task for classes.'
+            '"fedavg-ft" or "local", or set labels.task (from Python task=) for classes.'
         )
     count = {client: int(held.labelled.sum()) for client, held in schema.holdings.items()}
     if options.validation and max(count.values()) < 2:

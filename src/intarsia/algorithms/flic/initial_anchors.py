@@ -38,7 +38,7 @@ def meta_of(options: Flic, labels: Labels) -> tuple[int, ...]:
     if labels.task == "regression":
         raise ExperimentError(
             "algorithm.meta_classes lists classes, and the labels are numbers to predict "
-            "(regression); remove it, or set labels.task for classes."
+            "(regression); remove it, or set labels.task (from Python task=) for classes."
         )
     listed = [one for group in groups for one in group]
     for name, count in Counter(listed).items():

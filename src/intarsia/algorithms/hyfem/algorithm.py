@@ -86,7 +86,7 @@ def init_server(options: HyFEM, schema: Schema, rng: fl.RandomKey) -> Server:
     if schema.labels.task == "regression":
         raise FederationError(
             "The labels are numbers to predict (regression), and hyfem learns classes; set "
-            "labels.task for classes."
+            "labels.task (from Python task=) for classes."
         )
     blocks = used_blocks(options, schema)
     made_of = composition(options, schema)

@@ -273,7 +273,7 @@ def init_server(options: OwnNetworks, schema: Schema, rng: fl.RandomKey) -> Serv
     if schema.labels.task == "regression":
         raise FederationError(
             "The labels are numbers to predict (regression), and own-networks learns classes; use "
-            '"flic", or set labels.task for classes.'
+            '"flic", or set labels.task (from Python task=) for classes.'
         )
     for name in options.models:
         if name not in schema.holdings:
