@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import Block, ClientId, taken
 from intarsia.core.schema import Schema
 from intarsia.errors import listed
 from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
@@ -36,6 +36,13 @@ def without_few(block: Block, client: ClientId, schema: Schema) -> Block:
         for column, some in zip(places, untold, strict=True)
     }
     return without_values(block, places, out) if any(map(np.any, out.values())) else block
+
+
+def copied_rows(client: ClientId, schema: Schema, cell: int) -> NDArray[np.bool_]:
+    """Return in which of a client's rows another one has the features of a cell, too."""
+    copies = _Copies(schema, client, np.array([cell]))
+    found: NDArray[np.bool_] = copies.copied[0, copies.group_of]
+    return found
 
 
 def few_everywhere(schema: Schema, cell: int) -> bool:
@@ -90,8 +97,8 @@ class _Copies:
         held = _ownership(schema.features.owner_sets, cells, schema.clients)
         # of the others: those that have the columns, and those that lack the rows
         self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
-        self._copied = self._held @ ~self._without.T  # (columns, groups)
-        self.any_lacked = bool((self._copied & (self._held @ self._without.T)).any())
+        self.copied = self._held @ ~self._without.T  # (columns, groups)
+        self.any_lacked = bool((self.copied & (self._held @ self._without.T)).any())
 
     def count(self, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return how many of some of the client's rows are in each overlap group."""
@@ -99,13 +106,13 @@ class _Copies:
 
     def untold(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which copies are left out, (columns, groups), by how many there are of them."""
-        alone = np.where(self._copied, 0, counts).sum(axis=1)
-        told = self._copied | (alone >= FEWEST)[:, None]
+        alone = np.where(self.copied, 0, counts).sum(axis=1)
+        told = self.copied | (alone >= FEWEST)[:, None]
         while True:
             lacked = (counts * told) @ self._without  # values that each of the others lacks
             few = self._held & (lacked > 0) & (lacked < FEWEST)
             if not few.any():
-                found: NDArray[np.bool_] = self._copied & ~told
+                found: NDArray[np.bool_] = self.copied & ~told
                 return found
             told &= ~(few @ self._without.T)
 
@@ -162,7 +169,7 @@ def without_values(
     """Return a block without the values of some columns in some rows."""
     many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
     none = np.where(many > 0, 0.0, np.nan)
-    x = block.x.copy()
+    x = taken(block.x, None, None)
     if block.sparse:
         rows, features = _entries(block, np.arange(len(x.data)))
         wait = np.zeros(len(x.data), bool)
