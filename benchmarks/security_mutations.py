@@ -966,6 +966,12 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
+            "values of a site's own columns, whose means it tells",
+            "schema, alone=given)",
+            "schema)",
+            BETWEEN_JOBS,
+        ),
+        (
             "values that wait",
             'self._blocks["train"] = few_values.without_values(block, places, waiting)',
             "pass",

@@ -553,9 +553,12 @@ class Work:
         return Greeted(prepared, self._drawn), greetings
 
     def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
-        """Leave few new values of columns that others have, too, out; return those that train."""
-        block = self._blocks["train"]
-        places = few_values.shared_columns(block, self._settings.name, schema)
+        """Leave few new values of columns that others have, too, out; return those that train.
+
+        The means of all columns are told where the server gets them.
+        """
+        block, given = self._blocks["train"], self._settings.scales
+        places = few_values.shared_columns(block, self._settings.name, schema, alone=given)
         values, waiting = self._values.settle(
             self._hashes_of(block.samples), few_values.observed(block, places)
         )

@@ -130,16 +130,20 @@ def _ownership(
     return own
 
 
-def shared_columns(block: Block, client: ClientId, schema: Schema) -> Mapping[str, Sequence[int]]:
+def shared_columns(
+    block: Block, client: ClientId, schema: Schema, *, alone: bool = False
+) -> Mapping[str, Sequence[int]]:
     """Return the columns of a table that others have, too, each with the places of its features.
 
-    None of a block in which an absent entry is 0: all of its values are there.
+    None of a block in which an absent entry is 0: all of its values are there. `alone`: those that
+    the client alone has, too.
     """
     if block.sparse and block.indicators is None:
         return {}
     category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
     places: dict[str, list[int]] = {}  # all levels of a category are there, or are not
-    for one in np.flatnonzero(schema.features.holders[schema.features.own(client)] > 1):
+    least = 1 if alone else 2
+    for one in np.flatnonzero(schema.features.holders[schema.features.own(client)] >= least):
         feature = str(block.features[one])
         places.setdefault(category.get(feature, feature), []).append(int(one))
     return places
