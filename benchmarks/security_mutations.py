@@ -251,6 +251,12 @@ MUTATIONS = [
             RARE,
         ),
         (
+            "numbers of few of the rows that another client lacks",
+            "if len(rows) < FEWEST or not (told > 1).any():",
+            "if True:",
+            RARE,
+        ),
+        (
             "few copies that train",
             "told = few_values.without_few(block, client, schema)",
             "told = block",
@@ -1802,7 +1808,7 @@ MUTATIONS = [
         ),
         (
             "few copies that another client lacks",
-            "told &= ~(few @ self._without.T)",
+            "told &= ~(few @ self.without.T)",
             "break",
             FEW_VALUES,
         ),

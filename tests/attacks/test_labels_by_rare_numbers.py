@@ -11,8 +11,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intarsia.core.block import Block, Labels
+from intarsia.core.schema import Schema
 from intarsia.experiment import config as experiment
 from intarsia.models.serialization import read_model
+from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.training import run as running
 
 ROWS, CODES = 200, 30
@@ -122,6 +125,25 @@ def test_the_constant_and_the_levels_tell_no_label_of_the_only_row_without_one(
     rest = constant - sum(weights[name] * squares[name] for name in told)
     sign = 1 if label == "yes" else -1
     assert (rest * sign > 1e-3) if least_rows == 1 else (abs(rest) < 1e-4)
+
+
+@pytest.mark.parametrize("least", [1, 5])
+@pytest.mark.parametrize("label", [-1.0, 1.0])
+def test_who_has_all_but_one_of_the_rows_with_a_number_learns_no_label_of_that_one(label, least):
+    """All that have a column open its weight: before the first step each row's label times it."""
+    rows, told = np.arange(100), np.where(np.arange(100) % 2, 1.0, -1.0)
+    told[10] = label
+    x = np.isin(rows, [10, 60, 61, 62, 63, 64]).astype(np.float64)[:, None]
+    blocks = {
+        name: Block(own, ("code",), x[own], told[own], least_rows=np.array([least]))
+        for name, own in {"bank": rows, "shop": rows[50:]}.items()
+    }
+    schema = Schema.of(blocks, Labels("binary", ("no", "yes")))
+    aligned = {name: schema.align(name, one) for name, one in blocks.items()}
+    trained = {n: without_rare(one, n, schema, standardise=True) for n, one in aligned.items()}
+    total = sum(np.nansum(one.counted_once().x[:, 0] * one.y) for one in trained.values())
+    known = np.nansum(trained["shop"].x[:, 0] * trained["shop"].y)
+    assert total - known == (label if least == 1 else 0)
 
 
 def test_columns_that_differ_in_one_row_tell_its_label(tmp_path):

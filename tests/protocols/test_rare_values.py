@@ -81,3 +81,22 @@ def test_a_number_of_few_rows_that_another_client_has_too_is_the_others():
     assert np.isnan(found.x[60, 0])
     assert found.x[10, 0] == 0.0
     assert not found.x[np.arange(ROWS) != 60].any()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, csr_array])
+def test_rows_count_that_another_client_lacks(kind):
+    """Six of the bank's rows have a 1, of which the shop has five: it would know the sixth's."""
+    x = np.zeros((ROWS, 1))
+    x[[10, 60, 61, 62, 63, 64]] = 1.0
+    other = np.zeros((ROWS, 1))
+    other[10:15] = 1.0
+    blocks = {"bank": block_of(kind(x.copy())), "shop": block_of(kind(other), start=50)}
+    _, found = trained(**blocks)
+    x[10] = 0.0
+    np.testing.assert_array_equal(stored(found), x)
+    _, alone = trained(bank=blocks["bank"])
+    assert stored(alone).sum() == 6
+
+
+def stored(block):
+    return block.x.toarray() if block.sparse else block.x

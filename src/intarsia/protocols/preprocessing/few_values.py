@@ -7,7 +7,7 @@ has them. Those that the client alone has are left out of sums, see `preparation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +43,22 @@ def copied_rows(client: ClientId, schema: Schema, cell: int) -> NDArray[np.bool_
     copies = _Copies(schema, client, np.array([cell]))
     found: NDArray[np.bool_] = copies.copied[0, copies.group_of]
     return found
+
+
+def lacked_by_others(
+    client: ClientId, schema: Schema
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """Yield which of a client's rows another one lacks, which has some, and what columns it has.
+
+    (rows,) and (features,). Others that lack the same rows come together.
+    """
+    cells, of = np.unique(schema.features.cell_of[schema.features.own(client)], return_inverse=True)
+    copies = _Copies(schema, client, cells)
+    kinds, which = np.unique(copies.without, axis=1, return_inverse=True)
+    for number, without in enumerate(kinds.T):
+        held = np.asarray(copies.held[:, which.ravel() == number].any(axis=1))
+        if without.any() and not without.all() and held.any():
+            yield without[copies.group_of], held[of]
 
 
 def few_everywhere(schema: Schema, cell: int) -> bool:
@@ -96,25 +112,25 @@ class _Copies:
         owned = _ownership(schema.samples.owner_sets, groups, schema.clients)
         held = _ownership(schema.features.owner_sets, cells, schema.clients)
         # of the others: those that have the columns, and those that lack the rows
-        self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
-        self.copied = self._held @ ~self._without.T  # (columns, groups)
-        self.any_lacked = bool((self.copied & (self._held @ self._without.T)).any())
+        self.held, self.without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
+        self.copied = self.held @ ~self.without.T  # (columns, groups)
+        self.any_lacked = bool((self.copied & (self.held @ self.without.T)).any())
 
     def count(self, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return how many of some of the client's rows are in each overlap group."""
-        return np.bincount(self.group_of[rows], minlength=len(self._without))
+        return np.bincount(self.group_of[rows], minlength=len(self.without))
 
     def untold(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which copies are left out, (columns, groups), by how many there are of them."""
         alone = np.where(self.copied, 0, counts).sum(axis=1)
         told = self.copied | (alone >= FEWEST)[:, None]
         while True:
-            lacked = (counts * told) @ self._without  # values that each of the others lacks
-            few = self._held & (lacked > 0) & (lacked < FEWEST)
+            lacked = (counts * told) @ self.without  # values that each of the others lacks
+            few = self.held & (lacked > 0) & (lacked < FEWEST)
             if not few.any():
                 found: NDArray[np.bool_] = self.copied & ~told
                 return found
-            told &= ~(few @ self._without.T)
+            told &= ~(few @ self.without.T)
 
 
 def _ownership(

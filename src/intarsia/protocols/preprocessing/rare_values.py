@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
 
 from intarsia.core.block import Array, Block, ClientId, taken
 from intarsia.core.memory import pieces
@@ -45,10 +46,28 @@ def without_rare(block: Block, client: ClientId, schema: Schema, *, standardise:
 
 
 def _without_rare(block: Block, client: ClientId, schema: Schema, *, standardise: bool) -> Block:
+    """Return a block without what is rare, over all rows and over those that another client lacks.
+
+    Others with a column open sums over it, and take off what they know: their own rows.
+    """
     least = block.least_rows
     if least is None or not (least > 1).any() or block.shape[0] < FEWEST:
         return block
     copied = _Copied(client, schema)
+    block = _of_all_rows(block, least, copied, standardise=standardise)
+    for lacked, columns in few_values.lacked_by_others(client, schema):
+        rows, told = np.flatnonzero(lacked), np.where(columns, least, 0)
+        if len(rows) < FEWEST or not (told > 1).any():
+            continue
+        some = block.take(rows)
+        found = _of_all_rows(some, told, copied.among(rows), standardise=standardise)
+        if found is not some:
+            block = _put_back(block, rows, found.x)
+    return block
+
+
+def _of_all_rows(block: Block, least: Positions, copied: _Copied, *, standardise: bool) -> Block:
+    """Return a block without what is rare over all of its rows."""
     place = {name: at for at, name in enumerate(block.features)}
     levels = {
         column: np.array([place[f"{column}={level}"] for level in own], np.intp)
@@ -62,12 +81,31 @@ def _without_rare(block: Block, client: ClientId, schema: Schema, *, standardise
     return _without_rare_numbers(block, numbers, least[numbers], copied, standardise=standardise)
 
 
+def _put_back(block: Block, rows: Positions, x: Any) -> Block:
+    """Return a block with other values in some rows, by position."""
+    if not block.sparse:
+        whole = taken(block.x, None, None)
+        whole[rows] = x
+    else:
+        order = np.arange(block.shape[0])
+        order[rows] = block.shape[0] + np.arange(len(rows))
+        whole = taken(csr_array(vstack([block.x, x], format="csr")), order, None)
+    return replace(block, x=whole, checked=(whole, block.samples))
+
+
 class _Copied:
     """Which rows of a client's columns others have, too; looked up where values are rare."""
 
     def __init__(self, client: ClientId, schema: Schema) -> None:
         self._client, self._schema = client, schema
         self._known: dict[int, Rows] = {}  # feature cell -> rows
+        self._some: Positions | None = None
+
+    def among(self, rows: Positions) -> _Copied:
+        """Return the same of some of the client's rows."""
+        found = _Copied(self._client, self._schema)
+        found._known, found._some = self._known, rows
+        return found
 
     def rows(self, column: int) -> Rows:
         """Return in which of the client's rows another one has a column, by position."""
@@ -75,7 +113,8 @@ class _Copied:
         cell = int(features.cell_of[features.own(self._client)[column]])
         if cell not in self._known:
             self._known[cell] = few_values.copied_rows(self._client, self._schema, cell)
-        return self._known[cell]
+        known = self._known[cell]
+        return known if self._some is None else known[self._some]
 
     def shared(self, column: int) -> bool:
         """Return whether another client has a column, by position, in whatever rows."""
