@@ -89,6 +89,7 @@ ENCODING = "tests/attacks/test_labels_by_encoding.py"
 AS_CLASSES = "tests/attacks/test_numbers_as_classes.py"
 GUESSED = "tests/attacks/test_guessed_levels.py"
 CLIPPED = "tests/attacks/test_rows_not_clipped.py"
+RARE = "tests/attacks/test_labels_by_rare_numbers.py"
 HEAVY = "tests/attacks/test_weights_beyond_the_noise.py"
 JOINING = "tests/deployment/operations/test_joining.py"
 BACKUP = "tests/deployment/operations/test_backup.py"
@@ -218,29 +219,65 @@ MUTATIONS = [
         ("noise for rows of large weights", "if schema.labels.weighted:", "if False:", HEAVY),
     ),
     *_of(
-        "data/encoding.py",
+        "protocols/preprocessing/rare_values.py",
         (
             "levels of few training rows",
-            "(levels >= 0) & (rows[levels] < own.least_rows)",
-            "(levels >= 0) & (rows[levels] < 0)",
-            "tests/attacks/test_labels_by_rare_numbers.py",
+            "rare = (counts > 0) & (counts < least)",
+            "rare = (counts > 0) & (counts < 0)",
+            RARE,
+        ),
+        (
+            "few rows that lack a level",
+            "if not 0 < (~there).sum() < least[own[0]]:",
+            "if True:",
+            RARE,
+        ),
+        (
+            "numbers of few training rows",
+            "few |= (other > 0) & (other < least) & (2 * other < known)",
+            "pass",
+            RARE,
+        ),
+        (
+            "numbers that few training rows store",
+            "some = (count > 0) & (count < least)",
+            "some = (count > 0) & (count < 0)",
+            RARE,
+        ),
+        (
+            "columns of few numbers",
+            "few = known < least",
+            "few = known < 0",
+            RARE,
+        ),
+        (
+            "numbers of few of the rows that another client lacks",
+            "if len(rows) < FEWEST or not (told > 1).any():",
+            "if True:",
+            RARE,
+        ),
+        (
+            "few copies that train",
+            "told = few_values.without_few(block, client, schema)",
+            "told = block",
+            FEW_VALUES,
         ),
     ),
     *_of(
-        "experiment/federation.py",
+        "training/setup.py",
         (
-            "levels of few training rows in a simulation",
-            "parts = without_few(parts[0], encoding), parts[1]",
+            "what few training rows have in a simulation",
+            "made = without_rare(made, name, schemas[part], **how)",
             "pass",
-            "tests/attacks/test_labels_by_rare_numbers.py",
+            RARE,
         ),
     ),
     *_of(
         "deployment/client_setup.py",
         (
-            "levels of few training rows of a site",
-            "parts = without_few(parts[0], encoding), parts[1]",
-            "pass",
+            "what few training rows of a site have",
+            'train = without_rare(self._blocks["train"], name, schema, standardise=standardise)',
+            'train = self._blocks["train"]',
             "tests/attacks/test_guessed_levels.py",
         ),
         (
@@ -935,9 +972,9 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
-            "few copies of a site that another lacks",
-            'train = few_values.without_few(self._blocks["train"], name, schema)',
-            'train = self._blocks["train"]',
+            "values of a site's own columns, whose means it tells",
+            "schema, alone=given)",
+            "schema)",
             BETWEEN_JOBS,
         ),
         (
@@ -1771,14 +1808,14 @@ MUTATIONS = [
         ),
         (
             "few copies that another client lacks",
-            "told &= ~(few @ self._without.T)",
+            "told &= ~(few @ self.without.T)",
             "break",
             FEW_VALUES,
         ),
         (
             "few copies beside few of one client alone",
-            "told = self._copied | (alone >= FEWEST)[:, None]",
-            "told = self._copied | (alone >= 0)[:, None]",
+            "told = self.copied | (alone >= FEWEST)[:, None]",
+            "told = self.copied | (alone >= 0)[:, None]",
             FEW_VALUES,
         ),
     ),
@@ -1788,15 +1825,6 @@ MUTATIONS = [
             "the constant of few rows",
             'or (part == "train" and few_everywhere(schema, number))',
             "or False",
-            FEW_VALUES,
-        ),
-    ),
-    *_of(
-        "training/setup.py",
-        (
-            "few copies that another client lacks, in a simulation",
-            "made = few_values.without_few(made, name, schemas[part])",
-            "pass",
             FEW_VALUES,
         ),
     ),

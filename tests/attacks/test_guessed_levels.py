@@ -19,8 +19,9 @@ import pandas as pd
 import pytest
 
 import sites
+from intarsia.core.schema import Schema
 from intarsia.data.dataframe import table_from
-from intarsia.data.encoding import encode, encoding_of, without_few
+from intarsia.data.encoding import encode, encoding_of
 from intarsia.data.labels import LabelSettings
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
@@ -31,6 +32,7 @@ from intarsia.errors import TamperedError
 from intarsia.experiment import config
 from intarsia.privacy.keys.crypto import pseudorandom
 from intarsia.privacy.settings import Privacy
+from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.training import run as training_run
 from key_folders import exchanged
 
@@ -65,8 +67,13 @@ def test_a_client_that_has_a_guess_often_does_not_learn_who_else_has_it(guessed,
     held = tables([guessed] * 6 + ["red"] * 35)
     encoding = encoding_of(held)
     column = encoding.levels["told"].index(guessed)
-    trained = held.values() if works else [without_few(one, encoding) for one in held.values()]
-    counts = [np.nansum(encode(one, encoding).x[:, column]) for one in trained]
+    blocks = {name: encode(one, encoding) for name, one in held.items()}
+    schema = Schema.of(blocks, encoding.labels)
+    trained = {name: schema.align(name, one) for name, one in blocks.items()}
+    if not works:
+        how = {"standardise": True}
+        trained = {n: without_rare(one, n, schema, **how) for n, one in trained.items()}
+    counts = [np.nansum(one.x[:, column]) for one in trained.values()]
     # owners of a column open its total: less its own that is what the bank has
     assert sum(counts) - 6 == (works and guessed == "Bob Sample")
 
@@ -165,7 +172,7 @@ def test_a_server_finds_no_rare_levels_by_a_book_of_codes(trust, tmp_path, monke
     # without the check levels of few rows count as missing, and without that, too, each is told
     monkeypatch.setattr(client_setup, "check_levels", lambda *given: None)
     assert learned(tmp_path / "again", monkeypatch) == {*COMMON}
-    monkeypatch.setattr(client_setup, "without_few", lambda table, encoding: table)
+    monkeypatch.setattr(client_setup, "without_rare", lambda block, *_, **__: block)
     assert learned(tmp_path / "last", monkeypatch) == rare | {*COMMON}
 
 

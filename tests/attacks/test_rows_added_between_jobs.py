@@ -387,6 +387,35 @@ def test_a_value_beside_a_category_of_many_levels_waits(tmp_path, scaling, polic
     assert told == pytest.approx(values[ROWS] if policy else 0, abs=1e-9)
 
 
+@pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
+def test_a_value_of_a_site_s_own_column_is_not_told_by_its_means(tmp_path, monkeypatch, policy):
+    """They go to the server where the site says `scales`; no other client has the column."""
+    federation, told, keep = Federation(tmp_path, policy), [], client_setup.Work._keep
+    settings = tmp_path / "post" / "site.toml"
+    settings.write_text(settings.read_text().replace("[table]", "scales = true\n[table]"))
+
+    def kept(work, state, message):
+        state, scales = keep(work, state, message)
+        if work._settings.name == "post":
+            features = work.schemas["train"].features
+            place = [*features.ids[features.own("post")]].index("rare")
+            told.append(scales.mean[place])
+        return state, scales
+
+    monkeypatch.setattr(client_setup.Work, "_keep", kept)
+    values = np.random.default_rng(1).normal(size=ROWS)
+    for out, count in ("first", 20), ("second", 21):
+        cells_of(
+            federation, "post", first=0, of=lambda row, n=count: values[row] if row < n else ""
+        )
+        text = (tmp_path / "post.csv").read_text()
+        (tmp_path / "post.csv").write_text(text.replace("f4", "rare", 1))
+        federation.run(out)
+    before, after = told
+    found = after * 21 - before * 20 if policy else after - before
+    assert found == pytest.approx(values[20] if policy else 0, abs=1e-9)
+
+
 def graded(federation, out, salt, test=TEST):
     """Run a job; return how many rows were graded over all clients, and how many say yes."""
     how = {"split": {"test": test, "salt": salt}, "alignment": {"ids": "plain"}}

@@ -14,6 +14,8 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
 from intarsia.protocols import preprocessing
 
+CONSTANT = "Constant over all training samples, or but for fewer than least_rows at each client"
+
 
 def prepared(blocks, test=None, *, standardise=True, sealing=None, known=False):
     """Return the engine over the prepared blocks, and the notes.
@@ -149,7 +151,7 @@ def test_a_constant_feature_becomes_zero_and_is_named():
     x[:, 1] = 0.1  # not exact in binary: the deviation is tiny, not 0
     engine, notes = prepared(rectangles(x, y, 2, 1))
     assert not pooled(engine)[:, 1].any()
-    assert notes == ("Constant over all training samples, so left at 0: 'f0001'.",)
+    assert notes == (f"{CONSTANT}, so left at 0: 'f0001'.",)
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
@@ -164,7 +166,7 @@ def test_columns_of_small_and_of_large_numbers_are_standardised_in_every_mode(mo
         keys = modes.keys(settings, owners, None, "small")
         sealing = modes.sealing(settings, owners, keys)
     engine, notes = prepared(blocks, sealing=sealing)
-    assert notes == ("Constant over all training samples, so left at 0: 'f0004'.",)
+    assert notes == (f"{CONSTANT}, so left at 0: 'f0004'.",)
     expected = standardised(x * sizes)
     expected[:, 4] = 0.0
     np.testing.assert_allclose(pooled(engine), expected, rtol=0, atol=1e-9)

@@ -162,6 +162,9 @@ class Block:
     zero: Array | None = None
     # categorical column -> its levels here, of each of which the feature "column=level" is made
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    # (features,) how many training rows must have a level, or another number than most have, so
+    # that it trains (`rare_values`); None: any
+    least_rows: NDArray[np.intp] | None = None
     # values and ids that were checked, which are not checked again
     checked: tuple[Any, Any] = field(default=(None, None), repr=False)
     divided: Copies | None = None  # by what its values were divided, so that each counts once
@@ -328,10 +331,11 @@ class Block:
         x, samples, y, features = self.x, self.samples, self.y, self.features
         if rows is not None or columns is not None or intercept:
             x = taken(x, rows, columns, ones=intercept)
-        kinds, zero = self.indicators, self.zero
+        kinds, zero, least = self.indicators, self.zero, self.least_rows
         if intercept:
             features = (*features, INTERCEPT)
             kinds = kinds if kinds is None else np.append(kinds, 0)
+            least = least if least is None else np.append(least, 0)
             zero = zero if zero is None else np.append(zero, 0.0)
         if rows is not None:
             samples = samples[rows]
@@ -346,11 +350,17 @@ class Block:
         places = self.places if self.places is None or rows is None else self.places[rows]
         weights = self.weights if self.weights is None or rows is None else self.weights[rows]
         kinds = kinds if kinds is None or columns is None else kinds[columns]
+        least = least if least is None or columns is None else least[columns]
         zero = zero if zero is None or columns is None else zero[columns]
         levels = self.levels if columns is None else held_levels(features, self.levels)
         return Block(
             *(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero),
-            *(levels, (x, self.samples), divided),  # what was checked has no value that is wrong
+            *(
+                levels,
+                least,
+                (x, self.samples),
+                divided,
+            ),  # what was checked has no value that is wrong
         )
 
     def written(self) -> Block:

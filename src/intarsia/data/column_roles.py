@@ -118,6 +118,7 @@ def table_of_columns(
         *(source.name, samples, chosen, values, categorical, labels, groups, own),
         weights=weights,
         split_by=together,
+        least_rows=source.least_of_numbers,
     )
 
 
@@ -164,7 +165,10 @@ def table_of_matrix(
     ids = ids_of(None if samples is None else column_of(samples), x.shape[0], source)
     labels = None if y is None else labels_of(column_of(y), source)
     groups = _feature_groups(chosen, source)
-    return Table(source.name, ids, chosen, x, categorical, labels, groups, samples is None)
+    return Table(
+        *(source.name, ids, chosen, x, categorical, labels, groups, samples is None),
+        least_rows=source.least_of_numbers,
+    )
 
 
 def check_names(names: Sequence[str], source: Source) -> None:

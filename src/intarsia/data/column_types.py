@@ -37,7 +37,7 @@ from intarsia.data.parsing import (
     spellings_of,
     unit_of,
 )
-from intarsia.data.source import Source
+from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.table import Category
 from intarsia.errors import TableError
 
@@ -45,7 +45,6 @@ from intarsia.errors import TableError
 MOST_LEVELS = 200
 # or more than these and fewer rows of each than these on the average: names, codes, notes,
 FEW_LEVELS = 10
-LEAST_ROWS = 5
 # or a text of more characters or words than these, or an address.
 LONGEST_LEVEL = 60
 MOST_WORDS = 8

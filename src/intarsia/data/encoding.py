@@ -142,6 +142,7 @@ def encode(table: Table, encoding: Encoding, *, later: bool = False) -> Block:
         weights=table.weights,
         indicators=_indicators(table, features, expanded),
         levels=expanded,
+        least_rows=_least_rows(table, features),
         # who read the numbers refused what is infinite
         checked=(x if isinstance(x, OneHotRows) else None, None),
     )
@@ -176,6 +177,16 @@ def _indicators(
     number = {name: at for at, name in enumerate(wide, 1)}
     kinds = [number.get(name, 0) for name in table.columns]
     return np.repeat(kinds, [len(features[name]) for name in table.columns]).astype(np.intp)
+
+
+def _least_rows(table: Table, features: Mapping[str, tuple[str, ...]]) -> NDArray[np.intp] | None:
+    """Return how many rows must have what a feature says, as a `Block` has it."""
+    own = [
+        table.categorical[name].least_rows if name in table.categorical else table.least_rows
+        for name in table.columns
+    ]
+    each = np.repeat(own, [len(features[name]) for name in table.columns]).astype(np.intp)
+    return each if (each > 1).any() else None
 
 
 def _one_hot(
@@ -300,22 +311,6 @@ def _levels(table: Table, column: str, levels: Sequence[str]) -> NDArray[np.int3
     rest = place.get(RARE, -1)
     target = np.array([place.get(level, rest) for level in category.levels] + [-1], np.int32)
     return np.asarray(target[category.codes], np.int32)
-
-
-def without_few(table: Table, encoding: Encoding) -> Table:
-    """Return a table to train on in which levels of few rows count as missing, "other" too.
-
-    The weight of a level that one row has tells its label, whatever the level is called.
-    """
-    found = {}
-    for name, own in table.categorical.items():
-        levels = _levels(table, name, encoding.levels.get(name, ()))
-        rows = np.bincount(levels[levels >= 0], minlength=1)
-        few = (levels >= 0) & (rows[levels] < own.least_rows)
-        found[name] = (
-            replace(own, codes=np.where(few, np.int32(-1), own.codes)) if few.any() else own
-        )
-    return replace(table, categorical=found)
 
 
 def notes_on_levels(schema: Schema) -> tuple[str, ...]:

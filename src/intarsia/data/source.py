@@ -14,6 +14,7 @@ from intarsia.data.parsing import number
 from intarsia.errors import ExperimentError, TableError
 
 Format = Literal["csv", "parquet", "libsvm", "npz", "sql"]
+LEAST_ROWS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,9 @@ class Source:
     features: tuple[str, ...] | None = None  # None: every other column
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
-    # a level of a text column that fewer rows have is called "other" outside of the client; None:
-    # 5, but 1 for the columns in `categorical`, whose levels may be known
+    # a level of a text column that fewer rows have is called "other" outside of the client, and
+    # what fewer training rows have does not train; None: 5, but 1 for the columns in
+    # `categorical`, whose levels may be known
     least_rows: int | None = None
     missing: tuple[str, ...] = ("?", "")  # numbers among them do not hold for ids and labels
     # feature block -> its columns, or patterns of their names such as "lab_*"
@@ -147,6 +149,11 @@ class Source:
                 f"{where}: decimal and thousands are both {mark!r}, so that {'1' + mark + '234'!r} "
                 f"could be two numbers; set decimal = {other!r}, or another character for one."
             )
+
+    @property
+    def least_of_numbers(self) -> int:
+        """Return how many training rows must have another number than most have."""
+        return LEAST_ROWS if self.least_rows is None else self.least_rows
 
     @property
     def missing_words(self) -> tuple[str, ...]:

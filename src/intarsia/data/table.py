@@ -56,6 +56,8 @@ class Table:
     weights: Array | None = None  # (samples,) of their losses, where a column says them
     # (samples,) what rows are split by, text or pseudonyms; None: each by its own id
     split_by: NDArray[Any] | None = None
+    # that have another number than most, so that it trains; 0: any
+    least_rows: int = 0
 
     @property
     def numeric(self) -> tuple[str, ...]:

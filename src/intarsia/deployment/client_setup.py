@@ -21,7 +21,7 @@ from intarsia.core.client_functions import RandomKey
 from intarsia.core.files.json_text import parse_json
 from intarsia.core.plugins import Kind, Plugin, functions_in, installed
 from intarsia.core.schema import Holding, Schema
-from intarsia.data.encoding import Encoding, encode, stored_labels, without_few
+from intarsia.data.encoding import Encoding, encode, stored_labels
 from intarsia.data.labels import check_classes_at, check_meaning
 from intarsia.data.table import Hashes, Table
 from intarsia.deployment import client_folder, client_models
@@ -73,6 +73,7 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import evaluation, preprocessing
 from intarsia.protocols.evaluation import LEAST_ROWS
 from intarsia.protocols.preprocessing import few_values
+from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.training import privacy_guarantee
 from intarsia.training.registry import choose
 from intarsia.training.setup import (
@@ -406,7 +407,6 @@ class Work:
         check_label_values(self._experiment, encoding.labels, name, y)
         settings, held = self._experiment.split, {}
         parts, self._splits = held_out(table, settings, self._splits), None
-        parts = without_few(parts[0], encoding), parts[1]
         train, test = (encode(part, encoding, later=True) for part in parts)
         by = parts[0].split_by
         del table, parts
@@ -512,7 +512,8 @@ class Work:
         schema = self.schemas["train"]
         if self._rows is not None:
             values = self._leave_values_out(schema)
-        train = few_values.without_few(self._blocks["train"], name, schema)
+        standardise = settings.preprocessing.standardise
+        train = without_rare(self._blocks["train"], name, schema, standardise=standardise)
         self._blocks["train"] = train
         privacy_guarantee.check_summands(settings, self._algorithm, self._options, schema)
         release, _ = privacy_guarantee.guarantee(settings, self._algorithm, self._options, schema)
@@ -552,9 +553,12 @@ class Work:
         return Greeted(prepared, self._drawn), greetings
 
     def _leave_values_out(self, schema: Schema) -> dict[str, NDArray[np.uint64] | None]:
-        """Leave few new values of columns that others have, too, out; return those that train."""
-        block = self._blocks["train"]
-        places = few_values.shared_columns(block, self._settings.name, schema)
+        """Leave few new values of columns that others have, too, out; return those that train.
+
+        The means of all columns are told where the server gets them.
+        """
+        block, given = self._blocks["train"], self._settings.scales
+        places = few_values.shared_columns(block, self._settings.name, schema, alone=given)
         values, waiting = self._values.settle(
             self._hashes_of(block.samples), few_values.observed(block, places)
         )

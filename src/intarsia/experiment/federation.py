@@ -38,7 +38,6 @@ from intarsia.data.encoding import (
     notes_on_other,
     notes_on_words,
     stored_labels,
-    without_few,
 )
 from intarsia.data.labels import (
     classes_at,
@@ -425,7 +424,6 @@ def _own(
         del table
         if parts[0].split_by is not None:
             groups[name] = parts[0].split_by
-        parts = without_few(parts[0], encoding), parts[1]
         return [encode(part, encoding, later=True) for part in parts]  # step 6
 
     threads = experiment.side_by_side

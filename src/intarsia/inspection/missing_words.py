@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.data.column_types import LEAST_ROWS
 from intarsia.data.parsing import number, spellings_of
+from intarsia.data.source import LEAST_ROWS
 from intarsia.inspection.column_names import is_id
 
 # wherever they stand, in small letters; and what spreadsheets write where a formula failed

@@ -22,11 +22,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
-from intarsia.data.column_types import LEAST_ROWS, coded_texts, features_of
+from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.labels import positive_last, spelled_apart
 from intarsia.data.parsing import ascending, number, spellings_of
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
-from intarsia.data.source import Source
+from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
 from intarsia.inspection.column_names import is_amount, is_id
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids

@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from intarsia.data.column_types import LEAST_ROWS
 from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
-from intarsia.data.source import Source
+from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.errors import TableError
 from intarsia.inspection.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of

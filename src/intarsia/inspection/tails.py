@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 
 from intarsia.core.block import Array, Block, ClientId, Labels
-from intarsia.data.column_types import LEAST_ROWS
+from intarsia.data.source import LEAST_ROWS
 from intarsia.errors import listed
 
 _FAR: Final = 8.0  # a normal column has 1.7, an exponential one 3.6, one whose logarithm is normal

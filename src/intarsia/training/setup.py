@@ -32,7 +32,7 @@ from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import differential_privacy, evaluation, preprocessing
-from intarsia.protocols.preprocessing import few_values
+from intarsia.protocols.preprocessing.rare_values import without_rare
 from intarsia.protocols.untrained_levels import rows_of_untrained
 from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
@@ -259,7 +259,8 @@ class LocalParties:
             block = parts[part][name]
             made = settle_block(block, name, schemas[part], settings)
             if part == "train":
-                made = few_values.without_few(made, name, schemas[part])
+                how = {"standardise": settings.standardise}
+                made = without_rare(made, name, schemas[part], **how)
             parts[part][name] = made
             if parts[part][name].x is not block.x:
                 self.copied.add(which)

@@ -2,7 +2,8 @@
 
 Read `standardisation` first: what server and clients do in turn. `agreement` compares labels and
 copies of values without showing them, `few_values` says which copies a client leaves out before,
-and `preparation` is what a client keeps, and makes of its blocks.
+`rare_values` which values weights would tell, and `preparation` is what a client keeps, and makes
+of its blocks.
 """
 
 from typing import TYPE_CHECKING

@@ -7,13 +7,13 @@ has them. Those that the client alone has are left out of sums, see `preparation
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from intarsia.core.block import Block, ClientId
+from intarsia.core.block import Block, ClientId, taken
 from intarsia.core.schema import Schema
 from intarsia.errors import listed
 from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
@@ -36,6 +36,29 @@ def without_few(block: Block, client: ClientId, schema: Schema) -> Block:
         for column, some in zip(places, untold, strict=True)
     }
     return without_values(block, places, out) if any(map(np.any, out.values())) else block
+
+
+def copied_rows(client: ClientId, schema: Schema, cell: int) -> NDArray[np.bool_]:
+    """Return in which of a client's rows another one has the features of a cell, too."""
+    copies = _Copies(schema, client, np.array([cell]))
+    found: NDArray[np.bool_] = copies.copied[0, copies.group_of]
+    return found
+
+
+def lacked_by_others(
+    client: ClientId, schema: Schema
+) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    """Yield which of a client's rows another one lacks, which has some, and what columns it has.
+
+    (rows,) and (features,). Others that lack the same rows come together.
+    """
+    cells, of = np.unique(schema.features.cell_of[schema.features.own(client)], return_inverse=True)
+    copies = _Copies(schema, client, cells)
+    kinds, which = np.unique(copies.without, axis=1, return_inverse=True)
+    for number, without in enumerate(kinds.T):
+        held = np.asarray(copies.held[:, which.ravel() == number].any(axis=1))
+        if without.any() and not without.all() and held.any():
+            yield without[copies.group_of], held[of]
 
 
 def few_everywhere(schema: Schema, cell: int) -> bool:
@@ -89,25 +112,25 @@ class _Copies:
         owned = _ownership(schema.samples.owner_sets, groups, schema.clients)
         held = _ownership(schema.features.owner_sets, cells, schema.clients)
         # of the others: those that have the columns, and those that lack the rows
-        self._held, self._without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
-        self._copied = self._held @ ~self._without.T  # (columns, groups)
-        self.any_lacked = bool((self._copied & (self._held @ self._without.T)).any())
+        self.held, self.without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
+        self.copied = self.held @ ~self.without.T  # (columns, groups)
+        self.any_lacked = bool((self.copied & (self.held @ self.without.T)).any())
 
     def count(self, rows: NDArray[np.bool_]) -> NDArray[np.intp]:
         """Return how many of some of the client's rows are in each overlap group."""
-        return np.bincount(self.group_of[rows], minlength=len(self._without))
+        return np.bincount(self.group_of[rows], minlength=len(self.without))
 
     def untold(self, counts: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return which copies are left out, (columns, groups), by how many there are of them."""
-        alone = np.where(self._copied, 0, counts).sum(axis=1)
-        told = self._copied | (alone >= FEWEST)[:, None]
+        alone = np.where(self.copied, 0, counts).sum(axis=1)
+        told = self.copied | (alone >= FEWEST)[:, None]
         while True:
-            lacked = (counts * told) @ self._without  # values that each of the others lacks
-            few = self._held & (lacked > 0) & (lacked < FEWEST)
+            lacked = (counts * told) @ self.without  # values that each of the others lacks
+            few = self.held & (lacked > 0) & (lacked < FEWEST)
             if not few.any():
-                found: NDArray[np.bool_] = self._copied & ~told
+                found: NDArray[np.bool_] = self.copied & ~told
                 return found
-            told &= ~(few @ self._without.T)
+            told &= ~(few @ self.without.T)
 
 
 def _ownership(
@@ -123,16 +146,20 @@ def _ownership(
     return own
 
 
-def shared_columns(block: Block, client: ClientId, schema: Schema) -> Mapping[str, Sequence[int]]:
+def shared_columns(
+    block: Block, client: ClientId, schema: Schema, *, alone: bool = False
+) -> Mapping[str, Sequence[int]]:
     """Return the columns of a table that others have, too, each with the places of its features.
 
-    None of a block in which an absent entry is 0: all of its values are there.
+    None of a block in which an absent entry is 0: all of its values are there. `alone`: those that
+    the client alone has, too.
     """
     if block.sparse and block.indicators is None:
         return {}
     category = {f"{of}={level}": of for of, levels in block.levels.items() for level in levels}
     places: dict[str, list[int]] = {}  # all levels of a category are there, or are not
-    for one in np.flatnonzero(schema.features.holders[schema.features.own(client)] > 1):
+    least = 1 if alone else 2
+    for one in np.flatnonzero(schema.features.holders[schema.features.own(client)] >= least):
         feature = str(block.features[one])
         places.setdefault(category.get(feature, feature), []).append(int(one))
     return places
@@ -162,7 +189,7 @@ def without_values(
     """Return a block without the values of some columns in some rows."""
     many = np.zeros(block.shape[1]) if block.indicators is None else block.indicators
     none = np.where(many > 0, 0.0, np.nan)
-    x = block.x.copy()
+    x = taken(block.x, None, None)
     if block.sparse:
         rows, features = _entries(block, np.arange(len(x.data)))
         wait = np.zeros(len(x.data), bool)

@@ -39,7 +39,7 @@ _function = partial(fl.client_function, protocol="preprocessing")
 _FINER = 2.0**40  # what is left of a sum is told in units that are finer by this
 _UNITS = 4  # of a sum that is rounded, finer and finer
 _NONE = 1e-3  # counted values, below which there are none: a sealed sum may be inexact
-_IS_CONSTANT = "Constant over all training samples"
+_IS_CONSTANT = "Constant over all training samples, or but for fewer than least_rows at each client"
 _OF_FEW_ROWS = (
     "Levels that no client has least_rows training rows of (others count as missing; list the "
     "column in categorical if the model may tell of few rows)"
