@@ -321,7 +321,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     """
     from intarsia.cli.doctor import certificates, certificates_of_sites
     from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
-    from intarsia.deployment.operations.schedules import schedules
+    from intarsia.deployment.operations.schedules import held_up, schedules
     from intarsia.deployment.process import is_frozen, is_running
     from intarsia.deployment.server import PING, list_statuses
     from intarsia.engines.transports.connection import connection
@@ -351,7 +351,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
         daily, found["damaged"] = schedules(kit)
-        found["schedules"] = [asdict(one) for one in daily]
+        now = datetime.now()
+        found["schedules"] = [{**asdict(one), "held_up": held_up(kit, one, now)} for one in daily]
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
@@ -392,6 +393,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         )
     for one in found.get("schedules", ()):
         say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
+        if one["held_up"]:
+            say(f"    {one['held_up']}")
     for damaged in found.get("damaged", ()):
         say(f"  {damaged}")
     for there, words in ((True, "connected"), (False, "not connected")):
