@@ -189,6 +189,7 @@ def renew(
 
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import check_address
+    from intarsia.engines.transports.revocation import check_taken
 
     description = load(file)
     check_address(description, out)
@@ -202,6 +203,8 @@ def renew(
                 f"The kit of {name!r} is not in {out}, so that its key is the site's alone; let "
                 f"the site run `intarsia federation join {name}`, and sign its request."
             )
+    for name in names or here:
+        check_taken(out / "server", name)
     given = description.name, description.server, out.resolve()
     written, end = over.renewed(*given, names or here, known)
     say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")

@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import tarfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from command_line import one_error
 from intarsia.cli.main import main
 from intarsia.deployment import process
 from intarsia.deployment.operations.joining import not_joined
-from intarsia.engines.transports import kits
+from intarsia.engines.transports import kits, revocation
 
 FILE = """
 [federation]
@@ -212,6 +213,23 @@ def test_provision_says_what_a_site_more_and_one_less_ask_for(signed, capfd):
     assert "keys rotate" not in run(capfd, *words)
     assert "comes back" not in run(capfd, *leaves.split())
     assert "comes back" in run(capfd, "revoke", signed.kits / "server", "bank")
+
+
+def test_nothing_is_signed_that_the_server_would_refuse_as_its_clock_was_ahead(joining, capfd):
+    fingerprint, server = joining.joined(capfd), joining.kits / "server"
+    ahead = (datetime.now(UTC) + timedelta(hours=3)).replace(microsecond=0)
+    (server / "local" / "revoked.json").write_text(json.dumps({"bank": ahead.isoformat()}))
+    given = joining.file, joining.site / "bank.request", "--confirm", fingerprint
+    said = run(capfd, "sign", *given, "-o", joining.kits, status=2)
+    assert f"of 'bank' that begin before {ahead:%Y-%m-%d %H:%M:%S} UTC" in said
+    assert f"run `intarsia federation revoke {server} bank` again" in said
+    shutil.copytree(server, joining.kits / "bank", dirs_exist_ok=True)
+    assert "would refuse" in run(capfd, "renew", joining.file, "bank", "-o", joining.kits, status=2)
+    run(capfd, "revoke", server, "bank")
+    assert revocation.revoked(server)["bank"] < ahead - timedelta(hours=2)
+    before = {"bank": (ahead - timedelta(hours=4)).isoformat()}
+    (server / "local" / "revoked.json").write_text(json.dumps(before))
+    joining.signed(capfd, fingerprint)
 
 
 def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capfd):

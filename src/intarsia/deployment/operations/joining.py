@@ -29,6 +29,7 @@ from intarsia.deployment.operations.address import check_address
 from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest
 from intarsia.engines.transports import kits
+from intarsia.engines.transports.revocation import check_taken
 from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
@@ -82,7 +83,8 @@ def sign(
     ------
     ExperimentError
         If the federation has no such site, the fingerprint is another one, the authority is not
-        there, or the server's kit has another address than the federation's file.
+        there, the server's kit has another address than the federation's file, or its list of what
+        is revoked would refuse the certificate.
     """
     asked = kits.read_request(request.read_bytes(), request)
     name = kits.name_of(asked.subject)
@@ -93,6 +95,7 @@ def sign(
         )
     _confirm(f"the request of {name!r}", asked, heard)
     check_address(description, folder)
+    check_taken(folder / "server", name)
     given = description.name, description.server, description.ports, folder
     known = "server", *description.sites
     with tempfile.TemporaryDirectory(prefix="intarsia-") as made:
