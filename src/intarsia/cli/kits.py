@@ -34,11 +34,12 @@ _KITS = Path("kits")
 
 def init(file: File = Path("federation.toml")) -> None:
     """Write an example of a federation's FILE, to be changed."""
+    from intarsia.core.files.atomic_files import write_atomically
     from intarsia.deployment.federation_file import EXAMPLE
 
     if file.exists():
         raise ExperimentError(f"{file} is there already; name another file.")
-    file.write_text(EXAMPLE, encoding="utf-8")
+    write_atomically(file, EXAMPLE.encode())
     say(f"wrote {file}; change it, then run intarsia federation provision {file}")
 
 

@@ -55,7 +55,11 @@ def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
         )
     request = kits.requested(name, out / name)
     path = out / f"{name}{_REQUEST}"
-    write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
+    try:
+        write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
+    except OSError:
+        kits.give_up(out / name)  # nobody can sign for it
+        raise
     return path, kits.print_of(request)
 
 
