@@ -205,10 +205,11 @@ def submit(
 ) -> None:
     """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
     from intarsia.deployment.federation_file import sites_of
-    from intarsia.deployment.process import is_running
+    from intarsia.deployment.process import check_user, is_running
     from intarsia.deployment.server import request
 
     sites, patience = sites_of(kit)
+    check_user(kit)
     description, named = _read_for(sites, experiment)
     asked = kit / "local", description, named or sites, patience
     own = request(*asked, overwrite=overwrite, alive=is_running(kit))
@@ -229,8 +230,11 @@ def schedule(
     """Let the server of KIT run an EXPERIMENT every day, on the tables of then."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.operations import schedules
+    from intarsia.deployment.process import check_user
 
-    description, _ = _read_for(sites_of(kit)[0], experiment)
+    sites, _ = sites_of(kit)
+    check_user(kit)
+    description, _ = _read_for(sites, experiment)
     made = schedules.add(kit, description, at, keep, datetime.now())
     say(f"runs {made.name} every day at {made.at}, from {made.since} on, as {made.name}-DATE")
 
@@ -452,9 +456,10 @@ def ping(kit: Kit) -> None:
 
     from intarsia.deployment import server as federation_server
     from intarsia.deployment.federation_file import sites_of
-    from intarsia.deployment.process import is_running
+    from intarsia.deployment.process import check_user, is_running
 
     sites, patience = sites_of(kit)
+    check_user(kit)
     if not is_running(kit):
         raise ExperimentError(f"{kit} is not running; start it with intarsia federation server.")
     path = federation_server.ping(kit / "local", sites, patience)
@@ -558,7 +563,10 @@ def deny(
 
 
 def _decide(kit: Path, which: str, *, approved: bool, reason: str = "") -> None:
+    from intarsia.deployment.process import check_user
+
     known = _requests(kit)
+    check_user(kit)
     one = known.find(which)
     known.decide(one, approved=approved, reason=reason)
     words = "approved" if approved else "denied"

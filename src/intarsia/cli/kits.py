@@ -65,6 +65,7 @@ def provision(
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import change_address, old_addresses
     from intarsia.deployment.operations.joining import SIGNED, check_keys
+    from intarsia.deployment.process import check_user
     from intarsia.results.lock import alone
 
     description = load(file)
@@ -72,6 +73,7 @@ def provision(
     if not keys_at_sites:
         check_keys(out, description.sites)
     server = out / "server"
+    check_user(server)
     out.mkdir(parents=True, exist_ok=True)
     busy = f"Another command writes kits to {out}; give this one again when that is done."
     with alone(out / ".kits.lock", busy):
@@ -225,9 +227,11 @@ def revoke(
     The site comes back with a certificate that is signed afterwards.
     """
     from intarsia.deployment.federation_file import check_name, sites_of
+    from intarsia.deployment.process import check_user
     from intarsia.engines.transports import revocation
 
     sites, _ = sites_of(kit)
+    check_user(kit)
     check_name(name)
     if name not in sites and not former:
         raise ExperimentError(

@@ -27,7 +27,7 @@ from intarsia.deployment.federation_file import (
 )
 from intarsia.deployment.operations.address import check_address
 from intarsia.deployment.operations.archive import unpacked, write_archive
-from intarsia.deployment.process import at_rest
+from intarsia.deployment.process import at_rest, check_user
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.revocation import check_taken
 from intarsia.errors import ExperimentError, listed, nearest
@@ -173,6 +173,7 @@ def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
         if heard or not (kit / "startup").exists():
             _confirm("the authority in what was signed", kits.authority_in(written), heard)
         kits.waiting_key(kit)
+        check_user(kit)
         with at_rest(kit):
             kits.installed(kit, written)
     return kit, certificate.not_valid_after_utc
