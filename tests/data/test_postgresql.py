@@ -135,9 +135,33 @@ def test_a_type_that_is_no_feature_is_refused(server: Server, query: str, told: 
         ),
     ],
 )
-def test_a_query_that_fails_or_writes_is_refused(server: Server, query: str, told: str) -> None:
+def test_a_query_that_fails_or_writes_is_refused(
+    server: Server, query: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert told in refusal(bank(server.url(), query))
     assert server.people() == 4
+    assert not caplog.records  # as a library's of a connection that was lost
+
+
+def test_a_table_that_is_locked_says_to_try_again(server: Server) -> None:
+    with server.admin() as other:
+        other.execute("lock table people in access exclusive mode")
+        # as an administrator may have set it for the role
+        assert "locks it: try again" in refusal(bank(server.url(options="-clock_timeout=1")))
+
+
+def test_a_user_who_may_not_log_in_or_has_no_connection_left_is_told(server: Server) -> None:
+    for change, told in (
+        ("nologin", "may not log in"),
+        ("login connection limit 0", "are in use: try again"),
+    ):
+        try:
+            with server.admin() as administrator:
+                administrator.execute(f"alter role reader {change}")
+            assert told in refusal(bank(server.url()))
+        finally:
+            with server.admin() as administrator:
+                administrator.execute("alter role reader login connection limit -1")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,13 @@ import gzip
 import hashlib
 import re
 import sqlite3
+import subprocess
 import sys
 import tracemalloc
 import uuid
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +366,71 @@ def test_a_database_file_named_by_a_variable_is_relative_to_the_experiment_file(
     placed = located(source, tmp_path)
     assert placed.url == f"{kind}:///{tmp_path}/${{PLACE}}/t.db"
     assert_array_equal(read(placed).values, [[1]])
+
+
+def _write_long(path: str, kind: str) -> None:
+    """Write a table of 999 long rows into a database."""
+    numbers = "with recursive r(i) as (select 1 union all select i + 1 from r where i < 999)"
+    words = f"create table t as {numbers} select i as a, '{'x' * 500}' as b from r"
+    if kind == "sqlite":
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(words)
+            database.commit()
+    else:
+        with duckdb.connect(path) as database:
+            database.execute(words)
+
+
+OPENED = (
+    "import {kind}, os, sys; c = {kind}.connect(sys.argv[1], isolation_level=None); {what}; "
+    "print('done', flush=True); sys.stdin.read(); os._exit(0)"
+)
+HALF = (
+    "c.execute('pragma cache_size = 1'); c.execute('begin'); "
+    "c.execute('insert into t select a + 1, b from t')"
+)
+OPENED_BY = {
+    "a lock": ("sqlite", "c.execute('begin exclusive')", False, "try again when that is done"),
+    "a killed writer": ("sqlite", HALF, True, "takes back what was half written"),
+    "one to write": ("duckdb", "", False, "close it there, or read a copy"),
+}
+
+
+@pytest.mark.parametrize(("kind", "what", "ends", "told"), OPENED_BY.values(), ids=OPENED_BY)
+def test_a_database_that_another_program_writes_to_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, what: str, ends: bool, told: str
+) -> None:
+    path = str(tmp_path / "t.db")
+    _write_long(path, kind)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.0))
+    text = OPENED.format(kind=f"{kind}3" if kind == "sqlite" else kind, what=what or "0")
+    text = text if kind == "sqlite" else text.replace(", isolation_level=None", "")
+    other = subprocess.Popen(
+        [sys.executable, "-c", text, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"done\n"
+        if ends:
+            other.kill()
+            other.wait()
+        with pytest.raises(TableError, match=told):
+            read(Source(name="bank", url=f"{kind}:///{path}", query="select a from t"))
+        other.kill()
+
+
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_database_file_that_was_cut_or_is_none_says_what_to_do(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "t.db"
+    source = Source(name="bank", url=f"{kind}:///{path}", query="select a from t")
+    path.write_bytes(b"a,b\n" * 2000)
+    with pytest.raises(TableError, match="correct url, or put back a copy"):
+        read(source)
+    path.unlink()
+    _write_long(str(path), kind)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    with pytest.raises(TableError, match="put back a copy"):
+        read(source)
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -448,7 +448,7 @@ def test_waiting_outlives_a_site_that_is_killed(tmp_path):
     lines = {**found, "bank": site_in(kit)}
     assert over(lines, None, tmp_path / "out", resume=True).rounds == 1
     assert load(kit).whole
-    assert [one["event"] for one in load(kit).chain.entries[:3]] == ["asked", "let in", "answered"]
+    assert [one["event"] for one in load(kit).chain.entries][:3] == ["asked", "let in", "answered"]
 
 
 def test_a_run_of_the_supervisor_shows_who_waits_and_is_tried_again(tmp_path):

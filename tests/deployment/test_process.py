@@ -16,14 +16,17 @@ from pathlib import Path
 import pytest
 
 from intarsia.cli.main import main
-from intarsia.errors import BusyError
+from intarsia.errors import BusyError, ExperimentError
 from intarsia.results import lock as alone
 
 pytest.importorskip("psutil")
 
 import psutil
 
+from command_line import one_error
 from intarsia.deployment import process as kit_process
+from intarsia.deployment.federation_file import FederationFile, finish_kits
+from intarsia.engines.remote.caller import RetryPolicy
 
 
 def test_a_process_that_cannot_be_started_is_started_when_it_can(tmp_path, monkeypatch):
@@ -275,6 +278,49 @@ def test_a_process_that_hangs_is_started_again(tmp_path, monkeypatch):
         assert not process.frozen()
     hangs = f"The process of {tmp_path} has answered nothing for 0.00333333 minutes"
     assert said == [f"{hangs}; it is started again."]
+
+
+def of_another_user(kit, monkeypatch):
+    """Let a kit be somebody's who is not root, and this process root."""
+    if os.geteuid():
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    else:
+        os.chown(kit, 65534, -1)
+
+
+def test_root_is_told_whose_a_kit_is_before_it_writes_what_that_user_cannot_read(
+    tmp_path, monkeypatch, capfd
+):
+    own, file = tmp_path / "server", tmp_path / "small.toml"
+    (own / "local").mkdir(parents=True)
+    (own / "local" / "site.toml").write_text('[site]\nname = "server"\n')
+    described = FederationFile(name="two", sites=("bank",), patience=RetryPolicy())
+    finish_kits(described, {"server": own})
+    file.write_text('[experiment]\nname = "small"\n[algorithm]\nname = "hyfdca"\n')
+    before = sorted(own.rglob("*"))
+    of_another_user(own, monkeypatch)
+    for words in (
+        ("submit", own, file),
+        ("schedule", own, file),
+        ("revoke", own, "bank"),
+        ("approve", own),
+        ("deny", own),
+        ("ping", own),
+    ):
+        assert main(["federation", *map(str, words)]) == 2
+        said = one_error(capfd.readouterr().err)
+        assert f"{own} is the user " in said
+        assert "give the command as that user, by sudo -u " in said
+    assert sorted(own.rglob("*")) == before
+
+
+def test_root_goes_on_with_a_kit_that_root_runs_whosever_its_folder_is(kept, monkeypatch):
+    of_another_user(kept, monkeypatch)
+    if os.getuid():  # then so is what runs it
+        with pytest.raises(ExperimentError, match="is the user"):
+            kit_process.check_user(kept)
+    else:
+        kit_process.check_user(kept)
 
 
 def test_a_kit_that_is_frozen_says_so_and_is_stopped_all_the_same(kept, capfd):

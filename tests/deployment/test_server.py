@@ -38,6 +38,8 @@ WRONG = {
     "a path as a name": (GOOD + '[[site]]\nname = "../x"\n', "cannot be that of a folder"),
     "an address of IPv6": (GOOD.replace("localhost", "::1"), "'::1', and certificates"),
     "the server's name": (GOOD + '[[site]]\nname = "server"\n', "cannot be that of a folder"),
+    "a name with an umlaut": (GOOD.replace("credit", "müller", 1), "take at most 64 unaccented"),
+    "a site with a long name": (GOOD + f'[[site]]\nname = "{65 * "x"}"\n', "take at most 64"),
     "a path at a site": (GOOD + '[[site]]\nname = "x"\npath = "y"\n', "a name and nothing else"),
     "no patience": (GOOD.replace("deadline = 600", "deadline = 0"), "above 0 seconds"),
     "no table": ("federation = 3", r"federation is 3; expected a table \[federation\]"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import shutil
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -318,6 +320,30 @@ def test_two_logs_of_one_site_that_differ_are_told(copies, tmp_path, capfd):
     assert main(["audit", "--json", *given]) == 0
     (one,) = json.loads(said(capfd)[0])["sites"]
     assert one["entries"] == len(read_chain(copies / "telecom" / LOG).entries)
+
+
+def test_logs_of_months_are_checked_and_compared_in_little_memory(tmp_path):
+    entry = {"event": "answered", "run": "r", "round": 1, "kind": "sum", "part": "train"}
+    field = {"field": "Change.weights", "layout": "entry", "protection": "masked", "contents": "x"}
+    more = {"function": "cocoa.ascent", "asked": ["bank"], "left": [field] * 50}
+    lines = [*chain_of([{**entry, **more, "exchange": number} for number in range(1000)])]
+    for name in ("bank", "post"):
+        (tmp_path / name / LOG).parent.mkdir(parents=True)
+        (tmp_path / name / LOG).write_bytes(b"".join(lines))
+        head = f"1000:{hashlib.sha256(lines[-1][:-1]).hexdigest()}"
+        (tmp_path / name / HEAD).write_text(head)
+    tracemalloc.start()
+    try:
+        found = [site_log.load(tmp_path / name) for name in ("bank", "post")]
+        apart = site_log.differences(site_log.each_once([*found, found[0]]))
+        said_ = [site_log.sentences(one) for one in found]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (apart, [one.whole for one in found]) == ([], [True, True])
+    assert "has 1,000 entries" in said_[1][0]
+    assert found[0].left.total() == 50_000
+    assert most < len(b"".join(lines)) / 4
 
 
 def rewritten(folder, change):

@@ -108,7 +108,7 @@ def test_what_was_opened_is_told_in_the_words_of_what_left(made):
 def test_the_log_of_an_older_version_says_that_it_has_no_words(made):
     folder, _, _ = made
     log = site_log.load(folder)
-    entries = json.loads(json.dumps(log.chain.entries))
+    entries = json.loads(json.dumps([*log.chain.entries]))
     for entry in entries:
         for one in entry.get("left", ()):
             del one["contents"]

@@ -205,10 +205,11 @@ def submit(
 ) -> None:
     """Ask the server of KIT to run an EXPERIMENT file; its paths are not used."""
     from intarsia.deployment.federation_file import sites_of
-    from intarsia.deployment.process import is_running
+    from intarsia.deployment.process import check_user, is_running
     from intarsia.deployment.server import request
 
     sites, patience = sites_of(kit)
+    check_user(kit)
     description, named = _read_for(sites, experiment)
     asked = kit / "local", description, named or sites, patience
     own = request(*asked, overwrite=overwrite, alive=is_running(kit))
@@ -229,8 +230,11 @@ def schedule(
     """Let the server of KIT run an EXPERIMENT every day, on the tables of then."""
     from intarsia.deployment.federation_file import sites_of
     from intarsia.deployment.operations import schedules
+    from intarsia.deployment.process import check_user
 
-    description, _ = _read_for(sites_of(kit)[0], experiment)
+    sites, _ = sites_of(kit)
+    check_user(kit)
+    description, _ = _read_for(sites, experiment)
     made = schedules.add(kit, description, at, keep, datetime.now())
     say(f"runs {made.name} every day at {made.at}, from {made.since} on, as {made.name}-DATE")
 
@@ -321,7 +325,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     """
     from intarsia.cli.doctor import certificates, certificates_of_sites
     from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
-    from intarsia.deployment.operations.schedules import schedules
+    from intarsia.deployment.operations.schedules import held_up, schedules
     from intarsia.deployment.process import is_frozen, is_running
     from intarsia.deployment.server import PING, list_statuses
     from intarsia.engines.transports.connection import connection
@@ -351,7 +355,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         refused = revoked(kit)
         found["revoked"] = {name: moment.isoformat() for name, moment in refused.items()}
         daily, found["damaged"] = schedules(kit)
-        found["schedules"] = [asdict(one) for one in daily]
+        now = datetime.now()
+        found["schedules"] = [{**asdict(one), "held_up": held_up(kit, one, now)} for one in daily]
         since = datetime.now(UTC) - _SHOWN
         known = replaced(kit).items()
         found["replaced"] = {name: one.isoformat() for name, one in known if one > since}
@@ -392,6 +397,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         )
     for one in found.get("schedules", ()):
         say(f"  every day at {one['at']}: {one['name']}, from {one['since']} on")
+        if one["held_up"]:
+            say(f"    {one['held_up']}")
     for damaged in found.get("damaged", ()):
         say(f"  {damaged}")
     for there, words in ((True, "connected"), (False, "not connected")):
@@ -449,9 +456,10 @@ def ping(kit: Kit) -> None:
 
     from intarsia.deployment import server as federation_server
     from intarsia.deployment.federation_file import sites_of
-    from intarsia.deployment.process import is_running
+    from intarsia.deployment.process import check_user, is_running
 
     sites, patience = sites_of(kit)
+    check_user(kit)
     if not is_running(kit):
         raise ExperimentError(f"{kit} is not running; start it with intarsia federation server.")
     path = federation_server.ping(kit / "local", sites, patience)
@@ -555,7 +563,10 @@ def deny(
 
 
 def _decide(kit: Path, which: str, *, approved: bool, reason: str = "") -> None:
+    from intarsia.deployment.process import check_user
+
     known = _requests(kit)
+    check_user(kit)
     one = known.find(which)
     known.decide(one, approved=approved, reason=reason)
     words = "approved" if approved else "denied"

@@ -34,11 +34,12 @@ _KITS = Path("kits")
 
 def init(file: File = Path("federation.toml")) -> None:
     """Write an example of a federation's FILE, to be changed."""
+    from intarsia.core.files.atomic_files import write_atomically
     from intarsia.deployment.federation_file import EXAMPLE
 
     if file.exists():
         raise ExperimentError(f"{file} is there already; name another file.")
-    file.write_text(EXAMPLE, encoding="utf-8")
+    write_atomically(file, EXAMPLE.encode())
     say(f"wrote {file}; change it, then run intarsia federation provision {file}")
 
 
@@ -64,6 +65,7 @@ def provision(
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import change_address, old_addresses
     from intarsia.deployment.operations.joining import SIGNED, check_keys
+    from intarsia.deployment.process import check_user
     from intarsia.results.lock import alone
 
     description = load(file)
@@ -71,6 +73,7 @@ def provision(
     if not keys_at_sites:
         check_keys(out, description.sites)
     server = out / "server"
+    check_user(server)
     out.mkdir(parents=True, exist_ok=True)
     busy = f"Another command writes kits to {out}; give this one again when that is done."
     with alone(out / ".kits.lock", busy):
@@ -189,6 +192,7 @@ def renew(
 
     over = over_nvflare("kits")
     from intarsia.deployment.operations.address import check_address
+    from intarsia.engines.transports.revocation import check_taken
 
     description = load(file)
     check_address(description, out)
@@ -202,6 +206,8 @@ def renew(
                 f"The kit of {name!r} is not in {out}, so that its key is the site's alone; let "
                 f"the site run `intarsia federation join {name}`, and sign its request."
             )
+    for name in names or here:
+        check_taken(out / "server", name)
     given = description.name, description.server, out.resolve()
     written, end = over.renewed(*given, names or here, known)
     say(f"wrote keys and certificates to {written}, valid until {end:%Y-%m-%d}")
@@ -221,9 +227,11 @@ def revoke(
     The site comes back with a certificate that is signed afterwards.
     """
     from intarsia.deployment.federation_file import check_name, sites_of
+    from intarsia.deployment.process import check_user
     from intarsia.engines.transports import revocation
 
     sites, _ = sites_of(kit)
+    check_user(kit)
     check_name(name)
     if name not in sites and not former:
         raise ExperimentError(

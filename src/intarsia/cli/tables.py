@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from intarsia.tuning.study import Trial, Tuned
 
 
-_MOST_REFUSED = 10  # calls of a site's log that are shown
 _SECONDS_BETWEEN_LINES = 3.0
 
 
@@ -124,7 +123,7 @@ def log_parts(log: SiteLog, said: Sequence[str]) -> list[Part]:
     for total, times in sorted(log.opened.items()):
         opened.add_row(*map(Text, total), f"{times:,}")
     parts += [one for one in (table, opened) if one.row_count]
-    for entry in log.of("refused")[-_MOST_REFUSED:]:
+    for entry in log.tally.refused:
         parts.append(f"refused {entry['at'][:19]}: {entry['sentence'] or entry['error']}")
     return [*parts, f"head: {log.chain.head} (note it: --noted proves later what was before it)"]
 

@@ -173,7 +173,7 @@ def check_log(folder: Path) -> str:
     if not log.exists() and not head.exists():
         return ""
     try:
-        faults = read_chain(log, head, keep=False).faults
+        faults = read_chain(log, head).faults
     except CheckpointError:
         faults = (f"{HEAD} is there, and the log is not.",)
     if not faults:

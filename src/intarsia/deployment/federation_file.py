@@ -49,6 +49,7 @@ name = "retailer"
 
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST: Final = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # as certificates have it
 
 _SITE: Final = """\
 # What this site takes part with. The server names no path and reads nothing of this.
@@ -165,10 +166,10 @@ def load(path: Path) -> FederationFile:
 
 def check_name(name: str) -> None:
     """Refuse a name of a federation or a site that cannot be a folder's and a certificate's."""
-    if not name.replace("-", "").replace("_", "").isalnum() or name in ("server", "admin"):
+    if not _NAME.fullmatch(name) or name in ("server", "admin"):
         raise ExperimentError(
-            f"The name {name!r} cannot be that of a folder and a certificate; take "
-            'letters, digits, "-" and "_", and neither "server" nor "admin".'
+            f"The name {name[:80]!r} cannot be that of a folder and a certificate; take at most 64 "
+            'unaccented letters, digits, "-" and "_", and neither "server" nor "admin".'
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -26,7 +27,7 @@ import psutil
 from intarsia import __version__
 from intarsia.core.files.atomic_files import FULL
 from intarsia.deployment.federation_file import unwritable
-from intarsia.errors import BusyError, printable
+from intarsia.errors import BusyError, ExperimentError, printable
 from intarsia.results.lock import alone
 
 _PID: Final = "intarsia.pid"
@@ -48,6 +49,10 @@ _SAME: Final = 2.0  # seconds by which the begin of a process may differ, by whe
 _BEGINS: Final = 45.0  # seconds in which a process becomes ready, and connects
 _ROOM_SEEN: Final = 30.0  # seconds between two looks whether a kit can be written
 _SPARE: Final = "intarsia.engines.transports.spare"  # waits for a job, whose name it then takes
+_OTHERS: Final = (
+    "{kit} is the user {name}'s, whose process could not read what root writes there; give the "
+    "command as that user, by sudo -u {word} before it."
+)
 
 
 class KitProcess:
@@ -339,6 +344,26 @@ def at_rest(kit: Path) -> Iterator[None]:
         raise BusyError(sentence)
     with alone(kit / _LOCK, sentence):
         yield
+
+
+def check_user(kit: Path) -> None:
+    """Refuse to write as root into a kit that another user runs, who could not read it.
+
+    Raises
+    ------
+    ExperimentError
+        If its process is another user's, or it does not run and its folder is.
+    """
+    if os.geteuid() or not kit.is_dir():
+        return
+    keeper, owner = _keeper(kit), kit.stat().st_uid
+    with contextlib.suppress(psutil.Error):
+        owner = owner if keeper is None else keeper.uids().effective
+    if owner:
+        with contextlib.suppress(KeyError):  # of a container, or of another machine
+            name = pwd.getpwuid(owner).pw_name
+            raise ExperimentError(_OTHERS.format(kit=kit, name=name, word=name))
+        raise ExperimentError(_OTHERS.format(kit=kit, name=owner, word=f"'#{owner}'"))
 
 
 def stop(kit: Path, seconds: float = 90.0) -> bool:

@@ -6,11 +6,12 @@ table, so that its owner may show it. Of what several sites opened, each log has
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from intarsia.results.audit import (
 from intarsia.results.chained_log import Chain, Head, read_chain
 
 Entry = Mapping[str, Any]
+_DECISIONS = ("asked", "let in", "began", "denied")  # events of jobs, not of calls
+_MOST_REFUSED = 10  # calls that are told
 _MOST = 5  # differences between two sites that are told
 # What leaves in the steps of the set-up, and at the end, where the log of an older version does not
 # say it.
@@ -70,7 +73,7 @@ def each_once(logs: Sequence[SiteLog]) -> list[SiteLog]:
     for log in logs:
         known = found.setdefault(log.name, log)
         short, long = sorted((known, log), key=lambda one: len(one.chain.entries))
-        if short.chain.entries != long.chain.entries[: len(short.chain.entries)]:
+        if not all(map(eq, short.chain.entries, long.chain.entries)):
             raise ExperimentError(
                 f"Two logs of {log.name!r} are given that differ, and a site has one; give the "
                 "site's own, or name the folder of a copy as its site."
@@ -79,6 +82,51 @@ def each_once(logs: Sequence[SiteLog]) -> list[SiteLog]:
         same = len(short.chain.entries) == len(long.chain.entries)
         found[log.name] = known if same and not known.whole else long
     return list(found.values())
+
+
+class _Tally:
+    """What the entries of a log come to, in one pass over them: a log may be long."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.span: tuple[str, str] | None = None  # days of the first entry and the last
+        self.events: Counter[str] = Counter()
+        self.decisions: dict[str, list[Entry]] = {one: [] for one in _DECISIONS}
+        self.refused: deque[Entry] = deque(maxlen=_MOST_REFUSED)  # the last ones
+        self.steps = 0  # answers that are of a set-up
+        self.told: Counter[str] = Counter()  # what these told the server
+        self.left: Counter[tuple[str, str, str, str, str]] = Counter()
+        self.opened: Counter[tuple[str, str, str]] = Counter()
+        self.by: set[int] = set()  # of how many clients totals were that were opened
+        self.contents: dict[tuple[str, str], str] = {}
+        for entry in entries:
+            day = entry["at"][:10]
+            self.span = (self.span[0] if self.span else day, day)
+            event = entry.get("event", "")
+            self.events[event] += 1
+            if event in self.decisions:
+                self.decisions[event].append(entry)
+            elif event == "refused":
+                self.refused.append(entry)
+            elif event == "answered":
+                self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        """Take note of a call that was answered."""
+        function = entry["function"]
+        if entry["kind"] == "stage":
+            self.steps += 1
+            self.told.update(entry.get("told", filter(None, [_STEPS.get(function, "")])))
+        for one in entry.get("left", ()):
+            by = one.get("total opened by", "") + (", with noise" if one.get("noise") else "")
+            self.left[one["field"], function, one["layout"], one["protection"], by] += 1
+            self.contents[function, one["field"]] = one.get("contents", "")
+        for one in entry.get("opened", ()):
+            total = _total(one)
+            to = "server" if one["to"] == "server" else "this site"
+            self.opened[one["field"], total, to] += 1
+            words = dict.fromkeys(term.get("contents", "") for term in one["of"])
+            self.contents["", total] = in_words([word for word in words if word])
+            self.by |= {len(cell["by"]) for term in one["of"] for cell in term["cells"].values()}
 
 
 @dataclass(frozen=True)
@@ -98,14 +146,20 @@ class SiteLog:
         return [one for one in self.chain.entries if one.get("event") == event]
 
     @cached_property
+    def tally(self) -> _Tally:
+        """Return what its entries come to."""
+        return _Tally(self.chain.entries)
+
+    @cached_property
     def jobs(self) -> list[Entry]:
         """Return the jobs that began, the oldest first: when, what, and how many rows took part.
 
         Logs of older versions do not say how many.
         """
-        let_in = {(one["run"], one["digest"]): one for one in self.of("let in")}
+        decisions = self.tally.decisions
+        let_in = {(one["run"], one["digest"]): one for one in decisions["let in"]}
         found: list[Entry] = []
-        for one in self.of("began"):
+        for one in decisions["began"]:
             asked = let_in.get((one["run"], one["digest"]), {})
             sums = _sealing(asked) if "mode" in asked else "not known"
             known = {"algorithm": asked.get("algorithm", "not known"), "sums": sums}
@@ -113,44 +167,23 @@ class SiteLog:
             found.append({**own, **known, "rows": one.get("rows", {})})
         return found
 
-    @cached_property
+    @property
     def left(self) -> Counter[tuple[str, str, str, str, str]]:
         """Return what left how often: field, function, layout, protection, who opens the total."""
-        return Counter(
-            (
-                *(one["field"], entry["function"], one["layout"], one["protection"]),
-                one.get("total opened by", "") + (", with noise" if one.get("noise") else ""),
-            )
-            for entry in self.of("answered")
-            for one in entry.get("left", ())
-        )
+        return self.tally.left
 
-    @cached_property
+    @property
     def opened(self) -> Counter[tuple[str, str, str]]:
         """Return what was opened how often: in which field, of which totals, and to whom."""
-        return Counter(
-            (
-                *(one["field"], _total(one)),
-                "server" if one["to"] == "server" else "this site",
-            )
-            for entry in self.of("answered")
-            for one in entry.get("opened", ())
-        )
+        return self.tally.opened
 
-    @cached_property
+    @property
     def contents(self) -> dict[tuple[str, str], str]:
         """Return in plain words what fields hold by function and field, and totals by ("", total).
 
         Logs of older versions do not say it.
         """
-        found: dict[tuple[str, str], str] = {}
-        for entry in self.of("answered"):
-            for one in entry.get("left", ()):
-                found[entry["function"], one["field"]] = one.get("contents", "")
-            for one in entry.get("opened", ()):
-                words = dict.fromkeys(term.get("contents", "") for term in one["of"])
-                found["", _total(one)] = in_words([word for word in words if word])
-        return found
+        return self.tally.contents
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -198,10 +231,10 @@ def load(folder: Path, noted: str = "") -> SiteLog:
 
 def sentences(log: SiteLog) -> tuple[str, ...]:
     """Return ten sentences about what left a site, for whoever answers for its data."""
-    answered, refused = log.of("answered"), log.of("refused")
-    let_in, asked, denied = log.of("let in"), log.of("asked"), log.of("denied")
-    entries = log.chain.entries
-    span = f"from {entries[0]['at'][:10]} to {entries[-1]['at'][:10]}" if entries else "empty"
+    found = log.tally
+    let_in, asked, denied = (found.decisions[one] for one in ("let in", "asked", "denied"))
+    entries, refused = len(log.chain.entries), found.events["refused"]
+    span = f"from {found.span[0]} to {found.span[1]}" if found.span else "empty"
     state = (
         "no entry was altered and none is missing"
         if log.whole
@@ -209,41 +242,28 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     )
     jobs = [f"{shown(one['job'])} ({one['algorithm']}, {one['sums']})" for one in log.jobs]
     idle = len({one["run"] for one in let_in} - {one["run"] for one in log.jobs})
-    calls = [one for one in answered if one["kind"] != "stage"]
-    steps = [one for one in answered if one["kind"] == "stage"]
-    told = Counter(
-        words
-        for one in steps
-        for words in one.get("told", filter(None, [_STEPS.get(one["function"], "")]))
-    )
-    set_ups = [f"{words} ({counted(times)})" for words, times in told.items()]
+    calls, steps = found.events["answered"] - found.steps, found.steps
+    set_ups = [f"{words} ({counted(times)})" for words, times in found.told.items()]
     ids = {IDS.get(one["ids"], str(one["ids"])) for one in let_in}
     left: dict[str, list[tuple[str, str, int]]] = {"sealed": [], "clear": [], "rows": []}
     protections: set[str] = set()
     for (field, function, layout, protection, _), times in log.left.items():
         clear = protection.startswith("none")
         words = log.contents[function, field]
-        found = words, f"{function} {message_of(field)}", times
-        left["clear" if clear else "sealed"].append(found)
-        left["rows"] += [found] if clear and layout in BY_ROW else []
+        one = words, f"{function} {message_of(field)}", times
+        left["clear" if clear else "sealed"].append(one)
+        left["rows"] += [one] if clear and layout in BY_ROW else []
         protections |= set() if clear else {protection}
     known = {"masked": MASKS, "ckks": "CKKS encryption"}
     sealed_by = in_words(sorted(known.get(one, one) for one in protections))
     noise = sum(times for key, times in log.left.items() if "noise" in key[4])
-    by = [
-        len(cell["by"])
-        for entry in answered
-        for one in entry.get("opened", ())
-        for term in one["of"]
-        for cell in term["cells"].values()
-    ]
     own: list[tuple[str, str, int]] = []
     server: list[tuple[str, str, int]] = []
     for (field, total, to), times in log.opened.items():
-        found = log.contents["", total], f"{message_of(field)} {message_of(total)}", times
-        (server if to == "server" else own).append(found)
+        one = log.contents["", total], f"{message_of(field)} {message_of(total)}", times
+        (server if to == "server" else own).append(one)
     return (
-        f"The log of {log.name!r} has {len(entries):,} entries, {span}: {state}.",
+        f"The log of {log.name!r} has {entries:,} entries, {span}: {state}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
         f"{several(len(jobs), 'job')} began: {in_words(jobs) or 'none'}"
         + f"; {several(idle, 'job')} more came no further than to the table" * bool(idle)
@@ -251,8 +271,8 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
             f"; the owner denied {in_words([shown(one['job']) for one in denied])}." * bool(denied)
             or "."
         ),
-        f"All that left went to the server, in answers to {several(len(calls), 'call')} of jobs "
-        f"and {several(len(steps), 'step')} of their set-up; nothing went to another site "
+        f"All that left went to the server, in answers to {several(calls, 'call')} of jobs "
+        f"and {several(steps, 'step')} of their set-up; nothing went to another site "
         "directly.",
         f"Set-ups told the server: {in_words(set_ups) or 'nothing'}; ids of rows stood there "
         f"{in_words(sorted(ids)) or 'in no job'}.",
@@ -261,9 +281,13 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"In the clear left: {list_contents(left['clear'])}.",
         f"Of the fields that left, {noise:,} had noise of differential privacy.",
         f"This site opened its own entries of totals: {list_contents(own)}; "
-        + (f"each was by {min(by)} to {max(by)} clients." if by else "none was by anybody."),
+        + (
+            f"each was by {min(found.by)} to {max(found.by)} clients."
+            if found.by
+            else "none was by anybody."
+        ),
         f"It opened totals to the server: {list_contents(server)}; it refused "
-        f"{several(len(refused), 'call')}{', listed below' if refused else ''}.",
+        f"{several(refused, 'call')}{', listed below' if refused else ''}.",
         f"Values of single rows that left in the clear: {list_contents(left['rows'])}; what left "
         "protected nobody reads without the clients' keys.",
     )
@@ -300,13 +324,13 @@ def _between(one: SiteLog, other: SiteLog) -> Iterator[str]:
                 f"{run[:8]}: another experiment, encoding or schema."
             )
     calls, theirs = _calls(one), _calls(other)
-    for key, entry in calls.items():
+    for key, told in calls.items():
         place = f"exchange {key[1]} of run {key[0][:8]}"
         same = theirs.get(key)
-        if same is not None and _told(same) != _told(entry):
+        if same is not None and same != told:
             yield (
-                f"{one.name} and {other.name} were told different things in {place}: "
-                f"{_told(entry)} and {_told(same)}."
+                f"{one.name} and {other.name} were told different things in {place}: {told} and "
+                f"{same}."
             )
     totals, others = dict(_totals(one)), dict(_totals(other))
     for run, exchange, total, cell in sorted(totals.keys() & others.keys()):
@@ -323,7 +347,7 @@ def _lacking(
     one: SiteLog,
     totals: Mapping[tuple[str, int, str, str], tuple[str, tuple[str, ...]]],
     other: SiteLog,
-    calls: Mapping[tuple[str, int], Entry],
+    calls: Collection[tuple[str, int]],
 ) -> Iterator[str]:
     """Yield sums to which a site contributed, as another opened them, and its log lacks."""
     lacking = {
@@ -338,11 +362,12 @@ def _lacking(
         )
 
 
-def _calls(log: SiteLog) -> dict[tuple[str, int], Entry]:
+def _calls(log: SiteLog) -> dict[tuple[str, int], tuple[Any, ...]]:
+    """Return what all clients of each exchange were told alike."""
     return {
-        (one["run"], one["exchange"]): one
-        for one in log.of("answered")
-        if one["kind"] in ("ask", "sum", "seal")
+        (one["run"], one["exchange"]): _told(one)
+        for one in log.chain.entries
+        if one.get("event") == "answered" and one["kind"] in ("ask", "sum", "seal")
     }
 
 
@@ -357,7 +382,7 @@ def _totals(
     log: SiteLog,
 ) -> Iterable[tuple[tuple[str, int, str, str], tuple[str, tuple[str, ...]]]]:
     """Yield the totals that a site opened, cell by cell: digest and contributors."""
-    for entry in log.of("answered"):
+    for entry in log.chain.entries:  # only answers have opened something
         for one in entry.get("opened", ()):
             for term in one["of"]:
                 for cell, piece in term["cells"].items():

@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,9 +54,29 @@ class Head:
 class Chain:
     """A log as it was read."""
 
-    entries: tuple[Mapping[str, Any], ...]
+    entries: Collection[Mapping[str, Any]]
     faults: tuple[str, ...]  # in sentences; none: it is whole
     head: Head  # of what was read
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of a log, read anew each time: they take ten times the memory of the file."""
+
+    path: Path
+    size: int  # of the file when it was read first
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        with self.path.open("rb") as file:
+            found = (_entry(line) for line in _lines(file, self.size) if line.endswith(b"\n"))
+            yield from (one for one in found if one is not None)
+
+    def __contains__(self, entry: object) -> bool:
+        return any(one == entry for one in self)
 
 
 class ChainedLog:
@@ -138,9 +158,7 @@ def read_head(path: Path) -> Head | None:
         return None
 
 
-def read_chain(
-    path: Path, head: Path | None = None, noted: Head | None = None, *, keep: bool = True
-) -> Chain:
+def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) -> Chain:
     """Return the entries of a log, and what is wrong with it.
 
     Parameters
@@ -149,8 +167,6 @@ def read_chain(
         The two files; without a head what was cut off at the end is not noticed.
     noted
         A head that somebody noted before.
-    keep
-        Whether to return the entries, which take ten times the memory of the file.
 
     Raises
     ------
@@ -158,9 +174,8 @@ def read_chain(
         If there is no log.
     """
     faults: list[str] = []
-    entries: list[Mapping[str, Any]] = []
     digests: dict[int, str] = {}
-    last, cut = Head(), False
+    last, cut, count = Head(), False, 0
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -183,8 +198,7 @@ def read_chain(
             last = Head(entry["n"], digest)
             if last.number in wanted:
                 digests[last.number] = digest
-            if keep:
-                entries.append(entry)
+            count += 1
     if cut:
         faults.insert(0, "The last line was cut in the middle.")
     faults += _faults_at_the_end(last, known, digests, missing=head is not None)
@@ -193,7 +207,7 @@ def read_chain(
             f"Entry {noted.number} is not the one that was noted: it, or what stands before it, "
             "was altered since, or the log was cut off."
         )
-    return Chain(tuple(entries), tuple(faults), last)
+    return Chain(_Entries(path, size, count), tuple(faults), last)
 
 
 def _standing(file: IO[bytes], head: Path | None) -> tuple[Head | None, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -120,6 +121,24 @@ def test_a_kit_that_runs_is_not_copied(kits, tmp_path, capfd):
         problem = one_error(run(capfd, "backup", kits["bank"], "-o", tmp_path / "k.tar", status=2))
     assert "is running; stop it with `intarsia federation stop" in problem
     assert not (tmp_path / "k.tar").exists()
+
+
+def test_a_disk_without_room_for_a_kit_is_named_and_nothing_stays(
+    kits, tmp_path, monkeypatch, capfd
+):
+    file, place = tmp_path / "kept.tar", tmp_path / "again" / "bank"
+    place.parent.mkdir()
+    run(capfd, "backup", kits["bank"], "-o", file)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", full)
+        said = one_error(run(capfd, "restore", file, place, *NONE_SINCE, status=2))
+    assert f"{place}: No space left on device; make room there" in said
+    assert not list(place.parent.iterdir())
+    run(capfd, "restore", file, place, *NONE_SINCE)
 
 
 def test_nothing_is_written_over(kits, tmp_path, capfd):

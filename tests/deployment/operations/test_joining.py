@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 import re
 import shutil
 import stat
 import tarfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,9 +24,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from command_line import one_error
 from intarsia.cli.main import main
+from intarsia.core.files import atomic_files
 from intarsia.deployment import process
+from intarsia.deployment.operations import joining as joining_module
 from intarsia.deployment.operations.joining import not_joined
-from intarsia.engines.transports import kits
+from intarsia.engines.transports import kits, revocation
 
 FILE = """
 [federation]
@@ -212,6 +217,76 @@ def test_provision_says_what_a_site_more_and_one_less_ask_for(signed, capfd):
     assert "keys rotate" not in run(capfd, *words)
     assert "comes back" not in run(capfd, *leaves.split())
     assert "comes back" in run(capfd, "revoke", signed.kits / "server", "bank")
+
+
+def test_nothing_is_signed_that_the_server_would_refuse_as_its_clock_was_ahead(joining, capfd):
+    fingerprint, server = joining.joined(capfd), joining.kits / "server"
+    ahead = (datetime.now(UTC) + timedelta(hours=3)).replace(microsecond=0)
+    (server / "local" / "revoked.json").write_text(json.dumps({"bank": ahead.isoformat()}))
+    given = joining.file, joining.site / "bank.request", "--confirm", fingerprint
+    said = run(capfd, "sign", *given, "-o", joining.kits, status=2)
+    assert f"of 'bank' that begin before {ahead:%Y-%m-%d %H:%M:%S} UTC" in said
+    assert f"run `intarsia federation revoke {server} bank` again" in said
+    shutil.copytree(server, joining.kits / "bank", dirs_exist_ok=True)
+    assert "would refuse" in run(capfd, "renew", joining.file, "bank", "-o", joining.kits, status=2)
+    run(capfd, "revoke", server, "bank")
+    assert revocation.revoked(server)["bank"] < ahead - timedelta(hours=2)
+    before = {"bank": (ahead - timedelta(hours=4)).isoformat()}
+    (server / "local" / "revoked.json").write_text(json.dumps(before))
+    joining.signed(capfd, fingerprint)
+
+
+def full_in(monkeypatch, folder):
+    """Let no file be copied into a folder, or written whole there, as on a full disk."""
+
+    def full(function, place):
+        def write(*given, **named):
+            if folder in Path(given[place]).parents:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(given[0]))
+            return function(*given, **named)
+
+        return write
+
+    monkeypatch.setattr(shutil, "copyfile", full(shutil.copyfile, 1))
+    monkeypatch.setattr(atomic_files, "write", full(atomic_files.write, 0))
+
+
+def test_a_full_disk_leaves_no_half_of_a_kit_a_request_or_a_file(tmp_path, monkeypatch, capfd):
+    made = Joining(tmp_path)
+    file, example = made.operator / "federation.toml", made.operator / "new.toml"
+    provision = "provision", file, "-o", made.kits, "--keys-at-sites"
+    join = "join", "bank", "-o", made.site
+    room = "No space left on device; make room there"
+    with monkeypatch.context() as patched:
+        full_in(patched, tmp_path)
+        assert f"{example}: {room}" in one_error(run(capfd, "init", example, status=2))
+        assert room in one_error(run(capfd, *provision, status=2))
+        assert room in one_error(run(capfd, *join, status=2))
+    assert not example.exists()
+    run(capfd, *provision)
+    authority = made.signed(capfd, made.joined(capfd))
+    with monkeypatch.context() as patched:
+        full_in(patched, made.site / "bank")
+        said = one_error(made.install(capfd, authority, status=2))
+        assert f"{made.site / 'bank'}/" in said
+        assert room in said
+    left = {path.name for path in (made.site / "bank").iterdir()}
+    assert left == {"joining", "intarsia.lock"}
+    made.install(capfd, authority)
+    assert not list(made.site.rglob(".*"))
+
+
+def test_a_request_that_cannot_be_written_leaves_no_key_that_waits(joining, monkeypatch, capfd):
+    with monkeypatch.context() as patched:
+        patched.setattr(joining_module, "write_atomically", mock_full)
+        assert "make room there" in one_error(
+            run(capfd, "join", "bank", "-o", joining.site, status=2)
+        )
+    joining.joined(capfd)
+
+
+def mock_full(path, *_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def test_the_address_of_a_kit_that_runs_is_not_changed(signed, monkeypatch, capfd):

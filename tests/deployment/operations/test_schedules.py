@@ -47,7 +47,10 @@ class Days:
 
     def __init__(self, kit):
         self.kit, self.said, self.now = kit, [], datetime(2026, 11, 26, 12, 0)
-        self._daily = Daily(kit, self.said.append, lambda: self.now)
+        self._daily = Daily(kit, self.said.append, self.clock)
+
+    def clock(self, zone=None):
+        return self.now.replace(tzinfo=zone)
 
     def add(self, at="02:00", keep=0):
         description = experiments.from_dict(TREE)
@@ -144,6 +147,30 @@ def test_none_is_asked_for_while_the_one_before_is_at_work(kit):
     assert days.at(28, 2, 1) == ["calm-2026-11-27"]
     days.end(27, failed=True)
     assert days.at(28, 2, 2) == ["calm-2026-11-27", "calm-2026-11-28"]
+
+
+def test_a_run_that_waits_for_an_owner_puts_off_the_next_and_says_so_once(kit, monkeypatch, capsys):
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    own = kit / "local/runs/calm-2026-11-27"
+    (own / "out").mkdir()
+    (own / "job.id").write_text("job")
+    waits = "Site 'shop': the owner has not decided."
+    (own / "out" / "pending.json").write_text(json.dumps({"shop": waits}))
+    assert days.at(28, 1, 59) == days.at(28, 2) == days.at(28, 2, 1) == ["calm-2026-11-27"]
+    said = f"calm-2026-11-28 is not asked for while calm-2026-11-27 is at work ({waits})"
+    assert days.said[1:] == [said]
+    days.at(29, 2)
+    assert days.said[2:] == [said.replace("28", "29")]
+    monkeypatch.setattr("intarsia.cli.federation.datetime", SimpleNamespace(now=days.clock))
+    assert main(["federation", "status", str(kit)]) == 3
+    assert said.replace("28", "29") in " ".join(capsys.readouterr().err.split())
+    (own / "out" / "pending.json").unlink()
+    days.end(27)
+    assert days.at(29, 3) == ["calm-2026-11-27", "calm-2026-11-29"]
+    assert main(["federation", "status", str(kit)]) == 3
+    assert "is not asked for" not in capsys.readouterr().err
 
 
 def test_a_run_of_a_schedule_has_the_order_of_the_experiments_clients_as_one_that_is_submitted(kit):

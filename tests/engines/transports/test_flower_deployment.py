@@ -130,7 +130,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def federation(folder: Path):
-    """Run a server and a node for each site."""
+    """Run a server and a node for each site; yield its folder, and what kills and restarts all."""
     certificates(folder)
     server, control, fleet, *ports = free_ports(3 + len(SITES))
     address = f"127.0.0.1:{server}"
@@ -155,10 +155,11 @@ def federation(folder: Path):
             *("--port", str(port), "--node-config", f'folder="{folder / "sites" / name}"'),
         ]
     processes = []
-    try:
+
+    def start_all():
         for name, (program, *words) in commands.items():
             own = home if name == "server" else folder / f"home-{name}"
-            with given[name].open("w") as log:
+            with given[name].open("a") as log:
                 processes.append(
                     subprocess.Popen(
                         [str(PROGRAMS / program), *words],
@@ -171,12 +172,23 @@ def federation(folder: Path):
                 )
             if name == "server":
                 listening(server)
-        yield home
-    finally:
-        for process in processes:
+
+    def kill_all():
+        while processes:
+            process = processes.pop()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(60)
+
+    def restart():
+        kill_all()
+        start_all()
+
+    try:
+        start_all()
+        yield home, restart
+    finally:
+        kill_all()
 
 
 def listening(port: int) -> None:
@@ -236,7 +248,7 @@ def test_a_run_over_nodes_and_tls_that_is_killed_goes_on_to_the_same_bits(tmp_pa
         + "".join(f'[[client]]\nname = "{name}"\n' + given.format(name) for name in SITES)
     )
     out = tmp_path / "out"
-    with federation(tmp_path) as home:
+    with federation(tmp_path) as (home, restart):
         first = start(tmp_path, home)
         waited(tmp_path, (out / "set-up.state").is_file)
         killed = server_app(home)
@@ -245,6 +257,7 @@ def test_a_run_over_nodes_and_tls_that_is_killed_goes_on_to_the_same_bits(tmp_pa
         first.kill()
         first.wait(60)
         assert not (out / "result.json").exists()
+        restart()  # the server and all nodes, too
         second = start(tmp_path, home)
         waited(tmp_path, (out / "result.json").is_file)
         second.kill()

@@ -31,6 +31,20 @@ from intarsia.core.settings import absolute_path
 from intarsia.data.source import Source
 from intarsia.errors import TableError, first_line, listed, shortened
 
+# what SQLite or DuckDB says of a file -> what to do
+_NO_FILE = {
+    "locked": "another program writes to it: try again when that is done, or read a copy",
+    "set lock on file": "another program has it open to write: close it there, or read a copy",
+    "readonly database": "a program was stopped while it wrote to it: open it once with one that "
+    "may write, which takes back what was half written",
+    "malformed": "the file is damaged: put back a copy",
+    "not a database": "the file is another one, or damaged: correct url, or put back a copy",
+    "not a valid DuckDB": "the file is another one, or damaged: correct url, or put back a copy",
+    "enough bytes": "the file was cut: put back a copy",
+    "unable to open": "let this user read the file, and write into its folder where a file that "
+    "ends in -wal lies beside it",
+}
+
 Columns = tuple[list[str], list[Any]]  # names, and for each a list or an Arrow column
 
 _FILES = ("passfile", "sslcert", "sslcrl", "sslkey", "sslrootcert")  # parameters that name a file
@@ -76,7 +90,10 @@ _NO_CONNECTION = {
     "no pg_hba.conf entry": "the server lets this user in neither from here nor this way: ask its "
     "administrator",
     "does not exist": "correct the names of database and user in url",
-    "Connection refused": "no server listens there: correct host and port in url",
+    "Connection refused": "no server listens there: start it, or correct host and port in url",
+    "the database system is": "it starts or stops just now: try again in a minute",
+    "too many": "all connections that it grants are in use: try again, or have more granted",
+    "not permitted to log in": "this user may not log in: ask its administrator",
     "timeout expired": "no answer within connect_timeout: check host, port and the network",
 }
 
@@ -87,6 +104,7 @@ _NO_ROWS = {
     "42P01": "there is no such table for this user: correct its name, with its schema if needed",
     "42703": "there is no such column: correct its name",
     "42501": "the user may not read this: grant it select",
+    "55P03": "something else changes the table and locks it: try again when that is done",
     "57014": "the server took too long: simplify the query, or raise statement_timeout",
     "08": "the connection was lost before all rows had come: try again",
     "57P": "the connection was lost before all rows had come: try again",
@@ -129,7 +147,8 @@ def _from_postgresql(url: URL, query: str, source: Source) -> Columns:
     url = url.set(drivername="postgresql+psycopg")
     missing = {key: value for key, value in _DEFAULTS.items() if key not in url.query}
     try:
-        engine = create_engine(url.update_query_dict(missing))
+        # a connection that was lost takes no rollback: the library would log a traceback
+        engine = create_engine(url.update_query_dict(missing), pool_reset_on_return=None)
     except ImportError as error:
         raise source.error(
             "url names a PostgreSQL server but the package psycopg is not installed",
@@ -326,7 +345,8 @@ def _no_select(source: Source) -> TableError:
 
 
 def _refused(error: BaseException, source: Source) -> TableError:
+    known = (advice for words, advice in _NO_FILE.items() if words in str(error))
     return source.error(
         f"the database refused the query {shortened(source.query)} ({first_line(error)})",
-        "correct url or query",
+        next(known, "correct url or query"),
     )

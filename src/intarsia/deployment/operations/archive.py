@@ -123,6 +123,9 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
         raise ExperimentError(
             f"{path} is no whole file of this package's; have it written anew."
         ) from None
+    except OSError as problem:
+        problem.filename = problem.filename or str(beside)  # a write names no file
+        raise
     finally:
         shutil.rmtree(filling, ignore_errors=True)
 

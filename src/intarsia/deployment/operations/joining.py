@@ -27,8 +27,9 @@ from intarsia.deployment.federation_file import (
 )
 from intarsia.deployment.operations.address import check_address
 from intarsia.deployment.operations.archive import unpacked, write_archive
-from intarsia.deployment.process import at_rest
+from intarsia.deployment.process import at_rest, check_user
 from intarsia.engines.transports import kits
+from intarsia.engines.transports.revocation import check_taken
 from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
@@ -54,7 +55,11 @@ def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
         )
     request = kits.requested(name, out / name)
     path = out / f"{name}{_REQUEST}"
-    write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
+    try:
+        write_atomically(path, request.public_bytes(serialization.Encoding.PEM))
+    except OSError:
+        kits.give_up(out / name)  # nobody can sign for it
+        raise
     return path, kits.print_of(request)
 
 
@@ -82,7 +87,8 @@ def sign(
     ------
     ExperimentError
         If the federation has no such site, the fingerprint is another one, the authority is not
-        there, or the server's kit has another address than the federation's file.
+        there, the server's kit has another address than the federation's file, or its list of what
+        is revoked would refuse the certificate.
     """
     asked = kits.read_request(request.read_bytes(), request)
     name = kits.name_of(asked.subject)
@@ -93,6 +99,7 @@ def sign(
         )
     _confirm(f"the request of {name!r}", asked, heard)
     check_address(description, folder)
+    check_taken(folder / "server", name)
     given = description.name, description.server, description.ports, folder
     known = "server", *description.sites
     with tempfile.TemporaryDirectory(prefix="intarsia-") as made:
@@ -166,6 +173,7 @@ def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
         if heard or not (kit / "startup").exists():
             _confirm("the authority in what was signed", kits.authority_in(written), heard)
         kits.waiting_key(kit)
+        check_user(kit)
         with at_rest(kit):
             kits.installed(kit, written)
     return kit, certificate.not_valid_after_utc

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -19,6 +19,7 @@ from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.deployment.federation_file import sites_of
 from intarsia.deployment.server import (
+    RunStatus,
     list_statuses,
     remove_run,
     request,
@@ -136,9 +137,9 @@ class Daily:
     """Asks for the runs whose time has come, and removes those that are not to be kept.
 
     A day on which the server was away is made up for until midnight. Where the run of the day
-    before is at work still, none is asked for. One that waits for sites and did not begin so far
-    gives way, as it would come to what the new one does; so does one that waits for a site which
-    has left.
+    before is at work still, as when it waits for an owner, none is asked for, and that is noted.
+    One that waits for sites and did not begin so far gives way, as it would come to what the new
+    one does; so does one that waits for a site which has left.
 
     Parameters
     ----------
@@ -156,6 +157,7 @@ class Daily:
         self._kit, self._note, self._now = kit, note, now
         self._looked = ""  # the minute
         self._told: set[str] = set()  # what is wrong with schedules
+        self._put_off: set[tuple[str, str]] = set()  # runs, and those at work that they wait for
 
     def look(self) -> None:
         """Do what is due, once a minute; OSError as of a full disk, and it is tried again."""
@@ -175,16 +177,21 @@ class Daily:
     def _submit_due(self, path: Path, now: datetime) -> None:
         one, tree = _read(path)
         runs, run = _runs_of(self._kit, one), one.run_of(now.date())
-        finished = [name for name, state in runs if state == "finished"]
+        finished = [known.name for known in runs if known.state == "finished"]
         for old in finished[: -one.keep] if one.keep else ():
             self._remove(old, one.keep)
-        due = now.date().isoformat() >= one.since and f"{now:%H:%M}" >= one.at
-        if not due or any(name == run for name, _ in runs):
+        if not _is_due(one, runs, now):
             return
         sites, patience = sites_of(self._kit)
-        for name, state in runs:
-            if state in _AT_WORK and not (state == "waiting" and self._gives_way(name, run, sites)):
-                return
+        for known in runs:
+            if known.state not in _AT_WORK or (
+                known.state == "waiting" and self._gives_way(known.name, run, sites)
+            ):
+                continue
+            if (run, known.name) not in self._put_off:
+                self._put_off.add((run, known.name))
+                self._note(_held_up(run, known))
+            return
         tree["experiment"]["name"] = run
         try:
             description = experiments.from_dict(tree, self._kit / "local")
@@ -219,8 +226,27 @@ class Daily:
             self._note(f"{run} is removed, as {kept} finished runs are kept")
 
 
-def _runs_of(kit: Path, one: Schedule) -> list[tuple[str, str]]:
-    """Return the runs of a schedule with their states, the oldest first."""
+def held_up(kit: Path, one: Schedule, now: datetime) -> str:
+    """Return in a sentence why today's run is due and not asked for; "": so it is not."""
+    runs = _runs_of(kit, one)
+    at_work = [run for run in runs if run.state in _AT_WORK]
+    return (
+        _held_up(one.run_of(now.date()), at_work[0]) if at_work and _is_due(one, runs, now) else ""
+    )
+
+
+def _held_up(run: str, before: RunStatus) -> str:
+    why = f" ({before.problem})" if before.problem else ""
+    return f"{run} is not asked for while {before.name} is at work{why}"
+
+
+def _is_due(one: Schedule, runs: Sequence[RunStatus], now: datetime) -> bool:
+    """Return whether the time of today's run has come, and it is not there."""
+    begun = any(run.name == one.run_of(now.date()) for run in runs)
+    return not begun and now.date().isoformat() >= one.since and f"{now:%H:%M}" >= one.at
+
+
+def _runs_of(kit: Path, one: Schedule) -> list[RunStatus]:
+    """Return how the runs of a schedule stand, the oldest first."""
     dated = re.compile(rf"{re.escape(one.name)}-\d{{4}}-\d\d-\d\d")
-    statuses = list_statuses(kit / "local")
-    return [(run.name, run.state) for run in statuses if dated.fullmatch(run.name)]
+    return [run for run in list_statuses(kit / "local") if dated.fullmatch(run.name)]

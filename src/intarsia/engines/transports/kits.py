@@ -78,7 +78,7 @@ def provisioned(
                 with _replaced(kit) as filling:
                     for part in _parts(owner, host):
                         own = filling / part.folder
-                        shutil.copytree(written[part.participant], own, dirs_exist_ok=True)
+                        _copy(written[part.participant], own)
                         authority.equip(own / "startup", part)
     return kits
 
@@ -220,7 +220,7 @@ def signed(
     authority = Authority.of(name, folder, known)
     (part,) = _parts(site, host)
     with _without_keys(name, host, ports, [site]) as written, _replaced(kit) as filling:
-        shutil.copytree(written[part.participant], filling, dirs_exist_ok=True)
+        _copy(written[part.participant], filling)
         return authority.equip(filling / "startup", part, key)
 
 
@@ -254,21 +254,29 @@ def installed(kit: Path, written: Path) -> x509.Certificate:
             f"{kit} is of another certificate authority than what was signed; move the kit away to "
             "join another federation, or ask who signed it."
         )
-    shutil.copytree(written, filling := kit / ".filling", dirs_exist_ok=True)
-    for path in (filling / "startup").glob("*.key"):
-        path.unlink()  # never another's
-    write_atomically(filling / "startup" / _KEY, made.read_bytes(), private=True)
-    shutil.rmtree(own, ignore_errors=True)
-    (filling / "startup").rename(own)
-    for path in sorted(filling.rglob("*")):
-        there = kit / path.relative_to(filling)
-        if path.is_dir():
-            there.mkdir(exist_ok=True)
-        elif not there.exists():
-            path.rename(there)
-    shutil.rmtree(filling)
+    shutil.rmtree(filling := kit / ".filling", ignore_errors=True)
+    try:
+        _copy(written, filling)
+        for path in (filling / "startup").glob("*.key"):
+            path.unlink()  # never another's
+        write_atomically(filling / "startup" / _KEY, made.read_bytes(), private=True)
+        shutil.rmtree(own, ignore_errors=True)
+        (filling / "startup").rename(own)
+        for path in sorted(filling.rglob("*")):
+            there = kit / path.relative_to(filling)
+            if path.is_dir():
+                there.mkdir(exist_ok=True)
+            elif not there.exists():
+                path.rename(there)
+    finally:
+        shutil.rmtree(filling, ignore_errors=True)
     shutil.rmtree(made.parent)
     return certificate
+
+
+def give_up(kit: Path) -> None:
+    """Remove a key that waits for its certificate."""
+    shutil.rmtree(kit / _JOINING, ignore_errors=True)
 
 
 def key_waits(kit: Path) -> bool:
@@ -499,6 +507,21 @@ def _replaced(folder: Path) -> Iterator[Path]:
         filling.rename(folder)
     finally:
         shutil.rmtree(filling, ignore_errors=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy what is in a folder; an error names the first file that could not be written."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.rglob("*")):
+        there = target / path.relative_to(source)
+        if path.is_dir():
+            there.mkdir(exist_ok=True)
+            continue
+        try:
+            shutil.copy2(path, there)
+        except OSError as problem:
+            problem.filename, problem.filename2 = str(there), None
+            raise
 
 
 @contextlib.contextmanager

@@ -55,6 +55,25 @@ def revoked(kit: Path) -> Mapping[ClientId, datetime]:
     return _read(kit / _FILE)
 
 
+def check_taken(kit: Path, name: ClientId) -> None:
+    """Refuse to sign for a site what its server would refuse, as it is known in the server's kit.
+
+    Raises
+    ------
+    ExperimentError
+        If certificates are revoked that begin later than now: two clocks differ, or one was set.
+    """
+    now, moment = datetime.now(UTC), revoked(kit).get(name)
+    if moment is not None and now.replace(microsecond=0) <= moment:
+        raise ExperimentError(
+            f"The server refuses certificates of {name!r} that begin before "
+            f"{moment:%Y-%m-%d %H:%M:%S} UTC, and by this machine's clock it is "
+            f"{now:%Y-%m-%d %H:%M:%S}, so that it would refuse one that is signed now; set the "
+            "clocks, and where the server's was ahead, run `intarsia federation revoke "
+            f"{kit} {name}` again."
+        )
+
+
 def left_out(kit: Path) -> Mapping[ClientId, datetime]:
     """Return what `revoked` does, of those who have connected with no other certificate since.
 
