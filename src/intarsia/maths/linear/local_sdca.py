@@ -9,12 +9,14 @@ Symbols: x rows, α `alpha`, z scores, v `weights`, N samples.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Array, Values
-from intarsia.maths.jit import ask_for_row, reassociated
+from intarsia.maths.jit import ask_for_row, compiled, reassociated
 from intarsia.maths.linear.losses import dual_step, weighted_step
 from intarsia.maths.linear.products import Arrays, add_row, arrays, inlined_sum, multiply_row
 
@@ -22,8 +24,16 @@ from intarsia.maths.linear.products import Arrays, add_row, arrays, inlined_sum,
 def feature_squares(x: Values) -> Array:
     """Return Σ_i x_ij² of each feature, (features,)."""
     if isinstance(x, csr_array):
-        return np.bincount(x.indices, x.data**2, x.shape[1]).astype(np.float64, copy=False)
+        return _sparse_squares(x.data, x.indices, x.shape[1])
     return np.asarray(np.einsum("ij,ij->j", x, x), np.float64)
+
+
+@compiled
+def _sparse_squares(data: Array, indices: NDArray[Any], columns: int) -> Array:
+    found = np.zeros(columns)
+    for j in range(len(data)):
+        found[np.uint32(indices[j])] += data[j] * data[j]
+    return found
 
 
 def weighted_norms(x: Values, weights: Array) -> Array:

@@ -159,20 +159,24 @@ def least_holders(state: Preparation, block: Block) -> Array | None:
         return np.ones(count)
     both = np.zeros((2, count))  # all values, and those that others have, too
     without = [] if block.sparse else [*block.without_level()]
+    copies = block.copies
+    if copies is not None and not (copies.counts > 1).any():
+        copies = None
     for rows, x in pieces(block.x):
         if block.sparse:
             there = ~np.isnan(x.data)
-            both[0] += np.bincount(x.indices[there], minlength=count)
-            if block.copies is not None:
-                there &= block.copies.take(rows, None).of_entries(x) > 1
+            all_there = bool(there.all())  # which is quick to see, and spares a copy
+            both[0] += np.bincount(x.indices if all_there else x.indices[there], minlength=count)
+            if copies is not None:
+                there &= copies.take(rows, None).of_entries(x) > 1
                 both[1] += np.bincount(x.indices[there], minlength=count)
             continue
         observed = ~np.isnan(x)
         for levels, absent in without:
             observed[np.ix_(absent[rows], levels)] = False
         both[0] += observed.sum(axis=0)
-        if block.copies is not None:
-            both[1] += (observed & (block.copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
+        if copies is not None:
+            both[1] += (observed & (copies.take(rows, None).of_entries(x) > 1)).sum(axis=0)
     (values, others), alone = both, both[0] - both[1]
     none = (values < FEWEST) | ((alone < FEWEST) & (others < FEWEST))
     least = np.where(none, np.inf, np.where((alone > 0) & (alone < FEWEST), 2.0, 1.0))

@@ -166,14 +166,18 @@ def _without_rare_levels(
         out = {column: _rows_with(block, own) for column, own in few.items()}
         block = few_values.without_values(block, places, out)
     centred = ~block.scaled_only if standardise else np.zeros(len(counts), bool)
-    asked = {c: one for c, one in places.items() if not (centred[one[0]] or rare[one].all())}
-    for column, there in few_values.observed(block, asked).items():
+    kept = np.where(rare, 0, counts)
+    lacked = {column: block.shape[0] - kept[own].sum() for column, own in levels.items()}
+    asked = {
+        column: one
+        for column, one in places.items()
+        if 0 < lacked[column] < least[one[0]] and not (centred[one[0]] or rare[one].all())
+    }
+    for column, there in few_values.observed(block, asked).items() if asked else ():
         own = levels[column]
-        if not 0 < (~there).sum() < least[own[0]]:
-            continue
         lacking = ~there & ~copied.rows(int(own[0]))
         if lacking.any():
-            commonest = own[np.argmax(np.where(rare[own], 0, counts[own]))]
+            commonest = own[np.argmax(kept[own])]
             block = _with_level(block, lacking, own, commonest)
     return block
 
