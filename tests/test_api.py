@@ -355,6 +355,21 @@ def test_labels_that_are_numbers_may_be_mapped_by_numbers(frames):
     assert list(mapped.model.classes_) == ["no", "yes"]
 
 
+@pytest.mark.parametrize("kind", ["DataFrame", "matrix"])
+def test_values_of_few_rows_train_where_their_owner_says_so(kind):
+    x = np.zeros((60, 2))
+    x[:, 0], x[:3, 1] = np.arange(60) % 7, 1.0
+    y = np.where(np.arange(60) % 2, "yes", "no")
+    frame = pandas.DataFrame({"x0": x[:, 0], "x1": x[:, 1], "y": y})
+    table = (x, y) if kind == "matrix" else frame
+    given = {"test": 0.0, "yardsticks": False, "rounds": 5}
+    given |= {} if kind == "matrix" else {"label": "y"}
+    own = {"table_settings": {"bank": {"least_rows": 1}}}
+    for more, trains in (({}, False), ({"least_rows": 1}, True), (own, True)):
+        found = intarsia.run(tables={"bank": table}, **given, **more)
+        assert any("'x1'" in one for one in found.notes) is not trains
+
+
 def test_labels_beside_a_dataframe_and_in_its_settings_are_too_many(frames):
     pair = frames["bank"], frames["bank"]["default"]
     with pytest.raises(ExperimentError, match=r"'bank' is a tuple of 2 and has labels in its sett"):

@@ -212,8 +212,8 @@ def run(
         tolerance, yardsticks, test, standardise, positive, …), and the algorithm's hyperparameters
         (loss, regularisation, …). `privacy` is a mode ("plain", "masked", "ckks") or the keys of
         [privacy] as a mapping, `alignment` those of [alignment]. They go before those of
-        `experiment`. For `tables` also decimal, thousands, dates, label_map, split_by and
-        split_by_pattern, as in an experiment file.
+        `experiment`. For `tables` also decimal, thousands, dates, label_map, least_rows, split_by
+        and split_by_pattern, as in an experiment file.
 
     Raises
     ------

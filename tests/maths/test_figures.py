@@ -58,6 +58,13 @@ def test_scores_that_differ_by_rounding_are_equal():
     assert figures.tied(np.zeros(0)).shape == (0,)
 
 
+@pytest.mark.parametrize("far", [1e12, 1e300, -1e300, np.inf])
+def test_a_score_far_out_makes_no_ties_of_the_others(far):
+    _, z = scored()
+    z[0] = far
+    np.testing.assert_array_equal(figures.tied(z), z)
+
+
 def test_log_odds_of_one_class_of_several_have_digits_where_it_is_nearly_certain():
     z = np.array([[20.0, 30.0, 40.0], [-20.0, -30.0, -300.0], [-40.0, -50.0, -700.0]])
     found = figures.ranked_scores(z, losses.LOGISTIC)

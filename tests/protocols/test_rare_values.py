@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -81,6 +83,32 @@ def test_a_number_of_few_rows_that_another_client_has_too_is_the_others():
     assert np.isnan(found.x[60, 0])
     assert found.x[10, 0] == 0.0
     assert not found.x[np.arange(ROWS) != 60].any()
+
+
+def test_what_became_missing_is_left_out_once():
+    """Where columns are not centred a missing number counts as 0, which is not what most have."""
+    bank = np.full((ROWS, 1), 7.0)
+    bank[60] = 8.0
+    blocks = {"bank": block_of(bank), "shop": block_of(bank[50:], start=50)}
+    _, found = trained(**blocks, standardise=False)
+    assert np.isnan(found.x[60, 0])
+    assert (np.delete(found.x[:, 0], 60) == 7.0).all()
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_values_that_are_rare_by_turns_are_left_out_in_the_end(standardise):
+    """What most rows have differs by which of several others lacks them."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = (rng.random((23, 6)) < 0.5) * 1.0
+        drawn = {client: np.sort(rng.choice(23, 18, replace=False)) for client in "abc"}
+        blocks = {
+            client: replace(block_of(csr_array(x[rows])), samples=rows)
+            for client, rows in drawn.items()
+        }
+        for client in blocks:
+            _, found = trained(**blocks, client=client, standardise=standardise)
+            assert found.shape == (18, 6)
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_array])

@@ -32,7 +32,10 @@ Settings = Mapping[str, Any]
 
 _ARRAYS = ("labels", "names", "samples")  # settings that are arrays, of a matrix or a DataFrame
 # settings for all tables that functions of `api` take among the others
-FOR_ALL = ("dates", "decimal", "label_map", "split_by", "split_by_pattern", "thousands")
+FOR_ALL = (
+    *("dates", "decimal", "label_map", "least_rows"),
+    *("split_by", "split_by_pattern", "thousands"),
+)
 _OF_A_SOURCE = (
     *("categorical", "exclude", "features", "groups", "id"),
     *("id_type", "label", "missing", "units", "weights", *FOR_ALL),
@@ -196,7 +199,8 @@ def _fitting(shared: Settings, columns: list[str] | None, own: Settings) -> dict
     """Return the settings for all tables that fit one with these columns; None: a matrix."""
     kept = {key: value for key, value in shared.items() if value is not None}
     if columns is None:
-        return {key: kept[key] for key in ("id", "missing", "label_map") if key in kept}
+        fits = ("id", "missing", "label_map", "least_rows")
+        return {key: kept[key] for key in fits if key in kept}
     if kept.get("label") not in columns or "labels" in own:
         kept.pop("label", None)
     if kept.get("weights") not in columns or not ({"label", "labels"} & {*kept, *own}):

@@ -227,8 +227,8 @@ def table_from(
     names
         Feature names of a matrix; default "x0", "x1", …
     settings
-        The other settings of `Source`: id_type, features, exclude, categorical, missing, groups,
-        label_map, decimal, thousands, dates.
+        The other settings of `Source`: id_type, features, exclude, categorical, least_rows,
+        missing, groups, label_map, decimal, thousands, dates.
 
     Raises
     ------

@@ -44,7 +44,7 @@ GROUPS: Final = 1000  # of scores, for intervals
 REPLICATES: Final = 500
 # of networks, whose scores are log-odds of the classes
 CROSS_ENTROPY: Final = len(losses.LOSSES)
-_ROUNDING = 1e-13  # of scores, as a share of the largest
+_ROUNDING = 1e-13  # of scores, as a share of their size
 _MOST_ROUNDED = 100  # times that, between scores that are equal up to rounding
 _NONE = 1e-9  # samples, where shared ones are counted in parts
 _SEED = 20060101
@@ -231,10 +231,10 @@ def tied(scores: Array) -> Array:
     Neighbours are where they differ by no more than that. So many that they lie further apart all
     the same are of a model with scores that are close together, and stay as they are.
     """
-    sizes = np.abs(scores[np.isfinite(scores)])
-    least = _ROUNDING * max(1.0, sizes.max(initial=0.0))
     order = np.argsort(scores, kind="stable")
     own = scores[order]
+    # of each its own: one far out says nothing of the others
+    least = _ROUNDING * np.maximum(1.0, np.where(np.isfinite(own), np.abs(own), 0.0))
     with np.errstate(invalid="ignore"):  # what is infinite
         apart = ~(np.diff(own, prepend=-np.inf) <= least)
     if apart.all():
@@ -243,7 +243,7 @@ def tied(scores: Array) -> Array:
     ends = np.append(starts[1:], len(own)) - 1
     group = np.cumsum(apart) - 1
     with np.errstate(invalid="ignore"):
-        alike = own[ends] - own[starts] <= _MOST_ROUNDED * least
+        alike = own[ends] - own[starts] <= _MOST_ROUNDED * least[ends]
     found = np.empty_like(own)
     found[order] = np.where(alike[group], own[starts][group], own)
     return found

@@ -54,11 +54,14 @@ def lacked_by_others(
     """
     cells, of = np.unique(schema.features.cell_of[schema.features.own(client)], return_inverse=True)
     copies = _Copies(schema, client, cells)
-    kinds, which = np.unique(copies.without, axis=1, return_inverse=True)
+    lack = copies.without.any(axis=0) & ~copies.without.all(axis=0) & copies.held.any(axis=0)
+    if not lack.any():
+        return
+    held = copies.held[:, lack]
+    kinds, which = np.unique(copies.without[:, lack], axis=1, return_inverse=True)
     for number, without in enumerate(kinds.T):
-        held = np.asarray(copies.held[:, which.ravel() == number].any(axis=1))
-        if without.any() and not without.all() and held.any():
-            yield without[copies.group_of], held[of]
+        has = np.asarray(held[:, which.ravel() == number].any(axis=1))
+        yield without[copies.group_of], has[of]
 
 
 def few_everywhere(schema: Schema, cell: int) -> bool:

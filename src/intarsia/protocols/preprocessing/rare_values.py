@@ -30,6 +30,7 @@ from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
 from intarsia.protocols.untrained_levels import put, with_levels
 
 Rows = NDArray[np.bool_]
+_TURNS = 10  # after which columns that still change are left out
 _SAMPLE = 64  # rows that tell of most columns that their numbers are many
 
 
@@ -38,17 +39,22 @@ def without_rare(block: Block, client: ClientId, schema: Schema, *, standardise:
 
     Leaving the ones out may make others rare, and the other way round.
     """
+    turn = 0
     while True:
         told = few_values.without_few(block, client, schema)
-        block = _without_rare(told, client, schema, standardise=standardise)
+        block = _without_rare(told, client, schema, standardise=standardise, settled=turn >= _TURNS)
         if block is told:
             return told
+        turn += 1
 
 
-def _without_rare(block: Block, client: ClientId, schema: Schema, *, standardise: bool) -> Block:
+def _without_rare(
+    block: Block, client: ClientId, schema: Schema, *, standardise: bool, settled: bool
+) -> Block:
     """Return a block without what is rare, over all rows and over those that another client lacks.
 
-    Others with a column open sums over it, and take off what they know: their own rows.
+    Others with a column open sums over it, and take off what they know: their own rows. `settled`:
+    columns that still change have no values more, as what most rows have differs by who lacks them.
     """
     least = block.least_rows
     if least is None or not (least > 1).any() or block.shape[0] < FEWEST:
@@ -62,8 +68,21 @@ def _without_rare(block: Block, client: ClientId, schema: Schema, *, standardise
         some = block.take(rows)
         found = _of_all_rows(some, told, copied.among(rows), standardise=standardise)
         if found is not some:
-            block = _put_back(block, rows, found.x)
+            block = _emptied(block, some, found) if settled else _put_back(block, rows, found.x)
     return block
+
+
+def _emptied(block: Block, some: Block, found: Block) -> Block:
+    """Return a block without the values of columns in which some rows differ from others."""
+    every = np.arange(block.shape[1])
+    own, other = (_dense(one, one.x, slice(0, None), every, zeros=False) for one in (some, found))
+    columns = np.flatnonzero(((own != other) & ~(np.isnan(own) & np.isnan(other))).any(axis=0))
+    if block.sparse and block.indicators is None:
+        x = taken(block.x, None, None)
+        x.data[np.isin(x.indices, columns)] = 0.0
+        return replace(block, x=x, checked=(x, block.samples))
+    rows = np.ones(block.shape[0], bool)
+    return few_values.without_values(block, {"": columns.tolist()}, {"": rows})
 
 
 def _of_all_rows(block: Block, least: Positions, copied: _Copied, *, standardise: bool) -> Block:
@@ -211,13 +230,15 @@ def _without_rare_numbers(
         if not untold and 2 * other[at] >= known[at]:
             continue
         own = _column(block, column)
+        missing = np.isnan(own)
         own = own if standardise else np.nan_to_num(own, nan=0.0)
         rows = ~np.isnan(own) if untold else ~np.isnan(own) & (own != value)
-        if not rows.any():
+        lost = rows if untold else rows & copied.rows(column)
+        kept, lost = rows & ~lost, lost & ~missing
+        if not (kept | lost).any():
             continue
         x = taken(x, None, None) if x is block.x else x
-        lost = rows if untold else rows & copied.rows(column)
-        for these, number in (rows & ~lost, value), (lost, value if bare else np.nan):
+        for these, number in (kept, value), (lost, value if bare else np.nan):
             x = _with_number(x, these, column, float(number))
     return block if x is block.x else replace(block, x=x, checked=(x, block.samples))
 
