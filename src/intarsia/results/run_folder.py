@@ -243,8 +243,8 @@ def reopen(folder: Path, fingerprint: str) -> Checkpoints:
     """Return a stopped run's checkpoints; CheckpointError if its tables changed since it began."""
     if not (folder / _TABLES).is_file() or _fingerprint_of_tables(folder) != fingerprint:
         raise CheckpointError(
-            f"The tables of {folder} are not those the run was started with; put them back, "
-            "or start again with --overwrite."
+            f"The tables of {folder} are not those the run was started with, or another version of "
+            "intarsia prepared them; put them back, or start again with --overwrite."
         )
     return Checkpoints(folder)
 
