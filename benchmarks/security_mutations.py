@@ -228,8 +228,8 @@ MUTATIONS = [
         ),
         (
             "few rows that lack a level",
-            "if not 0 < (~there).sum() < least[own[0]]:",
-            "if True:",
+            "if 0 < lacked[column] < least[one[0]] and not (",
+            "if False and not (",
             RARE,
         ),
         (
