@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
+from intarsia.protocols.preprocessing import few_values
 from intarsia.protocols.preprocessing.rare_values import without_rare
 
 ROWS = 100
@@ -109,6 +110,23 @@ def test_values_that_are_rare_by_turns_are_left_out_in_the_end(standardise):
         for client in blocks:
             _, found = trained(**blocks, client=client, standardise=standardise)
             assert found.shape == (18, 6)
+
+
+def test_a_client_that_shares_no_row_is_compared_with_nobody(monkeypatch):
+    """A comparison takes as long as there are clients: of 100,000 all would take hours."""
+
+    def compared(*_):
+        raise AssertionError("compared")
+
+    monkeypatch.setattr(few_values, "_Copies", compared)
+    blocks = {"bank": block_of(COLUMNS), "shop": block_of(COLUMNS, start=ROWS)}
+    _, found = trained(**blocks)
+    assert found.x[10, 0] == 0.0
+    schema = Schema.of(blocks, LABELS)
+    assert few_values.notes_on_few(schema, {}) == ()
+    assert not few_values.few_everywhere(schema, 0)
+    with pytest.raises(AssertionError, match="compared"):
+        trained(bank=block_of(COLUMNS), shop=block_of(COLUMNS, start=ROWS - 1))
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_array])

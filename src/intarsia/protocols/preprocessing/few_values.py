@@ -24,6 +24,8 @@ def without_few(block: Block, client: ClientId, schema: Schema) -> Block:
 
     Who else has them has them for itself.
     """
+    if not _has_copies(schema, client):
+        return block
     places = shared_columns(block, client, schema)
     own = schema.features.own(client)[[columns[0] for columns in places.values()]]
     copies = _Copies(schema, client, schema.features.cell_of[own])
@@ -40,6 +42,8 @@ def without_few(block: Block, client: ClientId, schema: Schema) -> Block:
 
 def copied_rows(client: ClientId, schema: Schema, cell: int) -> NDArray[np.bool_]:
     """Return in which of a client's rows another one has the features of a cell, too."""
+    if not _has_copies(schema, client):
+        return np.zeros(len(schema.samples.own(client)), bool)
     copies = _Copies(schema, client, np.array([cell]))
     found: NDArray[np.bool_] = copies.copied[0, copies.group_of]
     return found
@@ -52,6 +56,8 @@ def lacked_by_others(
 
     (rows,) and (features,). Others that lack the same rows come together.
     """
+    if not _has_copies(schema, client):
+        return
     cells, of = np.unique(schema.features.cell_of[schema.features.own(client)], return_inverse=True)
     copies = _Copies(schema, client, cells)
     lack = copies.without.any(axis=0) & ~copies.without.all(axis=0) & copies.held.any(axis=0)
@@ -99,11 +105,22 @@ def notes_on_few(schema: Schema, sparse: Mapping[ClientId, bool]) -> tuple[str, 
 
 def _few_if_whole(schema: Schema, client: ClientId, cells: Positions) -> NDArray[np.bool_]:
     """Return which copies of features that have all values a client leaves out, (cells, rows)."""
+    rows = np.ones(len(schema.samples.own(client)), bool)
+    none = np.zeros((len(cells), len(rows)), bool)
+    if len(rows) < FEWEST or not _has_copies(schema, client):
+        return none
     copies = _Copies(schema, client, cells)
-    rows = np.ones(len(copies.group_of), bool)
-    if len(rows) < FEWEST or not copies.any_lacked:
-        return np.zeros((len(cells), len(rows)), bool)
+    if not copies.any_lacked:
+        return none
     return copies.untold(copies.count(rows))[:, copies.group_of]
+
+
+def _has_copies(schema: Schema, client: ClientId) -> bool:
+    """Return whether others have some of a client's samples: if not, it is compared with nobody.
+
+    Each comparison takes as long as there are clients.
+    """
+    return bool((schema.samples.holders[schema.samples.own(client)] > 1).any())
 
 
 class _Copies:
