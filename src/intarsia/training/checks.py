@@ -112,12 +112,16 @@ def seen_in_training(
     for block in train.values():
         if _has_measurements(block):
             known.setdefault(tuple(sorted(block.features)), []).append(_row_hashes(block))
+    # once for all clients, ascending: there may be 100,000 of them
+    sorted_rows = {columns: np.sort(np.concatenate(rows)) for columns, rows in known.items()}
     told: list[str] = []
     for name, block in test.items():
-        rows = known.get(tuple(sorted(block.features)))
+        rows = sorted_rows.get(tuple(sorted(block.features)))
         if rows is None or not len(block.samples) or not _has_measurements(train[name]):
             continue
-        seen = int(np.isin(_row_hashes(block), np.concatenate(rows)).sum())
+        own = _row_hashes(block)
+        places = np.searchsorted(rows, own)
+        seen = int((rows[np.minimum(places, len(rows) - 1)] == own).sum())
         if seen >= max(_LEAST_SEEN, _SHARE_SEEN * len(block.samples)):
             told.append(f"{seen:,} of {len(block.samples):,} at {name!r}")
     if not told:
