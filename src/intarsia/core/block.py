@@ -355,12 +355,8 @@ class Block:
         levels = self.levels if columns is None else held_levels(features, self.levels)
         return Block(
             *(samples, features, x, y, groups, copies, shapes, places, weights, kinds, zero),
-            *(
-                levels,
-                least,
-                (x, self.samples),
-                divided,
-            ),  # what was checked has no value that is wrong
+            # what was checked has no value that is wrong
+            *(levels, least, (x, self.samples), divided),
         )
 
     def written(self) -> Block:
