@@ -364,12 +364,12 @@ class Schema:
         Both count from the first sample of its aligned block.
         """
         places = [self.score_cells[number].positions for number in self.score_cells_of[client]]
-        own = self.samples.own(client)
+        own = self.samples.positions[client]
         order = np.concatenate([np.zeros(0, np.int64), *places])
         stops = np.cumsum([len(one) for one in places], dtype=np.int64)
-        rank = np.zeros(len(self.samples), np.int64)
-        rank[own] = np.arange(len(own))
-        return rank[order], stops
+        if isinstance(own, slice):
+            return order - own.start, stops
+        return np.searchsorted(own, order), stops
 
     @cached_property
     def _all_labelled(self) -> bool:

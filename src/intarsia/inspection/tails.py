@@ -7,10 +7,11 @@ for a missing value. It is told apart from amounts, of which the logarithm may b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from intarsia.core.block import Array, Block, ClientId, Labels
 from intarsia.data.source import LEAST_ROWS
@@ -40,6 +41,8 @@ def amounts_of(values: Array) -> tuple[Array, tuple[int, ...]]:
     amounts, counts = np.unique(known, return_counts=True)
     often = (counts >= LEAST_ROWS) & (amounts == np.round(amounts)) & (amounts != 0)
     codes: list[int] = []
+    if not often.any():
+        return known, ()
     for sign in (1, -1, 1):  # from below, from above, and without what is there once more
         own, repeated = (sign * amounts)[::sign], often[::sign]
         for many in range(1, min(_MOST_CODES, len(own) - LEAST_COUNTS) + 1):
@@ -81,7 +84,7 @@ def notes_on_tails(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
     """Return notes that name the columns of clients' tables with values far from the rest."""
     found = {
         name: tail
-        for _, name, values, _ in _columns(blocks)
+        for _, name, values, _ in _columns(blocks, _LEAST_ROWS)
         if (tail := tail_of(amounts_of(values)[0]))
     }
     above, away = ([name for name in found if found[name] == one] for one in ("above", "away"))
@@ -143,7 +146,7 @@ def notes_on_stand_ins(
     """
     found: list[str] = []
     codes: dict[ClientId, dict[int, None]] = {}
-    for client, name, values, at in _columns(blocks):
+    for client, name, values, at in _columns(blocks, LEAST_ROWS + LEAST_COUNTS, _repeats):
         for code in amounts_of(values)[1]:
             many = np.count_nonzero(blocks[client].x[:, at] == code)
             found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
@@ -167,7 +170,9 @@ def notes_on_units(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[st
     between the ranges is more than each is wide, as with degrees of two scales.
     """
     spans: dict[str, dict[ClientId, Array]] = {}
-    columns = [(client, name, values) for client, name, values, _ in _columns(blocks)]
+    columns = [
+        (client, name, values) for client, name, values, _ in _columns(blocks, _LEAST_OF_UNIT)
+    ]
     if labels.task == "regression":
         held = {name: one.y for name, one in blocks.items() if one.y is not None}
         columns += [(name, f"label {labels.name}", own) for name, own in held.items()]
@@ -213,14 +218,30 @@ _ROWS_OF_UNIT: Final = 2_000  # and at most
 _FACTOR, _OTHER_SCALE = 8.0, 1.5
 
 
-def _columns(blocks: Mapping[ClientId, Block]) -> Iterator[tuple[ClientId, str, Array, int]]:
-    """Yield columns of clients' tables of measurements: client, feature, first rows, and place."""
+def _repeats(rows: Array) -> NDArray[np.bool_]:
+    """Return in which columns several rows have the same whole number, (columns,)."""
+    own = np.sort(rows, axis=0)
+    last, first = own[LEAST_ROWS - 1 :], own[: 1 - LEAST_ROWS]
+    same = (last == first) & (last == np.round(last)) & (last != 0)
+    return np.asarray(same.any(axis=0))
+
+
+def _columns(
+    blocks: Mapping[ClientId, Block],
+    least: int,
+    looked_at: Callable[[Array], NDArray[np.bool_]] | None = None,
+) -> Iterator[tuple[ClientId, str, Array, int]]:
+    """Yield columns of clients' tables of measurements: client, feature, first rows, and place.
+
+    Tables of fewer than `least` rows are left out, and columns that `looked_at` says no to.
+    """
     for client, block in blocks.items():
-        if block.sparse or len(block.features) > _MOST_COLUMNS:
+        if len(block.samples) < least or block.sparse or len(block.features) > _MOST_COLUMNS:
             continue
         rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
-        for at, name in enumerate(block.features):
-            yield client, name, rows[:, at], at
+        every = range(len(block.features))
+        for at in every if looked_at is None else np.flatnonzero(looked_at(rows)).tolist():
+            yield client, block.features[at], rows[:, at], at
 
 
 def _have(names: Sequence[str]) -> str:
