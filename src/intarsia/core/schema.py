@@ -92,6 +92,17 @@ class Index:
         """Return the owners of each cell as a set."""
         return tuple(frozenset(cell.owners) for cell in self.cells)
 
+    @cached_property
+    def keepers(self) -> tuple[ClientId, ...]:
+        """Return the owner that each cell falls to: owners take turns by its number."""
+        return tuple(cell.owners[at % len(cell.owners)] for at, cell in enumerate(self.cells))
+
+    @cached_property
+    def counting(self) -> Collection[ClientId]:
+        """Return the clients that a cell falls to, in their order: each entry is at one of them."""
+        names = set(self.keepers)
+        return {name: None for name in self.owners if name in names}.keys()  # quick to look up
+
     def rank(self, client: ClientId, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the client's place among the owners of some of its entries."""
         places = np.zeros(len(self.cells), np.intp)
@@ -274,7 +285,7 @@ class Schema:
         found = Schema(
             {name: replace(one, features=features[name]) for name, one in held}, self.labels
         )
-        kept = ("samples", "labelled", "label_holders")
+        kept = ("samples", "labelled", "label_holders", "turns")
         vars(found).update({name: own for name, own in vars(self).items() if name in kept})
         return found
 
@@ -298,6 +309,19 @@ class Schema:
         return Index.of(
             {name: np.array(holding.features, object) for name, holding in self.holdings.items()}
         )
+
+    @cached_property
+    def turns(self) -> Mapping[ClientId, int]:
+        """Return the turn of each client, another one than those of its co-owners of samples."""
+        met: dict[ClientId, set[ClientId]] = {name: set() for name in self.clients}
+        for cell in self.samples.cells:
+            for name in cell.owners:
+                met[name].update(cell.owners)
+        turns: dict[ClientId, int] = {}
+        for name in self.clients:
+            taken = {turns[other] for other in met[name] if other in turns}
+            turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
+        return turns
 
     @cached_property
     def learners(self) -> tuple[Learners, ...]:

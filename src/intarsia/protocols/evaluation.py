@@ -40,6 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,8 @@ _AT_THE_END: Final = 1  # model by which a client tells its own grades
 # rows of a client that it tells the logarithms of labels of: with the sums of whole numbers and of
 # their squares these tell each label of fewer
 _LEAST_LOGARITHMS: Final = 50
+# rows that are graded, by the feature blocks of a server's network: asked for many times
+_TO_GRADE: Final = WeakKeyDictionary[Schema, dict[tuple[str, ...] | None, Mask]]()
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
@@ -554,8 +557,13 @@ def rows_to_grade(schema: Schema, server: Sequence[str] | None = None) -> Mask:
 
     `server` are the feature blocks of a server's network that is graded beside clients' own.
     """
-    whole = None if server is None else whole_samples(schema, server)
-    return rows_that_count(schema, LEAST_ROWS, whole)
+    known = _TO_GRADE.setdefault(schema, {})
+    key = None if server is None else tuple(server)
+    if key not in known:
+        whole = None if server is None else whole_samples(schema, server)
+        known[key] = rows_that_count(schema, LEAST_ROWS, whole)
+        known[key].flags.writeable = False
+    return known[key]
 
 
 def times_graded(schema: Schema, server: Sequence[str] | None) -> int:

@@ -25,6 +25,7 @@ from intarsia.core.schema import Schema
 Mask = NDArray[np.bool_]
 
 _MOST_SETS = 100_000  # of kinds that are looked at one by one; of more all are left out
+_MOST_KINDS = 2_000  # whose sums are combined (7 s); of more the small ones are left out
 _EXACT = 1e-9
 
 
@@ -74,6 +75,8 @@ def _told(held: csr_array, takes: Mask, counts: NDArray[np.intp], least: int) ->
     while near.sum() > before:
         before = near.sum()
         near = (counts > 0) & (held @ (near @ held > 0) > 0)
+    if near.sum() > _MOST_KINDS:
+        return np.flatnonzero(few)
     met = np.flatnonzero(near @ held)
     some, own = held[near][:, met].toarray().astype(np.float64), counts[near]
     sums = _sums(some, own, least)

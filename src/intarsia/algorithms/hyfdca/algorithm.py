@@ -54,7 +54,6 @@ from intarsia.algorithms.hyfdca.state import (
     HyFDCA,
     InPhase,
     Server,
-    find_counting,
     init_client,
     init_server,
 )
@@ -736,7 +735,7 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
             *("correct_aim", "grade_model", "reach_boundary", "slope_along", "slope_of_steps"),
             "step_inside",
         ],
-        lambda schema, _: find_counting(schema.labelled),
+        lambda schema, _: schema.labelled.counting,
     ),
     **dict.fromkeys(
         ("encrypt_rows", "mask_rows", "multiply_encrypted"),

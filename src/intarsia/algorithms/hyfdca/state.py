@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -279,7 +279,7 @@ def init_server(options: HyFDCA, schema: Schema) -> Server:
         features=len(schema.features),
         outputs=schema.labels.outputs,
         labelled=schema.labelled.owners,
-        counting=find_counting(schema.labelled),
+        counting=tuple(schema.labelled.counting),
         labellers=_find_labellers(schema),
         dealer=(
             newton_shares.deal_overlaps(schema, deals=options.system != "encrypted")
@@ -389,13 +389,6 @@ def estimate_costs(server: Server, square: float, *, sealed: bool) -> Mapping[st
     return found
 
 
-def find_counting(labelled: Index) -> tuple[ClientId, ...]:
-    """Return clients of which one or more hold each label: they take turns by overlap group."""
-    cells = enumerate(labelled.cells)
-    names = {cell.owners[number % len(cell.owners)] for number, cell in cells}
-    return tuple(name for name in labelled.owners if name in names)
-
-
 def _find_labellers(schema: Schema) -> tuple[tuple[ClientId, tuple[ClientId, ...]], ...]:
     able = set(schema.labelled.owners)
     found: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
@@ -439,12 +432,10 @@ def init_client(
         gram_height=newton_client.height(schema.features.cells),
         order=_spread_evenly(schema.samples, client),
         feature_share=1 / schema.features.holders[schema.features.own(client)],
-        kept_features=_find_kept(schema.features, client).astype(float)[features_own],
-        kept_samples=tuple(
-            _find_kept(schema.samples, client)[
-                _find_distinct(schema.samples.cell_of[schema.samples.own(client)])[0]
-            ].tolist()
-        ),
+        kept_features=np.array(
+            _find_kept(schema.features, client, feature_numbers.tolist()), float
+        )[feature_cell],
+        kept_samples=_find_kept(schema.samples, client, schema.samples.cells_of[client]),
         feature_turn=_assign_turns(schema.features, client),
         label_share=share,
         label_cell=cell,
@@ -463,13 +454,12 @@ def init_client(
         overlap=newton_shares.find_overlap(schema, client) if _shares(options, schema) else None,
         readers=tuple(schema.score_cells[one].readers for one in schema.score_cells_of[client]),
     )
-    return evolve(made, counted=find_read(made, find_counting(labelled)))
+    return evolve(made, counted=find_read(made, labelled.counting))
 
 
-def _find_kept(index: Index, client: ClientId) -> NDArray[np.bool_]:
-    """Return for each cell whether it counts at this client; its owners take turns by cell."""
-    owners = [cell.owners for cell in index.cells]
-    return np.array([names[number % len(names)] == client for number, names in enumerate(owners)])
+def _find_kept(index: Index, client: ClientId, cells: Iterable[int]) -> tuple[bool, ...]:
+    """Return for some cells whether they count at this client; their owners take turns."""
+    return tuple(index.keepers[number] == client for number in cells)
 
 
 def _assign_turns(index: Index, client: ClientId) -> NDArray[np.int64]:

@@ -127,12 +127,14 @@ class _Copies:
     """Which of a client's values others have, and lack, by feature cells and overlap groups."""
 
     def __init__(self, schema: Schema, client: ClientId, cells: Positions) -> None:
-        me, rows = schema.clients.index(client), schema.samples.own(client)
+        rows = schema.samples.own(client)
         groups, self.group_of = np.unique(schema.samples.cell_of[rows], return_inverse=True)
-        owned = _ownership(schema.samples.owner_sets, groups, schema.clients)
-        held = _ownership(schema.features.owner_sets, cells, schema.clients)
-        # of the others: those that have the columns, and those that lack the rows
-        self.held, self.without = np.delete(held, me, axis=1), ~np.delete(owned, me, axis=1)
+        owner_sets = schema.samples.owner_sets
+        # of the others: those that have the columns, and those that lack the rows; last all that
+        # have none of the rows, of which there may be very many
+        near = frozenset().union(*(owner_sets[cell] for cell in groups)) - {client}
+        self.without = ~_ownership(owner_sets, groups, near)
+        self.held = _ownership(schema.features.owner_sets, cells, near)
         self.copied = self.held @ ~self.without.T  # (columns, groups)
         self.any_lacked = bool((self.copied & (self.held @ self.without.T)).any())
 
@@ -154,14 +156,19 @@ class _Copies:
 
 
 def _ownership(
-    owner_sets: Sequence[frozenset[ClientId]], some: Positions, clients: Sequence[ClientId]
+    owner_sets: Sequence[frozenset[ClientId]], some: Positions, clients: frozenset[ClientId]
 ) -> NDArray[np.bool_]:
-    """Return which clients own each of some cells, (cells, clients)."""
-    place = {name: number for number, name in enumerate(clients)}
+    """Return which clients own each of some cells of a client, (cells, clients + 1).
+
+    The last column: whether any other one does, beside itself.
+    """
+    place = {name: number for number, name in enumerate(sorted(clients))}
     kinds, of = np.unique(some, return_inverse=True)
-    found = np.zeros((len(kinds), len(clients)), bool)
+    found = np.zeros((len(kinds), len(place) + 1), bool)
     for kind, cell in enumerate(kinds.tolist()):  # not all, which are as many as there are clients
-        found[kind, [place[name] for name in owner_sets[cell]]] = True
+        there = owner_sets[cell] & clients
+        found[kind, [place[name] for name in there]] = True
+        found[kind, -1] = len(owner_sets[cell]) > len(there) + 1
     own: NDArray[np.bool_] = found[of]
     return own
 

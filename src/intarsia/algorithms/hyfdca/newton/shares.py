@@ -213,35 +213,18 @@ Share = Callable[
 def deal_overlaps(schema: Schema, *, deals: bool = True) -> Dealer:
     """Return who has which samples in common with whom, and a secret of the dealer's own."""
     index = schema.samples
-    turns = _assign_turns(schema)
     return Dealer(
         secret=fl.SecretKey.draw().to_file(),
         features=len(schema.features),
         cells=len(index.cells),
-        overlaps={name: find_overlap(schema, name, turns) for name in schema.clients},
+        overlaps={name: find_overlap(schema, name) for name in schema.clients},
         deals=deals,
     )
 
 
-def _assign_turns(schema: Schema) -> dict[ClientId, int]:
-    """Return the turn of each client, another one than those of its co-owners of samples."""
-    met: dict[ClientId, set[ClientId]] = {name: set() for name in schema.clients}
-    for cell in schema.samples.cells:
-        for name in cell.owners:
-            met[name].update(cell.owners)
-    turns: dict[ClientId, int] = {}
-    for name in schema.clients:
-        taken = {turns[other] for other in met[name] if other in turns}
-        turns[name] = next(turn for turn in range(len(taken) + 1) if turn not in taken)
-    return turns
-
-
-def find_overlap(
-    schema: Schema, name: ClientId, turns: Mapping[ClientId, int] | None = None
-) -> Overlap:
+def find_overlap(schema: Schema, name: ClientId) -> Overlap:
     """Return who has which samples in common with a client, and where its columns lie."""
-    turns = turns or _assign_turns(schema)
-    index = schema.samples
+    index, turns = schema.samples, schema.turns
     cells = np.array(list(index.cells_of[name]), np.int64)
     own = [index.cells[number] for number in index.cells_of[name]]
     common: dict[ClientId, list[int]] = {}  # the places of cells among the client's
