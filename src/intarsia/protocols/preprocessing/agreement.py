@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -155,8 +156,11 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     told = clients.ask(compare_labels, dict.fromkeys(_compared(schema), LabelWords(words)))
     kinds = 2 if schema.labels.weighted else 1
     height = kinds * 2 * 3
+    widths: Counter[ClientId] = Counter()
+    for *both, shared in pairs:
+        widths.update(dict.fromkeys(both, len(shared)))
     for name, one in told.items():
-        width = sum(len(shared) for *both, shared in pairs if name in both)
+        width = widths[name]
         if (one.numbers.dtype, one.numbers.shape) != (np.uint32, (height, width)):
             raise _odd_numbers(name, f"labels of {width} samples", one.numbers)
     wrong: list[_Pair] = []
@@ -210,13 +214,23 @@ def _compared(schema: Schema) -> tuple[ClientId, ...]:
 
 def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
     """Return the client functions of step 0."""
-    known = cache(partial(_pairs, schema))  # found at the first call, once for all clients
+
+    @cache  # found at the first call, once for all clients
+    def smallest() -> int:
+        return min((len(shared) for *_, shared in _pairs(schema)), default=1)
+
+    @cache
+    def pairs() -> Mapping[ClientId, Sequence[_Pair]]:
+        found: dict[ClientId, list[_Pair]] = {name: [] for name in schema.clients}
+        for pair in _pairs(schema):
+            for name in pair[:2]:
+                found[name].append(pair)
+        return found
 
     def draw_words(
         state: Preparation, block: Block, message: AskWords, key: fl.SecretKey
     ) -> tuple[Preparation, LabelWords]:
-        smallest = min((len(shared) for *_, shared in known()), default=1)
-        return state, LabelWords(_drawn_words(key, smallest, block.shape[0]))
+        return state, LabelWords(_drawn_words(key, smallest(), block.shape[0]))
 
     def compare_labels(
         state: Preparation, block: Block, message: LabelWords, rng: fl.RandomKey
@@ -224,9 +238,7 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
         own = schema.samples.own(state.client)
         kinds = [block.y, row_weights(block)] if schema.labels.weighted else [block.y]
         numbers = [np.zeros((6 * len(kinds), 0), np.uint64)]
-        for first, second, shared in known():
-            if state.client not in (first, second):
-                continue
+        for first, second, shared in pairs()[state.client]:
             rows = np.searchsorted(own, shared)
             key = _secret_of(message.words[:, rows]).fold_in(first, second)
             values = np.concatenate([_whole_numbers(one[rows]) for one in kinds if one is not None])
@@ -316,7 +328,7 @@ def _count_conflicts(
 
 def _shared_features(schema: Schema, part: str) -> list[int]:
     """Return the numbers of the feature cells of which two owners share a sample."""
-    together = [set(cell.owners) for cell in schema.samples.cells if len(cell.owners) > 1]
+    together = [owners for owners in schema.samples.owner_sets if len(owners) > 1]
     return [
         number
         for number, cell in enumerate(schema.features.cells)
@@ -325,14 +337,15 @@ def _shared_features(schema: Schema, part: str) -> list[int]:
             or schema.features.ids[cell.start] != INTERCEPT
             or (part == "train" and few_everywhere(schema, number))  # else all have it
         )
-        and any(len(owners & {*cell.owners}) > 1 for owners in together)
+        and any(len(owners & schema.features.owner_sets[number]) > 1 for owners in together)
     ]
 
 
 def _sharing(schema: Schema, part: str) -> tuple[ClientId, ...]:
     """Return the owners of the sets of features that are shared."""
-    cells = [schema.features.cells[number] for number in _shared_features(schema, part)]
-    return tuple(name for name in schema.clients if any(name in cell.owners for cell in cells))
+    shared = _shared_features(schema, part)
+    owners = {name for number in shared for name in schema.features.cells[number].owners}
+    return tuple(name for name in schema.clients if name in owners)
 
 
 def _sharers(
@@ -342,10 +355,10 @@ def _sharers(
 
     Each with its number, all that have both, and where its samples stand among the client's own.
     """
-    owners = set(schema.features.cells[cell].owners)
+    owners = schema.features.owner_sets[cell]
     groups = schema.samples.cell_of[schema.samples.own(client)]
     for group in np.unique(groups).tolist():
-        sharing = sorted(owners.intersection(schema.samples.cells[group].owners))
+        sharing = sorted(owners & schema.samples.owner_sets[group])
         if len(sharing) > 1:
             yield group, sharing, np.flatnonzero(groups == group)
 
@@ -361,7 +374,7 @@ def _copies(schema: Schema, part: str) -> tuple[fl.ClientFunction, ...]:
 
     def columns_of(client: ClientId, cell: int) -> Positions:
         """Return the client's positions of a set of features that it shares."""
-        if cell not in shared() or client not in cells[cell].owners:
+        if cell not in shared() or client not in schema.features.owner_sets[cell]:
             raise RefusedError(
                 f"Copies of feature cell {cell} were to be compared at {client!r}, which shares "
                 "none there; run the preparation as it is at the server."

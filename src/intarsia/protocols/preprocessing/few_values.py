@@ -133,8 +133,8 @@ class _Copies:
         # of the others: those that have the columns, and those that lack the rows; last all that
         # have none of the rows, of which there may be very many
         near = frozenset().union(*(owner_sets[cell] for cell in groups)) - {client}
-        self.without = ~_ownership(owner_sets, groups, near)
-        self.held = _ownership(schema.features.owner_sets, cells, near)
+        self.without = ~ownership(owner_sets, groups, near)
+        self.held = ownership(schema.features.owner_sets, cells, near)
         self.copied = self.held @ ~self.without.T  # (columns, groups)
         self.any_lacked = bool((self.copied & (self.held @ self.without.T)).any())
 
@@ -155,7 +155,7 @@ class _Copies:
             told &= ~(few @ self.without.T)
 
 
-def _ownership(
+def ownership(
     owner_sets: Sequence[frozenset[ClientId]], some: Positions, clients: frozenset[ClientId]
 ) -> NDArray[np.bool_]:
     """Return which clients own each of some cells of a client, (cells, clients + 1).

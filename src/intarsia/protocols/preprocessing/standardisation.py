@@ -23,11 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia import core as fl
-from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, row_weights
+from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Copies, places_of, row_weights
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
 from intarsia.errors import TableError, listed
 from intarsia.protocols.preprocessing import agreement
+from intarsia.protocols.preprocessing.few_values import ownership
 from intarsia.protocols.preprocessing.preparation import (
     FEWEST,
     Preparation,
@@ -210,16 +211,25 @@ def _labels_told(schema: Schema, client: ClientId) -> NDArray[np.bool_]:
     Another client with labels takes off what its own rows add, and these copies. Of fewer than
     `FEWEST` labels that it lacks it would have them.
     """
-    own, told = schema.samples.own(client), schema.labelled_at(client).copy()
+    told, labelled = schema.labelled_at(client).copy(), schema.labelled
     if told.sum() < FEWEST:  # a site takes part in no such job
         return told
-    others = []
-    for name in schema.labelled.owners:
-        known = np.zeros(len(schema.samples), bool)
-        known[schema.samples.own(name)[schema.labelled_at(name)]] = True
-        others.append(known[own])
-    while few := [one for one in others if 0 < (told & ~one).sum() < FEWEST]:
-        told &= few[0]
+    rows, places = np.flatnonzero(told), labelled.own(client)
+    ids = schema.samples.ids[schema.samples.own(client)[rows]]
+    cells = labelled.cell_of[places[places_of(ids, labelled.ids[places])]]
+    groups, of = np.unique(cells, return_inverse=True)
+    near = frozenset[ClientId]().union(*(labelled.owner_sets[cell] for cell in groups)) - {client}
+    lacks = ~ownership(labelled.owner_sets, groups, near)
+    if len(labelled.owners) == len(near) + 1:
+        lacks = lacks[:, :-1]  # there is nobody with none of these labels
+    counts = np.bincount(of)
+    while True:
+        lacked = counts @ lacks
+        few = lacks[:, (lacked > 0) & (lacked < FEWEST)].any(axis=1)
+        if not few.any():
+            break
+        counts[few] = 0
+    told[rows] = counts[of] > 0
     return told
 
 
