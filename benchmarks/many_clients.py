@@ -7,7 +7,8 @@
 A whole run, as `intarsia run` does it, in a fresh process: clients of 100 samples with 3 to 100
 features of their own and 3 of 20 classes, some rounds with a part of the clients, evaluation and
 checkpoints of all. Under fedavg, which has one linear model of all, each has the same 20 features
-and two classes. The first line has so few clients that all take part, or those of `--first`.
+and two classes; under hyfdca half of its rows are the next client's too, which has 20 other
+features of them. The first line has so few clients that all take part, or those of `--first`.
 `--write` puts the table into RESULTS.md beside this file.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from tables import number, show, write
 
 CLASSES = 20
@@ -148,16 +150,38 @@ def shared(clients: int, samples: int, seed: int) -> dict[str, Any]:
     return made
 
 
+def overlapping(clients: int, samples: int, seed: int) -> dict[str, Any]:
+    """Return each client's rows with ids, half of which the next client has, by other features."""
+    rng = np.random.default_rng(seed)
+    slopes, step = rng.normal(size=(2, 20)), samples // 2
+    columns = [[f"v{20 * kind + at}" for at in range(20)] for kind in range(2)]
+    x = rng.normal(size=(2, step * (clients + 1), 20))
+    y = (x * slopes[:, None, :]).sum(axis=(0, 2)) + 2 * rng.normal(size=x.shape[1]) > 0
+    made = {}
+    for client in range(clients):
+        own = np.arange(client * step, client * step + samples)
+        table = pd.DataFrame(x[client % 2, own], columns=columns[client % 2])
+        made[f"client {client}"] = table.assign(id=own, outcome=y[own].astype(int))
+    return made
+
+
+_DEALT = {"fedavg": shared, "hyfdca": overlapping}
+
+
 def _measured(case: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     import intarsia
 
     torch.set_num_threads(1)
-    deal = shared if case["algorithm"] == "fedavg" else tables
-    made = deal(case["clients"], case["samples"], case["seed"])
-    data = sum(x.nbytes for x, _ in made.values())
-    settings: dict[str, Any] = {} if case["algorithm"] == "fedavg" else {"final_epochs": 0}
+    made = _DEALT.get(case["algorithm"], tables)(case["clients"], case["samples"], case["seed"])
+    data = sum(
+        one.to_numpy().nbytes if isinstance(one, pd.DataFrame) else one[0].nbytes
+        for one in made.values()
+    )
+    settings: dict[str, Any] = {} if case["algorithm"] in _DEALT else {"final_epochs": 0}
+    if case["algorithm"] == "hyfdca":
+        settings |= {"id": "id", "label": "outcome", "tolerance": 0.0}
     if case["algorithm"] == "flic":
         settings["pretraining_epochs"] = 1
     if case["state_megabytes"] is not None:

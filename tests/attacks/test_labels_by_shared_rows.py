@@ -17,7 +17,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError
 from intarsia.maths.linear import losses
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation, graded_rows
 from intarsia.protocols.evaluation import LEAST_ROWS
 from intarsia.protocols.graded_rows import rows_that_count
 
@@ -133,6 +133,16 @@ def test_whatever_clients_share_sums_are_of_enough_samples(seed):
     labelled = schema.label_holders > 0
     if smallest(schema, labelled, whole) == LEAST_ROWS:
         np.testing.assert_array_equal(counted, labelled)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_where_too_many_sums_would_be_combined_no_fewer_rows_are_left_out(seed, monkeypatch):
+    schema, whole = drawn(seed)
+    exact = rows_that_count(schema, LEAST_ROWS, whole)
+    monkeypatch.setattr(graded_rows, "_MOST_KINDS", 0)
+    counted = rows_that_count(schema, LEAST_ROWS, whole)
+    assert smallest(schema, counted, whole) == LEAST_ROWS
+    assert not np.any(counted & ~exact)
 
 
 def test_a_site_leaves_out_the_rows_whatever_it_is_asked():
