@@ -19,7 +19,7 @@ _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
 _KEYS = (
     *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
-    *("label", "label_map", "categorical"),
+    *("label", "label_map", "categorical", "units", "limits"),
 )
 _NETWORKS = ("flic",)
 _TAILS = {  # what may be better where a few values are far from the rest
