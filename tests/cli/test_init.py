@@ -374,6 +374,13 @@ def test_answers_on_one_scale_are_amounts(tmp_path, monkeypatch):
     assert "taken for answers on one scale: Q0, Q1, Q2, Q3, Q4, Q5; list in categorical" in text
 
 
+@pytest.mark.parametrize("name", ["satisfaction", "PainScore", "Bewertung_Service", "n_nights"])
+def test_a_single_column_with_the_name_of_a_grade_is_an_amount(name, tmp_path, monkeypatch):
+    five = np.random.default_rng(0).integers(1, 6, 80)
+    found = proposed(tmp_path, monkeypatch, bank(**{name: five}, region=five[::-1]), shop())
+    assert client(found, 0)["categorical"] == ["region"]
+
+
 def test_three_columns_of_one_scale_may_be_codes(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     coded = {f"kind{k}": rng.integers(1, 5, 80) for k in range(3)}

@@ -85,6 +85,9 @@ _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
     *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
+    *("satisfaction", "stars", "quality", "likert", "scale", "importance", "agreement", "pain"),
+    *("frequency", "intensity", "priority", "doors", "nights", "adults", "persons", "people"),
+    *("zufriedenheit", "bewertung", "skala", "wichtigkeit", "schmerz", "sterne", "personen"),
     *("alter", "anzahl", "jahr", "jahre", "monate", "tage", "kinder", "note", "stufe", "zimmer"),
     *("nombre", "annee", "annees", "mois", "jours", "enfants", "edad", "anos", "hijos", "meses"),
     *("eta", "anni", "mesi", "figli", "idade", "filhos", "leeftijd", "aantal", "jaren", "wiek"),
