@@ -381,6 +381,34 @@ def test_a_single_column_with_the_name_of_a_grade_is_an_amount(name, tmp_path, m
     assert client(found, 0)["categorical"] == ["region"]
 
 
+@pytest.mark.parametrize(
+    ("label", "classes", "positive"),
+    [
+        ("is_canceled", ("Canceled", "Check-Out"), "Canceled"),
+        ("default", ("paid", "default"), "default"),
+        ("default", ("default", "no default"), "default"),  # as a run has it
+    ],
+)
+def test_the_class_that_the_label_is_named_for_is_positive(
+    label, classes, positive, tmp_path, monkeypatch
+):
+    own = {"age": AGE[:80], label: np.array(classes)[DEFAULT[:80]]}
+    found = proposed(
+        tmp_path, monkeypatch, own, {**own, "x": AGE[:80]}, arguments=["--label", label]
+    )
+    assert found["labels"]["positive"] == positive
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_groups_of_figures_with_zeros_in_front_are_codes(separator, tmp_path, monkeypatch):
+    code = np.array(["01.11", "47.11", "62.01"])[AGE[:80] % 3]
+    income = [f"{one / 7:.2f}".replace(".", "," if separator == ";" else ".") for one in BANK]
+    own = bank(nace=code, income=income)
+    found = proposed(tmp_path, monkeypatch, own, shop(), separator=separator)
+    assert client(found, 0)["categorical"] == ["nace"]
+    assert main(["run", "mine.toml", "--no-yardsticks"]) == 0
+
+
 def test_three_columns_of_one_scale_may_be_codes(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     coded = {f"kind{k}": rng.integers(1, 5, 80) for k in range(3)}

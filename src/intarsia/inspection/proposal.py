@@ -35,7 +35,7 @@ from intarsia.data.parsing import (
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id
+from intarsia.inspection.column_names import is_amount, is_id, words
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -78,9 +78,17 @@ class Proposal:
 
     @property
     def positive(self) -> str | None:
-        """Return that of two classes which a run takes for +1; None: there are not two."""
+        """Return that of two classes which is +1; None: there are not two.
+
+        It is the one that the label is named for, as "Canceled" is of `is_canceled`, or that a run
+        takes for +1.
+        """
         classes = self.classes
-        return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+        if classes is None or len(classes) != 2:
+            return None
+        name = {one for table in self.tables for one in words(table.source.label or "")}
+        named = [one for one in classes if name & {*words(one)}]
+        return named[0] if len(named) == 1 else positive_last(classes)[-1]
 
     @property
     def counts(self) -> bool:
