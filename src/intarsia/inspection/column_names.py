@@ -87,6 +87,7 @@ _AMOUNTS = {
     *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
     *("satisfaction", "stars", "quality", "likert", "scale", "importance", "agreement", "pain"),
     *("frequency", "intensity", "priority", "doors", "nights", "adults", "persons", "people"),
+    *("occupants", "residents", "guests", "beds", "bedrooms", "bathrooms", "floors", "bewohner"),
     *("zufriedenheit", "bewertung", "skala", "wichtigkeit", "schmerz", "sterne", "personen"),
     *("alter", "anzahl", "jahr", "jahre", "monate", "tage", "kinder", "note", "stufe", "zimmer"),
     *("nombre", "annee", "annees", "mois", "jours", "enfants", "edad", "anos", "hijos", "meses"),
