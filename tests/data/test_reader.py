@@ -1123,6 +1123,16 @@ def test_numbers_are_read_without_the_unit_and_the_limit_that_are_named(
     np.testing.assert_array_equal(read_as, values)
 
 
+def test_a_category_of_a_dataframe_is_read_by_its_unit_and_another_unit_is_told():
+    texts = pd.Series([f"{number} %" for number in range(20)], dtype="category")
+    frame = pd.DataFrame({"rate": texts, "x": 1.0})
+    read_as = table_from(frame, client="bank", units={"rate": "%"})
+    assert read_as.values[:, 0].tolist() == list(range(20))
+    for units in ({}, {"rate": "€"}):
+        with pytest.raises(TableError, match=r"with '%' .*; set units = \{ \"rate\" = \"%\" \}"):
+            table_from(frame, client="bank", units=units)
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [

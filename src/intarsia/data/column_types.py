@@ -464,11 +464,13 @@ _TIME_OF_DAY = re.compile(r"([01]?\d|2[0-4]):[0-5]\d(:[0-5]\d)?")
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
     """Return a feature column as float64 (samples,) with NaN, or as a category."""
     own = _Column.of(column, name, source)
-    if (own.category or own.listed) and own.kind != "nothing":
+    amounts = bool(own.unit or own.limits)  # which no category has
+    if (own.listed or (own.category and not amounts)) and own.kind != "nothing":
         given = [text for text in own.texts[1] if text is not None]
         if not own.listed and source.dates is not None and _are_dates(given):
             return _days(own)
         if not own.listed:
+            _check_unit(own, given)
             _check_public(own, given)
         encoded = own.levels()
         # without levels the other clients say what kind it is
@@ -600,7 +602,7 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
     """Raise if every text is a number with the same sign of a currency, or unit."""
     unit = unit_of([limit_of(one) or one for one in given], FEW_LEVELS)
-    if not unit or own.unit:
+    if not unit:
         return
     reason = _Reason(
         f"have numbers with {unit!r}, which are text",
