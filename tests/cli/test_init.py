@@ -374,7 +374,9 @@ def test_answers_on_one_scale_are_amounts(tmp_path, monkeypatch):
     assert "taken for answers on one scale: Q0, Q1, Q2, Q3, Q4, Q5; list in categorical" in text
 
 
-@pytest.mark.parametrize("name", ["satisfaction", "PainScore", "Bewertung_Service", "n_nights"])
+@pytest.mark.parametrize(
+    "name", ["satisfaction", "PainScore", "Bewertung_Service", "n_nights", "occupants", "Note1"]
+)
 def test_a_single_column_with_the_name_of_a_grade_is_an_amount(name, tmp_path, monkeypatch):
     five = np.random.default_rng(0).integers(1, 6, 80)
     found = proposed(tmp_path, monkeypatch, bank(**{name: five}, region=five[::-1]), shop())
@@ -407,6 +409,21 @@ def test_groups_of_figures_with_zeros_in_front_are_codes(separator, tmp_path, mo
     found = proposed(tmp_path, monkeypatch, own, shop(), separator=separator)
     assert client(found, 0)["categorical"] == ["nace"]
     assert main(["run", "mine.toml", "--no-yardsticks"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["grades", "classes", "shuffled"])
+def test_labels_of_many_whole_numbers_around_one_peak_are_amounts(kind, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    grade = rng.normal(12, 3, 400).round().clip(0, 20).astype(int)
+    if kind == "classes":
+        grade = np.arange(400) % 15
+    if kind == "shuffled":
+        grade = rng.permutation(21)[grade]
+    own = {"hours": (grade + rng.normal(size=400)).round(2), "grade": grade}
+    found = proposed(tmp_path, monkeypatch, own, own, arguments=["--label", "grade"])
+    task, loss = found["labels"]["task"], found["algorithm"]["loss"]
+    amounts = kind == "grades"
+    assert (task, loss) == (("regression", "squared") if amounts else ("multiclass", "logistic"))
 
 
 def test_three_columns_of_one_scale_may_be_codes(tmp_path, monkeypatch):
@@ -855,6 +872,29 @@ def test_numbers_with_a_unit_or_a_limit_are_proposed_as_numbers(tmp_path, monkey
     assert read["limits"] == ["lab"]
     assert "categorical" not in read
     assert set(read["exclude"]) == {"children", "opened"}
+
+
+@pytest.mark.parametrize(("columns", "penalty"), [(1, 0.003), (12, 0.02), (80, 0.1)])
+def test_a_linear_model_is_drawn_to_0_by_its_features_for_each_row(
+    columns, penalty, tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    wide = {f"gene{at}": rng.normal(size=80).round(3) for at in range(columns)}
+    own = {"customer": BANK, "default": DEFAULT[:80], **wide}
+    found = proposed(tmp_path, monkeypatch, own, {"customer": BANK, "age": AGE[:80]})
+    assert found["algorithm"]["regularisation"] == penalty  # 0.1 (columns + 1) / 64
+
+
+@pytest.mark.parametrize(("rows", "stops"), [(120, True), (90, False)])
+def test_networks_of_clients_with_enough_rows_stop_early(rows, stops, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    own = {"age": AGE[:rows], "default": DEFAULT[:rows]}
+    found = proposed(tmp_path, monkeypatch, own, {"basket": BASKET[:60], "default": DEFAULT[:60]})
+    assert found["algorithm"]["name"] == "flic"
+    assert ("experiment" in found, "stopping" in found["split"]) == (stops, stops)
+    if stops:
+        assert main(["run", "mine.toml", "--no-yardsticks", "-c", "algorithm.hidden=4"]) == 0
+        assert load(tmp_path / "runs" / "mine").finished == "early_stopping"
 
 
 def test_a_table_is_run_and_predicted_for_with_the_units_that_are_proposed(tmp_path, monkeypatch):

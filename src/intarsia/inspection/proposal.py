@@ -8,6 +8,7 @@ knows the data can correct it. What a column may be as a feature is decided by t
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -93,9 +94,24 @@ class Proposal:
     @property
     def counts(self) -> bool:
         """Return whether the labels are spread as counts of events are, at all tables together."""
+        return _counted(self._whole_labels)
+
+    @property
+    def grades(self) -> bool:
+        """Return whether the labels are more whole numbers than codes, around one peak."""
+        rows = [many for _, many in sorted(_rows_of(self._whole_labels).items())]
+        return (
+            len(rows) > _MOST_CODES
+            and 2 * max(rows[0], rows[-1]) < max(rows)  # classes are about as many, or in no order
+            and _has_one_peak(rows, 2.0)
+        )
+
+    @property
+    def _whole_labels(self) -> list[Column]:
+        """Return the labels of all tables, none where some are no whole numbers."""
         found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
         plain = all(to == "" for one in self.tables for to in one.source.label_map.values())
-        return bool(found) and plain and all(one.whole for one in found) and _counted(found)
+        return found if plain and all(one.whole for one in found) else []
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -712,19 +728,34 @@ def _counted(some: Sequence[Column]) -> bool:
     Codes whose numbers say nothing of an order do so rarely. What may stand for a missing value is
     left aside.
     """
+    rows = _rows_of(some)
+    values = sorted(rows)
+    if len(values) < LEAST_COUNTS or values[0] != 0:
+        return False
+    peaked = _has_one_peak([rows[one] for one in values])
+    return peaked and rows[values[-1]] < _THIN_TAIL * rows.total()
+
+
+def _rows_of(some: Sequence[Column]) -> Counter[float]:
+    """Return how many rows of columns have each number, but for what may stand for none."""
     rows: Counter[float] = Counter()
     for own in some:
         counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
         for figure, count in zip(own.figures or (), counts, strict=True):
             if figure not in own.stand_ins:
                 rows[figure] += int(count)
-    values = sorted(rows)
-    if len(values) < LEAST_COUNTS or values[0] != 0:
-        return False
-    height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    return rows
+
+
+def _has_one_peak(rows: Sequence[int], deviations: float = 1.0) -> bool:
+    """Return whether rows of ascending values rise to one peak and fall, but for chance.
+
+    Chance is what so many standard deviations of the difference of two counts may be.
+    """
+    height = [one for one in rows if one >= 5]  # of fewer, the order is chance
     if not height:
         return False
     peak = height.index(max(height))
-    rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
-    falls = all(one >= two for one, two in pairwise(height[peak:]))
-    return rises and falls and rows[values[-1]] < _THIN_TAIL * rows.total()
+    up, down = height[: peak + 1], height[peak:]
+    steps = [*pairwise(up), *((two, one) for one, two in pairwise(down))]
+    return all(low - high <= deviations * math.sqrt(low + high) for low, high in steps)
