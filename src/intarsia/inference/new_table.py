@@ -272,7 +272,9 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]
-    own_tables, units = named or clients, dict[str, set[str]]()
+    data = tree.get("dataset", {})
+    own_tables: Sequence[Mapping[str, Any]] = named or clients or [{} if "name" in data else data]
+    units = dict[str, set[str]]()
     for name, unit in (pair for one in own_tables for pair in (one.get("units") or {}).items()):
         units.setdefault(name, set()).add(unit)
     return TableSettings(
@@ -424,8 +426,12 @@ def _experiment(folder: Path) -> dict[str, Any]:
         check_kind(tree.get("dataset", {}), dict[str, Any], "dataset")
         check_kind(tree.get("client") or [], list[dict[str, Any]], "client")
         check_kind(tree.get("labels", {}).get("positive") or (), str | list[Any], "positive")
-        for table in tree.get("client") or [tree.get("dataset", {})]:
-            for key, hint in {**_TABLE, **(_CLIENT if tree.get("client") else {})}.items():
+        data = tree.get("dataset", {})
+        for table in tree.get("client") or [data]:
+            for key, hint in {
+                **_TABLE,
+                **({} if "name" in data and not tree.get("client") else _CLIENT),
+            }.items():
                 check_kind(table.get(key), hint | None, key)
     except ValueError as problem:
         raise CheckpointError(
@@ -446,7 +452,7 @@ def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]
     if len(header) > 1:
         return header
     how: dict[str, Any] = {"format": kind, "separator": separator, **settings.reading}
-    whole = read_table(Source(name="table", path=str(path), **how))
+    whole = read_table(Source(name="table", path=str(path), **how, **settings.amounts(header)))
     return header or list(whole.columns)
 
 
