@@ -500,8 +500,8 @@ REFUSED: dict[str, Case] = {
         bank={"income": lambda i, old: grouped(old, ",")},
     ),
     "percent": Case(
-        f"{BANK_CSV}column 'age' has numbers with '%' (such as '20%'), which are text; write the "
-        "numbers without '%', or list the column in exclude or in categorical.",
+        f"{BANK_CSV}column 'age' has numbers with '%' (such as '20%'), which are text; set units = "
+        '{ "age" = "%" }, or list the column in exclude or in categorical.',
         bank={"age": lambda i, old: f"{old}%"},
     ),
     "a currency": Case(

@@ -374,6 +374,58 @@ def test_answers_on_one_scale_are_amounts(tmp_path, monkeypatch):
     assert "taken for answers on one scale: Q0, Q1, Q2, Q3, Q4, Q5; list in categorical" in text
 
 
+@pytest.mark.parametrize(
+    "name", ["satisfaction", "PainScore", "Bewertung_Service", "n_nights", "occupants", "Note1"]
+)
+def test_a_single_column_with_the_name_of_a_grade_is_an_amount(name, tmp_path, monkeypatch):
+    five = np.random.default_rng(0).integers(1, 6, 80)
+    found = proposed(tmp_path, monkeypatch, bank(**{name: five}, region=five[::-1]), shop())
+    assert client(found, 0)["categorical"] == ["region"]
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "positive"),
+    [
+        ("is_canceled", ("Canceled", "Check-Out"), "Canceled"),
+        ("default", ("paid", "default"), "default"),
+        ("default", ("default", "no default"), "default"),  # as a run has it
+    ],
+)
+def test_the_class_that_the_label_is_named_for_is_positive(
+    label, classes, positive, tmp_path, monkeypatch
+):
+    own = {"age": AGE[:80], label: np.array(classes)[DEFAULT[:80]]}
+    found = proposed(
+        tmp_path, monkeypatch, own, {**own, "x": AGE[:80]}, arguments=["--label", label]
+    )
+    assert found["labels"]["positive"] == positive
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_groups_of_figures_with_zeros_in_front_are_codes(separator, tmp_path, monkeypatch):
+    code = np.array(["01.11", "47.11", "62.01"])[AGE[:80] % 3]
+    income = [f"{one / 7:.2f}".replace(".", "," if separator == ";" else ".") for one in BANK]
+    own = bank(nace=code, income=income)
+    found = proposed(tmp_path, monkeypatch, own, shop(), separator=separator)
+    assert client(found, 0)["categorical"] == ["nace"]
+    assert main(["run", "mine.toml", "--no-yardsticks"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["grades", "classes", "shuffled"])
+def test_labels_of_many_whole_numbers_around_one_peak_are_amounts(kind, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    grade = rng.normal(12, 3, 400).round().clip(0, 20).astype(int)
+    if kind == "classes":
+        grade = np.arange(400) % 15
+    if kind == "shuffled":
+        grade = rng.permutation(21)[grade]
+    own = {"hours": (grade + rng.normal(size=400)).round(2), "grade": grade}
+    found = proposed(tmp_path, monkeypatch, own, own, arguments=["--label", "grade"])
+    task, loss = found["labels"]["task"], found["algorithm"]["loss"]
+    amounts = kind == "grades"
+    assert (task, loss) == (("regression", "squared") if amounts else ("multiclass", "logistic"))
+
+
 def test_three_columns_of_one_scale_may_be_codes(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     coded = {f"kind{k}": rng.integers(1, 5, 80) for k in range(3)}
@@ -535,7 +587,7 @@ def test_measurements_with_a_word_among_them_are_no_ids_that_repeat(tmp_path, mo
     second = {"level": level, "age": AGE[:80], "default": DEFAULT[:80]}
     found = proposed(tmp_path, monkeypatch, first, second)
     assert "id" not in client(found, 1)
-    assert client(found, 1)["exclude"] == ["level"]
+    assert client(found, 1)["limits"] == ["level"]
 
 
 def test_rows_of_one_number_are_others_where_columns_that_look_alike_differ(
@@ -757,7 +809,10 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path, monkeypatch
             ["twice.csv", "bank.csv"],
             "column 'Fall' has the ids of 'bank', but 2 ids repeat, most often 'P20' in 2 rows",
         ),
-        (["bank.csv", "share.csv"], "no column is left to learn from: 'share' has numbers with"),
+        (
+            ["bank.csv", "share.csv"],
+            "no column is left to learn from: 'share' has negative numbers",
+        ),
         (["bank.csv", "--out", "folder"], "folder is a folder; name a file in it"),
         (["bank.csv", "--out", "none/mine.toml"], "none is no folder"),
         (["--example", "credti"], "--example 'credti' is none; use 'credit'"),
@@ -776,7 +831,11 @@ def test_what_cannot_be_proposed_is_said_in_a_sentence(
     write(tmp_path, "far.csv", shop(customer=range(1000, 1100)))
     write(tmp_path, "index.csv", {"": BANK, "y": DEFAULT[:80]})
     write(tmp_path, "orders.csv", {"customer": [one // 2 for one in BANK], "basket": BASKET[:80]})
-    write(tmp_path, "share.csv", {"customer": SHOP, "share": [f"{one % 9} %" for one in SHOP]})
+    write(
+        tmp_path,
+        "share.csv",
+        {"customer": SHOP, "share": [f"({one % 9})" if one % 2 else one for one in SHOP]},
+    )
     twice = [f"P{one}" for one in [*SHOP[:40], 20, 21]]
     write(tmp_path, "twice.csv", {"Fall": twice, "basket": BASKET[:42]})
     if "twice.csv" in arguments:
@@ -798,25 +857,54 @@ def test_an_example_comes_with_its_data(name, tables, tmp_path, monkeypatch, cap
     assert f"{name}.toml is there already" in one_error(said(capfd)[1])
 
 
-def test_numbers_with_a_sign_beside_them_are_named_with_what_to_do(tmp_path, monkeypatch, capfd):
+def test_numbers_with_a_unit_or_a_limit_are_proposed_as_numbers(tmp_path, monkeypatch):
     own = bank(
         rent=[f"€ {one}.{900 - one}" for one in BANK],  # another in every row
         share=[f"{one % 9} %" for one in BANK],
+        stay=[f"{one % 3 + 1} days" for one in BANK],
+        lab=["< 5 mg/l" if one % 9 == 2 else f"{5 + one} mg/l" for one in BANK],
+        children=["0" if one % 3 else "<1" if one % 2 else ">2" for one in BANK],
         opened=[f"2026-{1 + one % 12:02}-{1 + one // 12 % 28:02}" for one in BANK],
     )
     found = proposed(tmp_path, monkeypatch, own, shop())
-    assert set(client(found, 0)["exclude"]) == {"rent", "share", "opened"}
-    text, err = (tmp_path / "mine.toml").read_text(encoding="utf-8"), said(capfd)[1]
-    whole = " ".join(text.replace("#", " ").split())
-    advice = "to learn from it, write the numbers without '{0}', and take it out of exclude"
-    for sign, example in (("€", f"€ {BANK[0]}."), ("%", " %'")):
-        assert f"has numbers with '{sign}', which are text; {advice.format(sign)} " in whole
-        assert advice.format(sign) in " ".join(err.split())
-        assert f"has numbers with '{sign}' (such as " in err
-        assert example in err
-    assert "such as" not in text.partition("exclude")[2]
-    assert "has dates" in whole
-    assert max(map(len, text.splitlines())) <= 100
+    read = client(found, 0)
+    assert read["units"] == {"rent": "€", "share": "%", "stay": "days", "lab": "mg/l"}
+    assert read["limits"] == ["lab"]
+    assert "categorical" not in read
+    assert set(read["exclude"]) == {"children", "opened"}
+
+
+@pytest.mark.parametrize(("columns", "penalty"), [(1, 0.003), (12, 0.02), (80, 0.1)])
+def test_a_linear_model_is_drawn_to_0_by_its_features_for_each_row(
+    columns, penalty, tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    wide = {f"gene{at}": rng.normal(size=80).round(3) for at in range(columns)}
+    own = {"customer": BANK, "default": DEFAULT[:80], **wide}
+    found = proposed(tmp_path, monkeypatch, own, {"customer": BANK, "age": AGE[:80]})
+    assert found["algorithm"]["regularisation"] == penalty  # 0.1 (columns + 1) / 64
+
+
+@pytest.mark.parametrize(("rows", "stops"), [(120, True), (90, False)])
+def test_networks_of_clients_with_enough_rows_stop_early(rows, stops, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    own = {"age": AGE[:rows], "default": DEFAULT[:rows]}
+    found = proposed(tmp_path, monkeypatch, own, {"basket": BASKET[:60], "default": DEFAULT[:60]})
+    assert found["algorithm"]["name"] == "flic"
+    assert ("experiment" in found, "stopping" in found["split"]) == (stops, stops)
+    if stops:
+        assert main(["run", "mine.toml", "--no-yardsticks", "-c", "algorithm.hidden=4"]) == 0
+        assert load(tmp_path / "runs" / "mine").finished == "early_stopping"
+
+
+def test_a_table_is_run_and_predicted_for_with_the_units_that_are_proposed(tmp_path, monkeypatch):
+    own = bank(share=[f"{one % 9} %" for one in BANK])
+    proposed(tmp_path, monkeypatch, own, shop())
+    assert main(["run", "mine.toml", "--no-yardsticks"]) == 0
+    pd.DataFrame({"customer": [1, 2], "share": ["3 %", "4"]}).to_csv("new.csv", index=False)
+    assert main(["predict", "runs/mine", "new.csv", "--out", "scores.csv"]) == 0
+    scores = pd.read_csv("scores.csv").iloc[:, -1]
+    assert scores[0] != scores[1]
 
 
 def test_limits_and_times_of_day_are_named_with_what_to_do(tmp_path, monkeypatch, capfd):
@@ -825,12 +913,12 @@ def test_limits_and_times_of_day_are_named_with_what_to_do(tmp_path, monkeypatch
         call=[f"{one % 24}:{one * 7 % 60:02}" for one in BANK],
     )
     found = proposed(tmp_path, monkeypatch, own, shop())
-    assert set(client(found, 0)["exclude"]) == {"lab", "call"}
+    assert client(found, 0)["limits"] == ["lab"]
+    assert set(client(found, 0)["exclude"]) == {"call"}
     text, err = (tmp_path / "mine.toml").read_text(), " ".join(said(capfd)[1].split())
-    assert "has limits beside numbers: '<5' in row 3; to learn from it, write a number" in err
     assert "has times of day (such as '0:00'); to learn from it, write minutes since" in err
     whole = " ".join(text.replace("#", " ").split())
-    assert "has limits beside numbers: ... in row 3; to learn" in whole
+    assert "of values such as <5 the limit itself counts" in whole
     assert "has times of day; to learn from it, write minutes since midnight, and take" in whole
 
 

@@ -1080,12 +1080,77 @@ def test_numbers_with_a_unit_behind_them_are_no_category(unit, tmp_path):
         path.write_text("\n".join(["t", *texts]) + "\n")
         return read(Source(name="bank", path=str(path)))
 
-    said = rf"numbers with '{unit.strip()}' \(such as '0{unit}'\), which are text; write the numb"
+    said = rf"numbers with '{unit.strip()}' \(such as '0{unit}'\), which are text; set units = "
     with pytest.raises(TableError, match=said):
         of([f"{number % 12}{unit}" for number in range(400)])
     # doses, rooms and the like: a few, and words before the number
     assert of([f"{number % 4 * 5}{unit}" for number in range(400)]).categorical
     assert of([f"{unit.strip()} {number % 12}" for number in range(400)]).categorical
+
+
+@pytest.mark.parametrize(
+    ("unit", "texts", "values"),
+    [
+        ("%", ["12.5 %", "-3%", "7"], [12.5, -3, 7]),
+        ("€", ["€ 1.234,50", "-€2", "3,5 €"], [1234.5, -2, 3.5]),
+        ("m2", ["55 m2", "1e3m2", ""], [55, 1000, np.nan]),
+        ("mg/l", ["< 0.5 mg/l", ">=200 mg/l", "5"], [0.5, 200, 5]),
+        ("", ["<5", "≤ 7", "6"], [5, 7, 6]),
+    ],
+)
+@pytest.mark.parametrize("label", [False, True])
+def test_numbers_are_read_without_the_unit_and_the_limit_that_are_named(
+    unit, texts, values, label, tmp_path
+):
+    path, column = tmp_path / "own.csv", "y" if label else "t"
+    path.write_text("\n".join([f"x|{column}", *(f"1|{text}" for text in texts)]) + "\n")
+    comma = any("," in one for one in texts)
+    limits = (column,) if any(one[:1] in ("<", ">", "≤") for one in texts) else ()
+    units = {column: unit} if unit else {}
+    found = read(
+        Source(
+            name="bank",
+            path=str(path),
+            separator="|",
+            label="y" if label else None,
+            units=units,
+            limits=limits,
+            decimal="," if comma else ".",
+            thousands="." if comma else None,
+        )
+    )
+    read_as = found.labels.values if label else found.values[:, 1]
+    np.testing.assert_array_equal(read_as, values)
+
+
+def test_a_category_of_a_dataframe_is_read_by_its_unit_and_another_unit_is_told():
+    texts = pd.Series([f"{number} %" for number in range(20)], dtype="category")
+    frame = pd.DataFrame({"rate": texts, "x": 1.0})
+    read_as = table_from(frame, client="bank", units={"rate": "%"})
+    assert read_as.values[:, 0].tolist() == list(range(20))
+    for units in ({}, {"rate": "€"}):
+        with pytest.raises(TableError, match=r"with '%' .*; set units = \{ \"rate\" = \"%\" \}"):
+            table_from(frame, client="bank", units=units)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (
+            ["60%", "53", "7%"],
+            r"and without: '60%' .* '53'; if all are in '%', set units = \{ \"t\"",
+        ),
+        (["(1,200)", "697", "2,500"], r"in front: '\(1,200\)' in row 1; write them .* '-1,200'"),
+        (["16-", "25"], r"without a minus in front: '16-' in row 1"),
+        (["<0.5", "0.7"], r"limits beside numbers: '<0.5' in row 1; set limits = \[\"t\"\], so"),
+        ([f"{n} mg" for n in range(9)] + [f"{n} g" for n in range(9)], "several units: '8 mg'"),
+    ],
+)
+def test_numbers_with_signs_that_no_setting_says_are_refused_with_what_to_do(texts, said, tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["x|t", *(f"1|{text}" for text in texts)]) + "\n")
+    with pytest.raises(TableError, match=said):
+        read(Source(name="bank", path=str(path), separator="|"))
 
 
 @pytest.mark.parametrize("written", ["{}%", "€{}", "{} kg"])
@@ -1097,7 +1162,7 @@ def test_labels_that_are_numbers_with_a_unit_are_no_classes(written, tmp_path):
         path.write_text("\n".join(["x,y", *texts]) + "\n")
         return read(Source(name="bank", path=str(path), label="y"))
 
-    with pytest.raises(TableError, match=r"label column 'y' has numbers with .*; write the num"):
+    with pytest.raises(TableError, match=r"label column 'y' has numbers with .*; set units = "):
         of(range(100))
     labels = of(range(5)).labels  # a few are classes
     assert labels is not None

@@ -842,3 +842,26 @@ def test_labels_that_positive_names_are_of_the_second_class(model, capfd):
     text = "customer,age,sex,default\n7,50,F,mild\n8,30,M,no\n9,50,F,severe\n"
     _, err = predicted(model, text, capfd)
     assert "2 true positives, 0 false positives, 0 false negatives, 1 true negatives" in err
+
+
+def test_new_tables_are_read_by_the_units_and_limits_of_a_data_set_s_file(tmp_path, capfd):
+    rng = np.random.default_rng(0)
+    rate = rng.normal(50, 10, 80).round(1)
+    texts = ["<40 %" if one < 40 else f"{one} %" for one in rate]
+    labels = np.where(rate + rng.normal(0, 5, 80) > 50, "yes", "no")
+    lines = ["rate,y", *(f"{text},{label}" for text, label in zip(texts, labels, strict=True))]
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        """
+        algorithm = { name = "hyfdca", loss = "logistic" }
+        experiment = { yardsticks = false }
+        dataset = { path = "all.csv", label = "y", units = { rate = "%" }, limits = ["rate"] }
+        partition = { kind = "iid", clients = 2 }
+        """
+    )
+    assert main(["run", str(file)]) == 0
+    said(capfd)
+    rows, _ = predicted(tmp_path / "runs" / "mine", "rate\n<40 %\n40\n80 %\n", capfd)
+    first, second, third = (row["score"] for row in rows)
+    assert first == second != third

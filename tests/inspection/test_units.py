@@ -53,6 +53,7 @@ def test_a_column_in_another_unit_is_told(first, second, times):
         (RNG.lognormal(9, 1, 80), RNG.lognormal(11, 1, 60)),  # incomes that overlap
         (RNG.integers(2010, 2015, 80), RNG.integers(2019, 2024, 60)),
         (RNG.normal(-1, 0.1, 80), RNG.normal(1, 0.1, 60)),
+        (np.linspace(-3, 3.01, 80), np.linspace(-3.2, 4, 60)),  # about 0, where medians are small
         (RNG.normal(170, 8, 80), RNG.normal(1.7, 0.08, 9)),  # few rows
         (RNG.integers(0, 2, 80) * 100, RNG.integers(0, 2, 60)),
     ],

@@ -71,6 +71,14 @@ def test_a_run_ends_with_what_it_had_after_the_best_round():
         assert all((values == other[name]).all() for name, values in one.items())
 
 
+def test_networks_alone_and_of_all_train_as_long_as_the_model_that_is_kept():
+    stopped = ran(yardsticks=True)
+    shorter = ran(yardsticks=True, rounds=stopped.best_round)
+    assert stopped.rounds > shorter.rounds
+    assert stopped.metrics.standalone == shorter.metrics.standalone
+    assert stopped.metrics.centralised == shorter.metrics.centralised
+
+
 def test_the_figure_of_the_best_round_is_the_loss_of_the_rows_held_out():
     found, losses = ran(), []
     for client, frame in tables().items():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import intarsia
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.protocols.preprocessing import few_values
@@ -146,3 +147,26 @@ def test_rows_count_that_another_client_lacks(kind):
 
 def stored(block):
     return block.x.toarray() if block.sparse else block.x
+
+
+@pytest.mark.parametrize("stored", [np.asarray, csr_array])
+def test_a_note_names_where_rare_numbers_do_not_train_that_train_elsewhere(stored):
+    y = np.arange(ROWS) % 2
+    rare, many, other = np.zeros((3, ROWS))
+    rare[:3], many[::3] = 1.0, 1.0
+    other[::4] = 1.0
+
+    def table(flag, alone):
+        return stored(np.stack([flag, other, alone], axis=1)), y
+
+    names = {"bank": ["flag", "other", "own"], "shop": ["flag", "other", "its"]}
+    found = intarsia.run(
+        tables={"bank": table(rare, rare), "shop": table(many, many)},
+        table_settings={name: {"names": own} for name, own in names.items()},
+        loss="logistic",
+        test=0,
+        yardsticks=False,
+    )
+    notes = [one for one in found.notes if "count as that one there" in one]
+    assert len(notes) == 1
+    assert ": 'flag' at 'bank'." in notes[0]  # 'own' trains nowhere, which another note says

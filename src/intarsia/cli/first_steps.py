@@ -42,9 +42,11 @@ def write_proposal(
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
     from intarsia.inspection.experiment_text import (
+        LEAST_PENALTY,
         dictionary_of,
         dictionary_text,
         experiment_text,
+        penalty,
     )
     from intarsia.inspection.proposal import propose
     from intarsia.inspection.recommend import Advice
@@ -55,9 +57,12 @@ def write_proposal(
     if columns:
         _to_write(dictionary, overwrite=overwrite)
 
-    def inspected(advice: Advice, algorithm: str, task: str) -> tuple[str, Inspection]:
+    def inspected(
+        advice: Advice, algorithm: str, task: str, regularisation: float = LEAST_PENALTY
+    ) -> tuple[str, Inspection]:
         place, numbers = file.parent.resolve() / file.name, task == "regression"
-        text = experiment_text(proposal, advice, algorithm, place, numbers=numbers)
+        how = advice, algorithm, place
+        text = experiment_text(proposal, *how, numbers=numbers, regularisation=regularisation)
         described = from_dict(toml_tree(text, file), file.parent, file.stem)
         if not columns:
             return text, api.inspect(described)
@@ -88,9 +93,11 @@ def write_proposal(
         )
     chosen = advice.algorithm if advice.algorithm == "flic" and _has_torch() else "hyfdca"
     task = found.schema.labels.task
-    text, found = inspected(advice, chosen, task)
+    sizes = len(found.schema.features.ids), int((found.schema.label_holders > 0).sum())
+    text, found = inspected(advice, chosen, task, penalty(*sizes))
     if found.advice.obstacle:
-        text, _ = inspected(replace(advice, obstacle=found.advice.obstacle), chosen, task)
+        advice = replace(advice, obstacle=found.advice.obstacle)
+        text, _ = inspected(advice, chosen, task, penalty(*sizes))
     if columns:
         _write(dictionary, columns.encode())
     _write(file, text.encode())

@@ -203,6 +203,7 @@ def _feature_columns(
             for group, some in source.groups.items()
         },
         "units": tuple(source.units),
+        "limits": source.limits,
     }
     known = set(names)
     for key, some in asked.items():
@@ -218,7 +219,9 @@ def _feature_columns(
                 source.label: "label",
                 source.weights: "weights",
             }
-            if key not in ("id", "label", "weights", "split_by", "exclude") and name in roles:
+            of_label = key in ("units", "limits") and roles.get(name) == "label"
+            mixes = key not in ("id", "label", "weights", "split_by", "exclude") and name in roles
+            if mixes and not of_label:
                 raise source.error(
                     f"{key} names the {roles[name]} column {name!r}",
                     f"a feature is neither id nor label nor weight, nor what rows are split by: "

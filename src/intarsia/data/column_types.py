@@ -13,6 +13,7 @@ categorical, and a level that few rows have is known as "other".
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +33,13 @@ from intarsia.data.parsing import (
     date_orders,
     day,
     is_date,
+    limit_of,
     mixed_marks_of,
+    negative_of,
     number,
     spellings_of,
     unit_of,
+    without_unit,
 )
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.table import Category
@@ -174,6 +178,9 @@ class _Column:
     source: Source
     listed: bool = False  # in `categorical`
     before: int = 0  # rows of the table before these
+    setting: str = ""  # its name in an experiment file
+    unit: str = ""  # beside its numbers, where they are texts
+    limits: bool = False  # "<5" counts as 5
 
     @classmethod
     def of(
@@ -190,6 +197,11 @@ class _Column:
         if role in _EXACT_ROLES:  # an id or a label is what the table says
             source = replace(source, missing=source.missing_words)
         own = cls(values, kind, category, told, source, listed, before)
+        if role in ("", "label ") and not listed:
+            unit, limits = source.units.get(name, ""), name in source.limits
+            own = replace(
+                own, setting=json.dumps(name, ensure_ascii=False), unit=unit, limits=limits
+            )
         if kind == "text" and _may_have_nul(values):
             odd = arrow.match_substring_regex(values.cast(pa.string()), "\\x00")
             if arrow.any(odd).as_py():
@@ -265,9 +277,13 @@ class _Column:
             [text is None and raw.lower() not in _ALWAYS_MISSING for raw, text in pairs]
         )
 
+    def bare(self, text: str) -> str:
+        """Return a text without the column's unit, and the sign of a limit."""
+        return without_unit((self.limits and limit_of(text)) or text, self.unit)
+
     def number(self, text: str) -> float | None:
         """Return the number that a text says as the source writes numbers, or None."""
-        return number(text, self.source.decimal, self.source.thousands)
+        return number(self.bare(text), self.source.decimal, self.source.thousands)
 
     def canonical(self, text: str) -> str:
         """Return a category or class as text that is the same however the source writes numbers."""
@@ -275,7 +291,7 @@ class _Column:
 
     def _check_exact(self, text: str, figure: float | None) -> None:
         """Raise if a text is a whole number that is another one as a float64."""
-        whole = re.sub(r"\D", "", text).lstrip("0") or "0"
+        whole = re.sub(r"\D", "", self.bare(text)).lstrip("0") or "0"
         fraction = self.source.decimal in text or "e" in text.lower()
         if not fraction and figure is not None and int(whole) != abs(figure):
             raise self._inexact(text, self.row(text))
@@ -439,20 +455,22 @@ def features_of(
     raise source.error(problem, advice, first.reason.without_settings)
 
 
+_MOST_UNITS = 5  # of one quantity
 _MOST_TOLD = 12  # columns of which an error says what is wrong
 _TRUTHS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}
-_LIMIT = re.compile(r"\s*([<>≤≥]=?)\s*(.+)")  # as "<5", of a laboratory
 _TIME_OF_DAY = re.compile(r"([01]?\d|2[0-4]):[0-5]\d(:[0-5]\d)?")
 
 
 def _feature_values(column: pa.ChunkedArray, name: str, source: Source) -> Array | Category:
     """Return a feature column as float64 (samples,) with NaN, or as a category."""
     own = _Column.of(column, name, source)
-    if (own.category or own.listed) and own.kind != "nothing":
+    amounts = bool(own.unit or own.limits)  # which no category has
+    if (own.listed or (own.category and not amounts)) and own.kind != "nothing":
         given = [text for text in own.texts[1] if text is not None]
         if not own.listed and source.dates is not None and _are_dates(given):
             return _days(own)
         if not own.listed:
+            _check_unit(own, given)
             _check_public(own, given)
         encoded = own.levels()
         # without levels the other clients say what kind it is
@@ -542,7 +560,8 @@ def _unfit_dates(own: _Column) -> _UnfitError:
 def _check_spelling(own: _Column, given: Sequence[str]) -> None:
     """Raise if texts are numbers, all of them, that another country or a spreadsheet wrote."""
     point, between = own.source.decimal, own.source.thousands
-    every = [one for one in spellings_of(given) if one != (point, between)]
+    bare = [own.bare(one) for one in given]
+    every = [one for one in spellings_of(bare) if one != (point, between)]
     fits = [one for one in every if one[0] == point or (point, one[1]) not in every]
     if not fits:
         return
@@ -569,11 +588,12 @@ def _check_spelling(own: _Column, given: Sequence[str]) -> None:
 
 def _check_marks(own: _Column, given: Sequence[str]) -> None:
     """Raise if texts are numbers, some with a decimal point and some with a decimal comma."""
-    both = mixed_marks_of(given)
+    written = {own.bare(one): one for one in given}
+    both = mixed_marks_of(written)
     if both is None:
         return
     said = "has numbers with a decimal point and with a decimal comma"
-    point, comma = (f"{text!r} in row {own.row(text)}" for text in both)
+    point, comma = (f"{written[one]!r} in row {own.row(written[one])}" for one in both)
     advice = "no setting reads both: write all of them with the same mark in the table"
     reason = _Reason(said.replace("has", "have", 1), advice, advice, advice)
     raise _UnfitError(own, f"{said} ({point}, {comma})", reason, f" ({point}, {comma})")
@@ -581,18 +601,23 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
 
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
     """Raise if every text is a number with the same sign of a currency, or unit."""
-    unit = unit_of(given, FEW_LEVELS)
+    unit = unit_of([limit_of(one) or one for one in given], FEW_LEVELS)
     if not unit:
         return
-    advice = f"write the numbers without {unit!r}, or list {{}} in exclude or in categorical"
     reason = _Reason(
         f"have numbers with {unit!r}, which are text",
-        advice.format("the column"),
-        advice.format("the columns"),
+        f"set {_as_unit(own, unit)}, or list the column in exclude or in categorical",
+        f"set units = {{ ... }} with a unit for each, such as {_as_unit(own, unit)}, or list the "
+        "columns in exclude or in categorical",
         f"write the numbers without {unit!r}",
     )
     said = f"has numbers with {unit!r} (such as {given[0]!r}), which are text"
     raise _UnfitError(own, said, reason, f" ({given[0]!r})")
+
+
+def _as_unit(own: _Column, unit: str) -> str:
+    """Return the setting by which numbers are read without a unit."""
+    return f'units = {{ {own.setting} = "{unit}" }}'
 
 
 def _check_category(own: _Column, given: list[str]) -> None:
@@ -609,11 +634,8 @@ def _check_category(own: _Column, given: list[str]) -> None:
         if sum(often[one] for one in figures) < sum(often[one] for one in words):
             rare, usual = figures, words
         where = f"{rare[0]!r} in row {own.row(rare[0])}"
-        limits = [_LIMIT.fullmatch(one) for one in words]
-        if all(one is not None and own.number(one[2]) is not None for one in limits):
-            advice = "write a number for what lies beyond a limit, such as the limit itself"
-            reason = _Reason("have limits beside numbers", advice, advice, advice)
-            raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
+        _check_limits(own, words, where)
+        _check_other_signs(own, given, words)
         reason = _Reason(
             "mix numbers and text",
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
@@ -622,7 +644,51 @@ def _check_category(own: _Column, given: list[str]) -> None:
         )
         said = f"mixes numbers and text: {where} beside values such as {usual[0]!r}"
         raise _UnfitError(own, said, reason, f" ({where})")
+    units = {unit_of([one], 0): one for one in given}
+    if 1 < len(units) <= _MOST_UNITS and "" not in units and _telling(own, given):
+        shown = " and ".join(f"{one!r} in row {own.row(one)}" for one in [*units.values()][:2])
+        advice = "write all numbers of the column in one unit, and set units"
+        reason = _Reason("have numbers in several units", advice, advice, "write all in one unit")
+        raise _UnfitError(own, f"has numbers in several units: {shown}", reason, f" ({shown})")
     _check_public(own, given)
+
+
+def _check_limits(own: _Column, words: Sequence[str], where: str) -> None:
+    """Raise if the texts that are no numbers are limits, such as "<5"."""
+    if any(own.number(limit_of(one)) is None for one in words):
+        return
+    plain = "write a number for what lies beyond a limit, such as the limit itself"
+    advice = f"set limits = [{own.setting}], so that the limit itself counts, or {plain}"
+    several = f"list them in limits, so that the limit itself counts, or {plain}"
+    reason = _Reason("have limits beside numbers", advice, several, plain)
+    raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
+
+
+def _check_other_signs(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
+    """Raise if the texts that are no numbers have a sign that makes them none, all of them.
+
+    It is a minus as spreadsheets write it, as in (1,200), or a unit.
+    """
+    where = f"{words[0]!r} in row {own.row(words[0])}"
+    plain = next(one for one in given if own.number(one) is not None)
+    negative = next(filter(None, map(negative_of, words)), "")
+    if negative and spellings_of([negative_of(one) or own.bare(one) for one in given]):
+        where = next(f"{one!r} in row {own.row(one)}" for one in words if negative_of(one))
+        minus = f"write them with a minus in front, as in {negative!r}"
+        reason = _Reason("have negative numbers without a minus in front", minus, minus, minus)
+        said = f"has negative numbers without a minus in front: {where}"
+        raise _UnfitError(own, said, reason, f" ({where})")
+    unit = "" if own.unit else unit_of(words, 0)
+    if unit:
+        said = f"numbers with {unit!r} and without"
+        reason = _Reason(
+            f"have {said}",
+            f"if all are in {unit!r}, set {_as_unit(own, unit)}; else write all in one unit",
+            "set units for those that are in one unit, and write the others in one",
+            f"write all of them in one unit, without {unit!r}",
+        )
+        said = f"has {said}: {where} beside values such as {plain!r}"
+        raise _UnfitError(own, said, reason, f" ({where})")
 
 
 def _check_public(own: _Column, given: list[str]) -> None:
@@ -822,9 +888,10 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
         except _UnfitError as one:
             said = f"{own.name} {one.said}"
             raise source.error(said, one.reason.advice, one.reason.without_settings) from None
-        if len(given) > FEW_LEVELS and (unit := unit_of(given, FEW_LEVELS)):
+        if len(given) > FEW_LEVELS and not own.unit and (unit := unit_of(given, FEW_LEVELS)):
             raise source.error(
                 f"{own.name} has numbers with {unit!r} (such as {given[0]!r}), which are text",
+                f"set {_as_unit(own, unit)}",
                 f"write the numbers without {unit!r}",
             )
         problem = _telling(own, given)

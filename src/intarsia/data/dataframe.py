@@ -38,7 +38,7 @@ FOR_ALL = (
 )
 _OF_A_SOURCE = (
     *("categorical", "exclude", "features", "groups", "id"),
-    *("id_type", "label", "missing", "units", "weights", *FOR_ALL),
+    *("id_type", "label", "limits", "missing", "units", "weights", *FOR_ALL),
 )
 
 

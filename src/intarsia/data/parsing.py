@@ -17,8 +17,14 @@ _SPELLINGS = (
     *((".", None), (",", None), (".", ","), (",", "."), (".", " "), (",", " ")),
     *((".", "'"), (",", "'"), (".", "_")),
 )
-_WORD = re.compile(r"[^\W\d_]\w{0,11}(/\w{1,12})?|°\w")  # of a unit
-_AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?\s*(\D*)")
+_WORD = re.compile(r"[^\W\d_][^\W\d]{0,11}[23]?(/[^\W\d]{1,12}[23]?)?|°\w")  # of a unit
+_AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?([eE][+-]?\d+)?\s*(|\D.*)")
+_LIMIT = re.compile(r"[<>≤≥]=?\s*(.+)")  # as "<5", of a laboratory
+# in front of an amount, beside the signs of currencies
+_CURRENCIES = {
+    *("EUR", "USD", "GBP", "CHF", "JPY", "CNY", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON"),
+    *("INR", "AUD", "CAD", "NZD", "BRL", "MXN", "ZAR", "TRY", "KRW", "Rs.", "Fr.", "kr"),
+}
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
 _YEAR_LAST = re.compile(r"(\d\d?)[-/.](\d\d?)[-/.](\d{4})(| .*|T.*)")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
@@ -81,16 +87,40 @@ def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:
 
 
 def unit_of(texts: Sequence[str], many: int) -> str:
-    """Return the sign of a currency, or "%", that every text has beside a number; "": none.
+    """Return the sign or code of a currency, or "%", that all texts have beside a number; "": none.
 
     Of more than so `many` texts also a word behind it, as in "71 days" and "5 mg/l".
     """
     parts = [_AND_UNIT.fullmatch(text) for text in texts]
-    units = {"" if one is None else (one[1] + one[3]).strip() for one in parts}
+    units = {"" if one is None else (one[1].lstrip("+-\u2212") + one[4]).strip() for one in parts}
     unit = units.pop() if len(units) == 1 else ""
-    signs = all(one in "%\u2030" or unicodedata.category(one) == "Sc" for one in unit)
+    signs = all(one in "%\u2030~≈" or unicodedata.category(one) == "Sc" for one in unit)
     behind = len(texts) > many and all(one is not None and not one[1] for one in parts)
-    return unit if signs or (behind and _WORD.fullmatch(unit)) else ""
+    known = signs or unit in _CURRENCIES
+    return unit if known or (behind and _WORD.fullmatch(unit)) else ""
+
+
+def without_unit(text: str, unit: str) -> str:
+    """Return a text without the unit behind or before its number, as it is where it has none."""
+    if not unit:
+        return text
+    if text.endswith(unit):
+        return text.removesuffix(unit).rstrip()
+    sign = text[:1] if text[:1] in ("+", "-", _MINUS) else ""
+    rest = text.removeprefix(sign).lstrip()
+    return sign + rest.removeprefix(unit).lstrip() if rest.startswith(unit) else text
+
+
+def limit_of(text: str) -> str:
+    """Return what a text names as a limit, as in "<5" and ">= 200"; "": it names none."""
+    found = _LIMIT.fullmatch(text)
+    return found[1] if found else ""
+
+
+def negative_of(text: str) -> str:
+    """Return with a minus what spreadsheets write as (1,200) or 1,200-; "": it is not so."""
+    found = re.fullmatch(r"\((.+)\)|(.+)-", text)
+    return f"-{found[1] or found[2]}" if found else ""
 
 
 def day(text: str, order: str = "days") -> float | None:

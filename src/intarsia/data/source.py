@@ -60,7 +60,9 @@ class Source:
     missing: tuple[str, ...] = ("?", "")  # numbers among them do not hold for ids and labels
     # feature block -> its columns, or patterns of their names such as "lab_*"
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    units: Mapping[str, str] = field(default_factory=dict[str, str])  # feature column -> its unit
+    # column -> its unit; where its numbers are texts with it, they are read without
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
+    limits: tuple[str, ...] = ()  # columns of numbers in which "<5" counts as 5
 
     def __post_init__(self) -> None:
         if not self.name:

@@ -243,6 +243,7 @@ def _source(
         categorical=tuple(name for name in columns if name in categorical),
         groups={},
         units={name: unit for name, unit in known.units.items() if name in columns},
+        limits=tuple(name for name in known.limits if name in columns),
     )
 
 

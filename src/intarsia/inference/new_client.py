@@ -148,7 +148,7 @@ def described(
         **settings,
         "least_rows": 1,  # nothing of the table leaves the new client
     }
-    found = {**known.reading, **found}
+    found = {**known.reading, **known.amounts(names), **found}
     if "/" in name or name in (".", ".."):
         raise ExperimentError(f"The client's name is {name!r}; give it one without a slash.")
     if in_memory:

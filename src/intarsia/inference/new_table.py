@@ -44,7 +44,11 @@ _TABLE: Mapping[str, Any] = {
     "label_map": dict[str, Any],
 }
 # of a client's alone: a data set may have keys of its own of these names
-_CLIENT: Mapping[str, Any] = {"features": list[str], "units": dict[str, str]}
+_CLIENT: Mapping[str, Any] = {
+    "features": list[str],
+    "units": dict[str, str],
+    "limits": list[str],
+}
 NAMED = ("csv", "parquet")  # formats whose columns have names of their own
 
 
@@ -192,6 +196,16 @@ class TableSettings:
     splits: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     # the columns that the one client learnt from; None: all others
     features: tuple[str, ...] | None = None
+    # the units of columns, where no two clients have others, and the columns with limits
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
+    limits: tuple[str, ...] = ()
+
+    def amounts(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the settings of how numbers are written in some columns."""
+        return {
+            "units": {name: unit for name, unit in self.units.items() if name in names},
+            "limits": tuple(name for name in self.limits if name in names),
+        }
 
     def leaves_out(self, column: str) -> bool:
         """Return whether a column was no feature, though others may have had one of its name."""
@@ -258,6 +272,11 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
     stated_positive = tree.get("labels", {}).get("positive") or ()
     positives = [stated_positive] if isinstance(stated_positive, str) else [*stated_positive]
     meant = [table.get("label_map") or {} for table in tables if table.get("label")]
+    data = tree.get("dataset", {})
+    own_tables: Sequence[Mapping[str, Any]] = named or clients or [{} if "name" in data else data]
+    units = dict[str, set[str]]()
+    for name, unit in (pair for one in own_tables for pair in (one.get("units") or {}).items()):
+        units.setdefault(name, set()).add(unit)
     return TableSettings(
         *(every("id"), every("label"), texts, every("separator"), formats, reading),
         tuple(map(str, positives)),
@@ -271,6 +290,8 @@ def table_settings(folder: Path, client: ClientId | None = None) -> TableSetting
             one: table.get("split_by_pattern") for table in tables if (one := table.get("split_by"))
         },
         features=tuple(own) if named and (own := named[0].get("features")) is not None else None,
+        units={name: some.pop() for name, some in units.items() if len(some) == 1},
+        limits=tuple({name: None for one in own_tables for name in one.get("limits") or ()}),
     )
 
 
@@ -405,8 +426,12 @@ def _experiment(folder: Path) -> dict[str, Any]:
         check_kind(tree.get("dataset", {}), dict[str, Any], "dataset")
         check_kind(tree.get("client") or [], list[dict[str, Any]], "client")
         check_kind(tree.get("labels", {}).get("positive") or (), str | list[Any], "positive")
-        for table in tree.get("client") or [tree.get("dataset", {})]:
-            for key, hint in {**_TABLE, **(_CLIENT if tree.get("client") else {})}.items():
+        data = tree.get("dataset", {})
+        for table in tree.get("client") or [data]:
+            for key, hint in {
+                **_TABLE,
+                **({} if "name" in data and not tree.get("client") else _CLIENT),
+            }.items():
                 check_kind(table.get(key), hint | None, key)
     except ValueError as problem:
         raise CheckpointError(
@@ -427,7 +452,7 @@ def column_names(path: Path, settings: TableSettings, kind: Format) -> list[str]
     if len(header) > 1:
         return header
     how: dict[str, Any] = {"format": kind, "separator": separator, **settings.reading}
-    whole = read_table(Source(name="table", path=str(path), **how))
+    whole = read_table(Source(name="table", path=str(path), **how, **settings.amounts(header)))
     return header or list(whole.columns)
 
 

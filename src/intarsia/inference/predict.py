@@ -189,6 +189,7 @@ def predict(
         ),
         categorical=tuple(header.column_of.get(name, name) for name in levels),
         missing=(*settings.missing, *missing),
+        **settings.amounts([header.column_of.get(name, name) for name in (*known, label or "")]),
         **settings.reading,
     )
     with _advice_to_name_a_client(folder, None if header.guessed == owner else owner):

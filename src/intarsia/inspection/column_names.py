@@ -81,10 +81,15 @@ _PERSONS = {
 _OF_IDS = {"id", "ids", "nr", "no", "nummer", "number", "num", "code", "key", "uuid", "kennung"}
 # what pandas and R call an index without a name, once it is written
 _ROW_NUMBERS = re.compile(r"Unnamed: \d+|__index_level_\d+__|level_\d+|\.\.\.\d+|index|row_?names?")
+_AMOUNT_ENDS = ("anzahl", "zeit", "tage", "jahre", "monate", "stunden", "stufe", "punkte", "alter")
 _ID_ENDS = ("id", "nr", "nummer", "number", "schlussel")
 _AMOUNTS = {
     *("age", "count", "n", "num", "number", "children", "year", "years", "months", "days", "rooms"),
     *("score", "rating", "level", "grade", "stage", "visits", "times", "rank", "size", "amount"),
+    *("satisfaction", "stars", "quality", "likert", "scale", "importance", "agreement", "pain"),
+    *("frequency", "intensity", "priority", "doors", "nights", "adults", "persons", "people"),
+    *("occupants", "residents", "guests", "beds", "bedrooms", "bathrooms", "floors", "bewohner"),
+    *("zufriedenheit", "bewertung", "skala", "wichtigkeit", "schmerz", "sterne", "personen"),
     *("alter", "anzahl", "jahr", "jahre", "monate", "tage", "kinder", "note", "stufe", "zimmer"),
     *("nombre", "annee", "annees", "mois", "jours", "enfants", "edad", "anos", "hijos", "meses"),
     *("eta", "anni", "mesi", "figli", "idade", "filhos", "leeftijd", "aantal", "jaren", "wiek"),
@@ -128,7 +133,8 @@ def _parted(word: str) -> tuple[str, ...]:
 
 def is_amount(name: str) -> bool:
     """Return whether a name is that of an amount."""
-    return bool(_AMOUNTS & set(words(name)))
+    own = [one.rstrip("0123456789") for one in words(name)]  # Note1, Note2
+    return bool(_AMOUNTS & set(own)) or any(one.endswith(_AMOUNT_ENDS) for one in own)
 
 
 def is_trait(name: str) -> bool:

@@ -19,9 +19,11 @@ _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
 _KEYS = (
     *("encoding", "decimal", "thousands", "missing", "id", "id_type", "split_by"),
-    *("label", "label_map", "categorical"),
+    *("label", "label_map", "categorical", "units", "limits"),
 )
 _NETWORKS = ("flic",)
+_TEST = 0.2  # share of the rows
+LEAST_PENALTY, _MOST_PENALTY = 1e-3, 0.1
 _TAILS = {  # what may be better where a few values are far from the rest
     "above": ("above the rest", "log(1 + value)"),
     "away": ("from the rest, some negative", "cut values, or sign(value) · log(1 + |value|),"),
@@ -39,15 +41,19 @@ def experiment_text(
     *,
     numbers: bool,
     labels: bool = True,
+    regularisation: float = LEAST_PENALTY,
 ) -> str:
     """Return the text of the experiment file at `place`, in the folder where it lies.
 
     `algorithm` is "hyfdca" or "flic"; `advice` says which fits, and why; `numbers`: the labels are
-    numbers to predict; `labels`: what they are in all tables together is known.
+    numbers to predict; `labels`: what they are in all tables together is known;
+    `regularisation`: that of a linear model.
     """
     names = [table.source.name for table in proposal.tables]
     grouped = any(table.source.split_by is not None for table in proposal.tables)
     runs = "It does not run yet" if advice.obstacle else "It runs as it is"
+    networks = algorithm in _NETWORKS
+    stops = networks and max(map(_labelled_rows, proposal.tables), default=0) >= _LEAST_TO_STOP
     parts = [
         *_comment(
             f"Written by intarsia init from the tables of {', '.join(names)}. {runs}; "
@@ -59,14 +65,16 @@ def experiment_text(
         "",
         *_algorithm(
             *(advice, algorithm),
-            numbers=numbers,
+            numbers=numbers or (proposal.grades and labels),
             counts=proposal.counts and labels,
             on_label=_advice_on_label(proposal),
+            regularisation=regularisation,
         ),
+        *(_EARLY if stops else ()),
         "",
         "[split]",
-        f"test = 0.2  # of the {'groups of rows' if grouped else 'rows'}, to score the model on",
-        *(_STOPPING if algorithm == "flic" else ()),
+        f"test = {_TEST}  # of the {'groups of ' * grouped}rows, to score the model on",
+        *(_STOPPING if stops else _STOPPING_LATER if networks else ()),
         *(_labels(proposal) if labels else ()),
     ]
     dictionary = bool(dictionary_text(proposal))
@@ -85,10 +93,28 @@ def experiment_text(
     return "\n".join(parts) + "\n"
 
 
-_STOPPING = (
+_LEAST_TO_STOP = 100  # labelled rows of one client, of which rounds are compared by a dozen
+_EARLY = (
+    "",
+    "[experiment]",
+    "# Networks mostly learn rows by heart in 200 rounds. So rounds are compared by the rows of",
+    "# stopping below; early_stopping = 0 and stopping = 0 train for all rounds on all rows.",
+    "early_stopping = 20  # rounds without a better one",
+    "evaluate_every = 5",
+)
+_STOPPING = ("stopping = 0.15  # of the training rows, which no network trains on",)
+_STOPPING_LATER = (
     "# stopping = 0.15  # of the training rows: with early_stopping = 20 in [experiment] training",
     "# ends where the loss on them no longer falls, sooner and with better probabilities",
 )
+
+
+def _labelled_rows(table: TableProposal) -> int:
+    """Return how many rows of a table have a label; all, of a matrix."""
+    if not table.columns:
+        return table.rows
+    label = table.columns.get(table.source.label or "")
+    return 0 if label is None else int((label.codes >= 0).sum())
 
 
 def dictionary_of(place: Path) -> Path:
@@ -130,8 +156,24 @@ def _advice_on_label(proposal: Proposal) -> str:
     return next(filter(None, advice), "")
 
 
+def penalty(features: int, labelled: int) -> float:
+    """Return a regularisation for so many features, and samples with a label, to one digit.
+
+    It is a tenth of the features for each training sample: 0.1 p / n.
+    """
+    trained = max((1 - _TEST) * labelled, 1)
+    found = min(max(0.1 * features / trained, LEAST_PENALTY), _MOST_PENALTY)
+    return float(f"{found:.0e}")
+
+
 def _algorithm(
-    advice: Advice, algorithm: str, *, numbers: bool, counts: bool, on_label: str
+    advice: Advice,
+    algorithm: str,
+    *,
+    numbers: bool,
+    counts: bool,
+    on_label: str,
+    regularisation: float,
 ) -> list[str]:
     why = f"fits: {advice.algorithm or 'nothing'}: {advice.why}"
     if advice.algorithm not in (algorithm, None):
@@ -148,7 +190,8 @@ def _algorithm(
     return [
         *lines,
         f"loss = {toml(loss)}  # {said}",
-        "regularisation = 1e-3  # higher for few rows; intarsia tune looks for it",
+        f"regularisation = {regularisation:g}  # more for many features and few rows; intarsia "
+        "tune looks for it",
     ]
 
 
@@ -162,7 +205,7 @@ def _labels(proposal: Proposal) -> list[str]:
         return ["", "[labels]", *_set("positive", proposal.positive, why)]
     if classes is None or len(classes) < 3:
         return []
-    if proposal.counts:
+    if proposal.counts or proposal.grades:
         words = 'or, if the numbers are classes: task = "multiclass" and loss = "logistic"'
         return ["", "[labels]", 'task = "regression"', *_comment(words)]
     whole = all(one.lstrip("-").isdecimal() for one in classes)

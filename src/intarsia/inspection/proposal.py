@@ -8,6 +8,7 @@ knows the data can correct it. What a column may be as a feature is decided by t
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -24,11 +25,18 @@ from numpy.typing import NDArray
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.labels import positive_last, spelled_apart
-from intarsia.data.parsing import ascending, number, spellings_of
+from intarsia.data.parsing import (
+    ascending,
+    limit_of,
+    number,
+    spellings_of,
+    unit_of,
+    without_unit,
+)
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id
+from intarsia.inspection.column_names import is_amount, is_id, words
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -44,6 +52,8 @@ from intarsia.inspection.tails import LEAST_COUNTS
 from intarsia.privacy.entity_matching.normalisation import Rule, look
 
 _ENCODINGS = ("utf-16", "cp1252", "latin-1")  # tried where a file is not UTF-8
+_FEW_AMOUNTS = 2  # texts; more that end in one word are amounts with a unit
+_LEAST_AMOUNTS = 10  # different numbers beside limits; of fewer, "<1" may be a category
 _MOST_CODES = 12  # whole numbers of so many different values may be codes
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
@@ -69,16 +79,39 @@ class Proposal:
 
     @property
     def positive(self) -> str | None:
-        """Return that of two classes which a run takes for +1; None: there are not two."""
+        """Return that of two classes which is +1; None: there are not two.
+
+        It is the one that the label is named for, as "Canceled" is of `is_canceled`, or that a run
+        takes for +1.
+        """
         classes = self.classes
-        return positive_last(classes)[-1] if classes is not None and len(classes) == 2 else None
+        if classes is None or len(classes) != 2:
+            return None
+        name = {one for table in self.tables for one in words(table.source.label or "")}
+        named = [one for one in classes if name & {*words(one)}]
+        return named[0] if len(named) == 1 else positive_last(classes)[-1]
 
     @property
     def counts(self) -> bool:
         """Return whether the labels are spread as counts of events are, at all tables together."""
+        return _counted(self._whole_labels)
+
+    @property
+    def grades(self) -> bool:
+        """Return whether the labels are more whole numbers than codes, around one peak."""
+        rows = [many for _, many in sorted(_rows_of(self._whole_labels).items())]
+        return (
+            len(rows) > _MOST_CODES
+            and 2 * max(rows[0], rows[-1]) < max(rows)  # classes are about as many, or in no order
+            and _has_one_peak(rows, 2.0)
+        )
+
+    @property
+    def _whole_labels(self) -> list[Column]:
+        """Return the labels of all tables, none where some are no whole numbers."""
         found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
         plain = all(to == "" for one in self.tables for to in one.source.label_map.values())
-        return bool(found) and plain and all(one.whole for one in found) and _counted(found)
+        return found if plain and all(one.whole for one in found) else []
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -144,6 +177,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
                 "mend one of them, or leave the table out",
             )
     ignore_case = _alike_but_for_case(tables, notes)
+    tables = [_with_units_of_amounts(one) for one in tables]
     return Proposal(tuple(tables), rules, tuple(notes), ignore_case)
 
 
@@ -210,7 +244,12 @@ def _look(source: Source) -> TableProposal:
             texts[name] = coded_texts(values, name, source)
         except TableError as problem:
             left_out[name] = _said(problem, name)
-    source, reasons = _spelled(source, texts)
+    source = _with_units(source, texts)
+    bare = {
+        name: (codes, [None if one is None else _bare(one, name, source) for one in own])
+        for name, (codes, own) in texts.items()
+    }
+    source, reasons = _spelled(source, bare)
 
     def columns_read(source: Source) -> dict[str, Column]:
         return {
@@ -272,9 +311,51 @@ def _column(
         -1 if one is None or one in missing else places.setdefault(one, len(places))
         for one in texts
     ]
-    figures = [number(one, source.decimal, source.thousands) for one in places]
+    bare = [_bare(one, name, source) for one in places]
+    figures = [number(one, source.decimal, source.thousands) for one in bare]
     known = None if None in figures or not figures else tuple(one or 0.0 for one in figures)
     return Column(name, np.array([*target, -1], np.intp)[codes], tuple(places), known, values)
+
+
+def _with_units(
+    source: Source, texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]]
+) -> Source:
+    """Return a source with the units that stand beside numbers, and the columns with limits."""
+    units: dict[str, str] = {}
+    limits: list[str] = []
+    for name, (_, own) in texts.items():
+        given = [one for one in own if one is not None and re.search(r"\d", one)]
+        beyond = [one for one in given if limit_of(one)]
+        bare = [limit_of(one) or one for one in given]
+        unit = unit_of(bare, _FEW_AMOUNTS)
+        plain = [without_unit(one, unit) for one in bare]
+        amounts = spellings_of(plain) and not any(re.match(r"0\d", one) for one in plain)
+        few = len(given) - len(beyond) < _LEAST_AMOUNTS
+        if not given or not amounts or (beyond and few) or is_id(name):
+            continue
+        if unit:
+            units[name] = unit
+        if beyond:
+            limits.append(name)
+    return replace(source, units=units, limits=tuple(limits))
+
+
+def _with_units_of_amounts(one: TableProposal) -> TableProposal:
+    """Keep the units and limits of columns that are learned from, or are labels, and say why."""
+    named = {*(own.name for own in one.features), one.source.label}
+    units = {name: unit for name, unit in one.source.units.items() if name in named}
+    limits = tuple(name for name in one.source.limits if name in named)
+    reasons = {
+        "units": "the numbers are read without it",
+        "limits": "of values such as <5 the limit itself counts",
+    }
+    return one.with_keys(reasons, units=units, limits=limits)
+
+
+def _bare(text: str, name: str, source: Source) -> str:
+    """Return a text without the unit of its column, and the sign of a limit."""
+    limit = limit_of(text) if name in source.limits else ""
+    return without_unit(limit or text, source.units.get(name, ""))
 
 
 def _spelled(
@@ -418,10 +499,11 @@ def _unfit(own: Column, source: Source) -> str:
 
 
 _AS_NUMBERS = (
-    "has numbers with",
+    "has numbers",
     "has dates",
     "has times of day",
     "has limits",
+    "has negative numbers",
 )  # how a reason begins of what could be a number
 
 
@@ -431,8 +513,10 @@ def _said(problem: TableError, name: str) -> str:
     if said == "has dates or times":
         advice = problem.advice.partition(": ")[2].removesuffix(", or list it in exclude")
         said += f"; to learn from it, {advice}, and take it out of exclude"
-    if said.startswith(("has numbers with", "has limits", "has times of day")):
-        advice = problem.without_settings.removesuffix(", or leave it out of the table")
+    if said.startswith(_AS_NUMBERS) and not said.startswith("has dates"):
+        setting = " and without" in said or said.startswith("has limits")
+        advice = problem.advice if setting else problem.without_settings
+        advice = advice.removesuffix(", or leave it out of the table")
         said += f"; to learn from it, {advice}, and take it out of exclude"
     if said.startswith("mixes numbers and text"):
         said += "; correct it, or add it to missing, and take the column out of exclude"
@@ -601,7 +685,11 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
     categories: dict[str, str] = {}
     unlike: dict[str, str] = {}
     coded = {one.renamed.get(name, name) for one in tables for name in one.source.categorical}
-    answers = {one.renamed.get(name, name) for one in tables for name in one.answers}
+    amounts = {
+        one.renamed.get(name, name)
+        for one in tables
+        for name in (*one.answers, *one.source.units, *one.source.limits)
+    }
     for name, some in held.items():
         mixed = len({own.figures is None for own in some}) > 1
         if not (mixed or name in coded or all(own.whole for own in some)):
@@ -609,7 +697,7 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
         levels = {text for own in some for text in own.written}
         if (mixed or name in coded) and len(levels) > _MOST_LEVELS:
             unlike[name] = f"numbers here and text elsewhere, {len(levels):,} different ones"
-        elif mixed or name in coded or (name not in answers and _codes(name, some, levels)):
+        elif mixed or name in coded or (name not in amounts and _codes(name, some, levels)):
             categories[name] = ""
     found = []
     for one in tables:
@@ -640,19 +728,34 @@ def _counted(some: Sequence[Column]) -> bool:
     Codes whose numbers say nothing of an order do so rarely. What may stand for a missing value is
     left aside.
     """
+    rows = _rows_of(some)
+    values = sorted(rows)
+    if len(values) < LEAST_COUNTS or values[0] != 0:
+        return False
+    peaked = _has_one_peak([rows[one] for one in values])
+    return peaked and rows[values[-1]] < _THIN_TAIL * rows.total()
+
+
+def _rows_of(some: Sequence[Column]) -> Counter[float]:
+    """Return how many rows of columns have each number, but for what may stand for none."""
     rows: Counter[float] = Counter()
     for own in some:
         counts = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
         for figure, count in zip(own.figures or (), counts, strict=True):
             if figure not in own.stand_ins:
                 rows[figure] += int(count)
-    values = sorted(rows)
-    if len(values) < LEAST_COUNTS or values[0] != 0:
-        return False
-    height = [rows[one] for one in values if rows[one] >= 5]  # of fewer, the order is chance
+    return rows
+
+
+def _has_one_peak(rows: Sequence[int], deviations: float = 1.0) -> bool:
+    """Return whether rows of ascending values rise to one peak and fall, but for chance.
+
+    Chance is what so many standard deviations of the difference of two counts may be.
+    """
+    height = [one for one in rows if one >= 5]  # of fewer, the order is chance
     if not height:
         return False
     peak = height.index(max(height))
-    rises = all(one <= two for one, two in pairwise(height[: peak + 1]))
-    falls = all(one >= two for one, two in pairwise(height[peak:]))
-    return rises and falls and rows[values[-1]] < _THIN_TAIL * rows.total()
+    up, down = height[: peak + 1], height[peak:]
+    steps = [*pairwise(up), *((two, one) for one, two in pairwise(down))]
+    return all(low - high <= deviations * math.sqrt(low + high) for low, high in steps)

@@ -43,7 +43,7 @@ def personal(schema: Schema) -> str:
     if len(schema.clients) < 2 or not labelled or not alone:
         return ""
     if len(schema.features.cells) == 1:
-        return "femam" if schema.labels.task != "regression" else ""
+        return "fedavg-ft" if schema.labels.task == "regression" else "femam"
     return "flic"
 
 
@@ -74,11 +74,16 @@ def _fitting(schema: Schema) -> Advice:
     same_samples = len(schema.samples.cells) == 1
     same_features = len(schema.features.cells) == 1
     if same_features and not common_samples:
+        trains = (
+            "fedavg-ft trains a network of all, and on from there at each client"
+            if schema.labels.task == "regression"
+            else "femam finds groups of them and trains networks for all, for each group and for "
+            "each client"
+        )
         why = (
             "horizontal: all clients have the same columns and no row in common; hyfdca then needs "
             "no exchange over rows and is CoCoA (cocoa and fedavg are there as baselines). Where "
-            "the clients' populations differ, femam finds groups of them and trains networks for "
-            "all, for each group and for each client (it needs the library torch)."
+            f"the clients' populations differ, {trains} (it needs the library torch)."
         )
     elif same_samples and not common_features:
         why = (

@@ -30,6 +30,7 @@ LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 _LEAST_ANSWERS = 4  # columns of one scale
 _FIGURES = re.compile(r"\d+")
+_GROUPED = re.compile(r"\d\d(\.\d{1,2})+")  # as NACE and other lists of classes number them
 _SCALE = (4, 12)  # steps that it has, at least and at most
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
 
@@ -71,8 +72,10 @@ class Column:
 
     @property
     def coded(self) -> bool:
-        """Return whether numbers have zeros in front, as codes do."""
-        return self.whole and any(re.fullmatch(r"0\d+", one) for one in self.texts)
+        """Return whether numbers, or groups of figures as in 01.11, have zeros in front."""
+        if not self.whole and not all(_GROUPED.fullmatch(one) for one in self.texts):
+            return False
+        return any(re.fullmatch(r"0\d+(\.\d+)*", one) for one in self.texts)
 
     @property
     def numbered(self) -> bool:

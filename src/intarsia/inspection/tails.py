@@ -205,8 +205,12 @@ def _times_as_large(small: Array, large: Array) -> float:
     if small[1] * large[1] <= 0:
         return 0.0
     times = float(large[1] / small[1])
-    # of the same sign: their sizes are what is compared
-    (near, far), (low, high) = (sorted(np.abs(one[[0, 2]])) for one in (small, large))
+    # of the same sign: their sizes are what is compared, from 0 on where a range has both signs
+    (near, far), (low, high) = (
+        (0.0, sizes.max()) if one[0] * one[2] < 0 else (sizes.min(), sizes.max())
+        for one in (small, large)
+        for sizes in (np.abs(one[[0, 2]]),)
+    )
     gap = low - far
     wide = max(far - near, high - low)
     apart = gap > 0 and (times >= _FACTOR or (times >= _OTHER_SCALE and gap > wide))

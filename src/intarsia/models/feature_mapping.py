@@ -123,6 +123,8 @@ def _read(frame: Any, features: list[str], recorded: Levels) -> Block:
         advice = "correct it, or replace it by NaN, which counts as missing"
         if "has dates or times" in problem.problem:
             advice = "pass the days since 1970-01-01, as numbers, where training had dates"
+        elif "which are text" in problem.problem or "has limits" in problem.problem:
+            advice = problem.without_settings
         raise problem.retold(where="The table", advice=advice) from problem
     return encode_known(read, levels, "The column ")
 

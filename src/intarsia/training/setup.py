@@ -25,14 +25,14 @@ from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.engines.workers import Cluster
-from intarsia.errors import ExperimentError, KeyMaterialError
+from intarsia.errors import ExperimentError, KeyMaterialError, listed
 from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.maths.linear import losses
 from intarsia.privacy.keys.secret_file import drawn_once
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.secure_aggregation.protocol import Sealing
 from intarsia.protocols import differential_privacy, evaluation, preprocessing
-from intarsia.protocols.preprocessing.rare_values import without_rare
+from intarsia.protocols.preprocessing.rare_values import with_one_number, without_rare
 from intarsia.protocols.untrained_levels import rows_of_untrained
 from intarsia.results import run_folder
 from intarsia.training.baselines import Baseline
@@ -249,10 +249,13 @@ class LocalParties:
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
     # column -> at whom how many rows to grade have a level of it that training had not
     untrained: dict[str, list[str]] = field(default_factory=dict)
+    # column -> where few training rows have another number than the rest, as not everywhere
+    rare: dict[str, list[ClientId]] = field(default_factory=dict)
 
     def settle(self, schemas: Mapping[str, Schema]) -> Simulation:
         """Return the engine over the blocks in the order of the schemas."""
         settings, parts = self.experiment.preprocessing, self.parts
+        rare: dict[ClientId, tuple[str, ...]] = {}
 
         def settle(which: tuple[str, ClientId]) -> None:
             part, name = which
@@ -260,7 +263,8 @@ class LocalParties:
             made = settle_block(block, name, schemas[part], settings)
             if part == "train":
                 how = {"standardise": settings.standardise}
-                made = without_rare(made, name, schemas[part], **how)
+                whole, made = made, without_rare(made, name, schemas[part], **how)
+                rare[name] = with_one_number(whole, made)
             parts[part][name] = made
             if parts[part][name].x is not block.x:
                 self.copied.add(which)
@@ -270,6 +274,13 @@ class LocalParties:
         every = [(part, name) for part in schemas for name in parts[part]]
         threads = self.experiment.side_by_side
         side_by_side(settle, every, threads, lambda one: is_large(parts[one[0]][one[1]].x))
+        for name in schemas["train"].clients:
+            for column in rare.get(name, ()):
+                self.rare.setdefault(column, []).append(name)
+        if self.rare:
+            features = schemas["train"].features
+            holders = dict(zip(features.ids.tolist(), features.holders.tolist(), strict=True))
+            self.rare = {one: own for one, own in self.rare.items() if len(own) < holders[one]}
         self.engine = engine = Simulation(
             {part: (schema, self.parts[part]) for part, schema in schemas.items()},
             *(self.experiment.seed, self.sealing, self.recorder, self.states, self.secrets),
@@ -318,6 +329,23 @@ class LocalParties:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Return in sentences which values count as others."""
+        return (*self._of_rare_numbers(), *self._of_untrained_levels())
+
+    def _of_rare_numbers(self) -> tuple[str, ...]:
+        """Return in a sentence where rare numbers do not train that train at others."""
+        if not self.rare:
+            return ()
+        told = [f"{column!r} at {listed(own, 6)}" for column, own in self.rare.items()]
+        more = f" and {len(told) - 6} columns more" if told[6:] else ""
+        return (
+            "Numbers that fewer than least_rows training rows of a client have, where the others "
+            "have one and the same, count as that one there, or as missing, and train where "
+            f"more rows have them: {'; '.join(told[:6])}{more}. Set least_rows = 1 for the client "
+            "if the model may tell of few rows.",
+        )
+
+    def _of_untrained_levels(self) -> tuple[str, ...]:
         """Return in a sentence which rows have a level that training had not."""
         if not self.untrained:
             return ()

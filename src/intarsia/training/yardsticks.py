@@ -287,7 +287,9 @@ def _networks(
 ) -> Scored:
     assert algorithm.federated
     assert algorithm.model.local_baseline is not None
-    given: dict[str, Any] = {"rounds": found.rounds, "seed": found.seed, "told": told}
+    # as long as the model of the run was trained: later rounds of it count for nothing
+    rounds = found.best_round or found.rounds
+    given: dict[str, Any] = {"rounds": rounds, "seed": found.seed, "told": told}
     baseline = algorithm.model.local_baseline
     learner = algorithm_named(baseline.algorithm)
     assert isinstance(learner, Algorithm)
@@ -298,6 +300,6 @@ def _networks(
         return Scored((), centralised=Score.of(every))
     own = baselines.networks_alone(*trained, **given)
     scores = {name: Score(**vars(one)) for name, one in own.items()}
-    stopped = found.finished == "early_stopping"
-    notes = () if stopped else results.worse_probabilities(found.metrics.beside(scores))
+    chosen = found.best_round is not None
+    notes = () if chosen else results.worse_probabilities(found.metrics.beside(scores))
     return Scored(notes, standalone=scores)

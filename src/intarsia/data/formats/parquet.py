@@ -88,7 +88,7 @@ def _without_row_numbers(schema: pa.Schema, source: Source) -> pa.Schema:
                 "write it again by frame.reset_index().to_parquet(...)",
             )
     named = {source.id, source.label, source.weights, source.split_by, *(source.features or ())}
-    named |= {*source.exclude, *source.categorical, *source.units}
+    named |= {*source.exclude, *source.categorical, *source.units, *source.limits}
     named.update(*source.groups.values())
     for one in schema.names:
         if one in index and _UNNAMED.fullmatch(one) and one not in named:

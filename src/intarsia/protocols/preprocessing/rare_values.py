@@ -48,6 +48,40 @@ def without_rare(block: Block, client: ClientId, schema: Schema, *, standardise:
         turn += 1
 
 
+def with_one_number(block: Block, trained: Block) -> tuple[str, ...]:
+    """Return the columns of several numbers in a block, and of one or none in what trains of it."""
+    if trained.x is block.x:
+        return ()
+    levels = {f"{column}={level}" for column, own in block.levels.items() for level in own}
+    changed = np.flatnonzero((_sizes(block) != _sizes(trained)).any(axis=0))
+
+    def several(one: Block, column: int) -> bool:
+        known = _column(one, column)
+        known = known[~np.isnan(known)]
+        return bool(len(known) and (known != known[0]).any())
+
+    return tuple(
+        name
+        for column in changed.tolist()
+        if (name := block.features[column]) not in levels
+        if several(block, column) and not several(trained, column)
+    )
+
+
+def _sizes(block: Block) -> Array:
+    """Return the count of numbers other than 0, and their sum, (2, features)."""
+    found = np.zeros((2, block.shape[1]))
+    for _, x in pieces(block.x):
+        if block.sparse:
+            known = np.nan_to_num(x.data, nan=0.0)
+            found[0] += np.bincount(x.indices[known != 0], minlength=block.shape[1])
+            found[1] += np.bincount(x.indices, known, minlength=block.shape[1])
+        else:
+            known = np.nan_to_num(np.asarray(x, np.float64), nan=0.0)
+            found += [(known != 0).sum(axis=0), known.sum(axis=0)]
+    return found
+
+
 def _without_rare(
     block: Block, client: ClientId, schema: Schema, *, standardise: bool, settled: bool
 ) -> Block:
