@@ -175,6 +175,11 @@ class Remote:
         return self._schemas[part]
 
     @property
+    def schemas(self) -> Mapping[str, Schema]:
+        """Return the public schema of each part that there is."""
+        return self._schemas
+
+    @property
     def states(self) -> Mapping[ClientId, Version]:
         """Return which state each site has, for a checkpoint: the states are the sites' own."""
         caller = self._caller
