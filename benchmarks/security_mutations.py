@@ -49,6 +49,7 @@ PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
 MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
 LABELS = "tests/attacks/test_labels_by_agreement.py"
+CLAIMS = "tests/attacks/test_labels_by_claims.py"
 COPIES = "tests/attacks/test_values_by_copies.py"
 MADE_UP = "tests/attacks/test_values_of_a_made_up_column.py"
 SINGLE = "tests/attacks/test_single_update.py"
@@ -1790,6 +1791,13 @@ MUTATIONS = [
             "fl.SecretKey(_digest(np.rint(words) % 2**_BITS))",
             "fl.SecretKey(_digest(np.zeros(1)))",
             f"{MADE_UP} {LABELS}",
+        ),
+        (
+            "labels of rows to grade",
+            "draw_words, compare_labels = _labels(schema, part)\n    words = clients.sum",
+            "draw_words, compare_labels = _labels(schema, part)\n    if part != 'train':\n"
+            "        return\n    words = clients.sum",
+            CLAIMS,
         ),
         (
             "labels sent as they are",

@@ -368,7 +368,7 @@ def test_what_an_older_run_or_another_algorithm_does_not_describe_is_said_so(mas
     said_ = audit.sentences(audit.load(tmp_path))
     check_plain(said_)
     assert "kept no words for some of what crossed" in said_[0]
-    assert said_[3].endswith("such as sums over rows and parameters of models (4 times).")
+    assert said_[3].endswith("such as sums over rows and parameters of models (5 times).")
     assert "numbers of single columns" in said_[5]
     assert "kept no words" not in audit.sentences(audit.load(masked.folder))[0]
     assert said_[9].startswith("1 thing crossed, listed below, that the algorithm does not declare")

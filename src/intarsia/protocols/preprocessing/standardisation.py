@@ -104,7 +104,8 @@ def prepare(
     """
     notes: list[str] = []
     # step 0: labels
-    agreement.check_agreement(clients, schemas["train"])
+    for part, schema in schemas.items():
+        agreement.check_agreement(clients, schema, part)
     # step 1: what lacks, then one exchange and its check for every set of shared features
     for part, schema in schemas.items():
         notes += agreement.count_shared(clients, schema, part)
