@@ -276,6 +276,12 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
+            "sums of columns rounded to any step",
+            'allowed["MeasureFeatures.step"] = (step,)',
+            "pass",
+            WEIGHED,
+        ),
+        (
             "what few training rows of a site have",
             'train = without_rare(self._blocks["train"], name, schema, standardise=standardise)',
             'train = self._blocks["train"]',
@@ -1767,6 +1773,15 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "protocols/certificate.py",
+        (
+            "a certificate whose steps clients are told apart",
+            "@fl.told_the_same\n@fl.client_function\ndef round_duals(",
+            "@fl.client_function\ndef round_duals(",
+            STEPS,
+        ),
+    ),
+    *_of(
         "protocols/preprocessing/agreement.py",
         (
             "copies of any columns",
@@ -2160,8 +2175,8 @@ MUTATIONS = [
         ),
         (
             "drawn models at the site",
-            "allowed=algorithm.disclosure.allowed(server, self._settings.name),",
-            "",
+            "allowed = dict(algorithm.disclosure.allowed(server, self._settings.name))",
+            "allowed = {}",
             CHOSEN,
         ),
         (

@@ -714,13 +714,19 @@ class Work:
         least = settings.privacy.least_clients if apart else 1
         server = algorithm.begin(options, self.schemas["train"], first_key(settings.seed))
         all_there = settings.participation == 1.0 and not self._goes_on
+        allowed = dict(algorithm.disclosure.allowed(server, self._settings.name))
+        if self.sealing is not None:
+            # other steps at all clients but one would leave nothing of theirs in the total
+            entries = preprocessing.entries_summed(self.schemas["train"])
+            step = self.sealing.rounding(entries, len(clients)).step
+            allowed["MeasureFeatures.step"] = (step,)
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),
             # an algorithm that needs all has them, whatever the job says
             complete=not algorithm.absences or all_there,
             rounds=settings.rounds,
-            allowed=algorithm.disclosure.allowed(server, self._settings.name),
+            allowed=allowed,
         )
 
 
