@@ -276,6 +276,12 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
+            "rows without ids that another client claims",
+            "_check_alone(settled.schemas, name)",
+            "pass",
+            CLAIMED,
+        ),
+        (
             "sums of columns rounded to any step",
             'allowed["MeasureFeatures.step"] = (step,)',
             "pass",
