@@ -49,6 +49,7 @@ PAIR_KEYS = "tests/privacy/keys/test_pair_keys.py"
 MEETING = "tests/deployment/test_pairs.py"
 CALLER = "tests/attacks/test_site_as_server.py"
 LABELS = "tests/attacks/test_labels_by_agreement.py"
+CLAIMS = "tests/attacks/test_labels_by_claims.py"
 COPIES = "tests/attacks/test_values_by_copies.py"
 MADE_UP = "tests/attacks/test_values_of_a_made_up_column.py"
 SINGLE = "tests/attacks/test_single_update.py"
@@ -274,6 +275,18 @@ MUTATIONS = [
     ),
     *_of(
         "deployment/client_setup.py",
+        (
+            "rows without ids that another client claims",
+            "_check_alone(settled.schemas, name)",
+            "pass",
+            CLAIMED,
+        ),
+        (
+            "sums of columns rounded to any step",
+            'allowed["MeasureFeatures.step"] = (step,)',
+            "pass",
+            WEIGHED,
+        ),
         (
             "what few training rows of a site have",
             'train = without_rare(self._blocks["train"], name, schema, standardise=standardise)',
@@ -1766,6 +1779,15 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "protocols/certificate.py",
+        (
+            "a certificate whose steps clients are told apart",
+            "@fl.told_the_same\n@fl.client_function\ndef round_duals(",
+            "@fl.client_function\ndef round_duals(",
+            STEPS,
+        ),
+    ),
+    *_of(
         "protocols/preprocessing/agreement.py",
         (
             "copies of any columns",
@@ -1790,6 +1812,13 @@ MUTATIONS = [
             "fl.SecretKey(_digest(np.rint(words) % 2**_BITS))",
             "fl.SecretKey(_digest(np.zeros(1)))",
             f"{MADE_UP} {LABELS}",
+        ),
+        (
+            "labels of rows to grade",
+            "draw_words, compare_labels = _labels(schema, part)\n    words = clients.sum",
+            "draw_words, compare_labels = _labels(schema, part)\n    if part != 'train':\n"
+            "        return\n    words = clients.sum",
+            CLAIMS,
         ),
         (
             "labels sent as they are",
@@ -2152,8 +2181,8 @@ MUTATIONS = [
         ),
         (
             "drawn models at the site",
-            "allowed=algorithm.disclosure.allowed(server, self._settings.name),",
-            "",
+            "allowed = dict(algorithm.disclosure.allowed(server, self._settings.name))",
+            "allowed = {}",
             CHOSEN,
         ),
         (

@@ -259,6 +259,9 @@ GRADES = {
     "a number": {"correct": np.array(3.0)},
     "more figures": {"macro_f1": np.zeros(3)},
     "not a number": {"count": np.array([np.nan, np.nan])},
+    "less than none right": {"correct": np.array([-1.0, -1.0])},
+    "more right than there are": {"correct": np.array([7.0, 7.0])},
+    "squares below 0": {"error": np.array([-1.0, -1.0])},
 }
 
 
@@ -307,7 +310,9 @@ OPENED = {
     "too many": lambda found: Opened(found.values * 2, found.extra * 2),
     "a text": lambda found: Opened(("x",), found.extra),
     "another shape": lambda found: Opened((np.zeros(77),), found.extra),
+    "no number": lambda found: Opened((found.values[0] * np.nan,), found.extra),
     "a text for bytes": lambda found: Opened(found.values, ("x",)),
+    "less than no bytes": lambda found: Opened(found.values, (-1,)),
     "no tuple": lambda found: Opened(3, found.extra),
 }
 

@@ -522,3 +522,25 @@ def test_a_row_is_told_where_64_jobs_on_other_rows_lie_between_two(tmp_path, bet
         rows.check(own)
         rows.keep(own)
     assert rows.settle(hashed(np.arange(101)))[1].sum() == (between == 63)
+
+
+def test_a_client_that_makes_up_copies_has_a_value_by_two_jobs(tmp_path, scaling):
+    """Open: docs/explanations/privacy/site-refusals.md says so. A value with two copies counts half
+    at each, and the bank has one copy less in the second job.
+    """
+    federation = Federation(tmp_path)
+    site = tmp_path / "bank" / "site.toml"  # the attacker's own
+    site.write_text(site.read_text() + "[policy]\nleast_changed = 0\n")
+    own = [line.split(",") for line in federation.tables["post"][:15]]
+    base, means = federation.tables["bank"], []
+    for out, copies in ("first", 10), ("second", 9):
+        blank = "," * (COLUMNS - 1)
+        made_up = [f"{row[0]}{blank},{'0' * (at < copies)}," for at, row in enumerate(own)]
+        federation.tables["bank"] = [*base, *made_up]
+        federation.write("bank")
+        federation.run(out)
+        means.append(scaling["f4"][0])
+        notes = json.loads((tmp_path / out / "result.json").read_text())["notes"]
+        assert any(f"{copies} train samples have different copies" in one for one in notes)
+    told = 2 * len(NAMES) * ROWS * (means[1] - means[0])
+    assert told == pytest.approx(float(own[9][COLUMNS]), abs=1e-8)

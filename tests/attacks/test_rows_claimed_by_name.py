@@ -21,10 +21,12 @@ from intarsia.core.schema import Schema
 from intarsia.deployment import client_setup
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
-from intarsia.errors import TamperedError
+from intarsia.engines.remote import site
+from intarsia.errors import RefusedError, TamperedError
 from intarsia.experiment import config as experiment
+from intarsia.experiment import entity_alignment
 from intarsia.experiment.entity_alignment import Names
-from intarsia.privacy.entity_matching.pseudonyms import drawn_key, pseudonyms, shown
+from intarsia.privacy.entity_matching.pseudonyms import drawn_key, pseudonyms, shown, subkey
 from intarsia.training.registry import ALGORITHMS
 from key_folders import exchanged
 
@@ -53,7 +55,6 @@ def run(tmp_path):
             f'[table]\npath = "../{name}.csv"\nid = "id"\n{more}\n'
             "[policy]\nleast_changed = 0\n"  # which a site that departs sets
         )
-    found = {name: site_in(tmp_path / name) for name in ROWS}
     tree = {
         "experiment": {"rounds": 1, "yardsticks": False},
         "algorithm": {"name": "hyfdca", "loss": "logistic", "regularisation": 0.1},
@@ -64,6 +65,7 @@ def run(tmp_path):
     described = experiment.from_dict(tree, tmp_path)
 
     def over(out):
+        found = {name: site_in(tmp_path / name) for name in ROWS}
         given = described, sites.Lines(found), tuple(ROWS), tmp_path / out
         return remote_running.run_over(*given, patience=sites.HASTY)
 
@@ -94,6 +96,51 @@ def test_over_sites_a_client_that_claims_rows_by_pseudonyms_is_refused(run, monk
     assert len(seen["bank"]) == ROWS["bank"]
     with pytest.raises(TamperedError, match="At client 'bank' in meet"):
         run("claiming")
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_rows_without_ids_are_nobody_else_s(run, tmp_path, works, monkeypatch):
+    """Names of these are made under the shared key: whoever has it makes those of all clients."""
+    settings = tmp_path / "bank" / "site.toml"
+    settings.write_text(settings.read_text().replace('id = "id"', 'exclude = ["id"]'))
+    table_of, made_up = client_setup.table_of, []
+
+    def claiming(job):
+        own, names, written = table_of(job)
+        if own.client != "shop":
+            return own, names, written
+        key = entity_alignment.key_in_file(job.alignment, "rows")
+        made = np.array([f"bank:{row}" for row in range(ROWS["bank"])])
+        guessed = pseudonyms(made, subkey(key, "rows of bank"))
+        made_up[:] = guessed.tolist()
+        rows = np.resize(np.arange(ROWS["shop"]), ROWS["bank"])
+        own = replace(own.take(rows), samples=guessed, generated=True)
+        return own, Names({"shop": guessed}, {"shop": made}), made
+
+    monkeypatch.setattr(client_setup, "table_of", claiming)
+    if not works:
+        with pytest.raises(RefusedError, match="At client 'bank' in settle"):
+            run("claiming")
+        (said,) = tmp_path.glob("bank/**/errors.log")
+        words = "rows of this site, whose table has no ids, are said to be rows of 'shop' too"
+        assert words in said.read_text()
+        return
+    monkeypatch.setattr(client_setup, "_check_alone", lambda *_: None)
+    read, message_of = {}, site._Run._message
+
+    def looked(run, call, sent, message, place, state):
+        opened, extra = message_of(run, call, sent, message, place, state)
+        if run._client == "shop" and sent.function.name == "gather_point":
+            names = place.block("train").samples.tolist()
+            read.update(zip(names, np.sign(opened.alpha[0]).tolist(), strict=True))
+        return opened, extra
+
+    monkeypatch.setattr(site._Run, "_message", looked)
+    run("claiming")
+    rows = [line.split(",") for line in (tmp_path / "bank.csv").read_text().splitlines()[1:]]
+    labels = {name: 2.0 * (row[-1] == "yes") - 1 for name, row in zip(made_up, rows, strict=True)}
+    assert len(read) > 40
+    assert all(read[name] == labels[name] for name in read)
 
 
 def test_two_sites_show_the_ids_of_their_common_rows_once(run, monkeypatch):

@@ -21,7 +21,7 @@ from intarsia.errors import TamperedError
 from intarsia.maths.linear import losses
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols import evaluation
+from intarsia.protocols import certificate, evaluation
 from intarsia.training.registry import ALGORITHMS
 from intarsia.training.setup import declare_exchanges
 
@@ -94,6 +94,12 @@ def test_steps_of_newtons_method_are_told_alike():
         *(move_duals, gather_point, newton_direction.slope_along, newton_direction.curve),
         *(newton_direction.start_search, newton_direction.advance_search),
     )
+    assert all(fn.alike for fn in functions)
+
+
+def test_what_the_certificate_rounds_and_bounds_by_is_told_alike():
+    """The bound's slope by the error of a sum tells of scores, and large steps round duals to 0."""
+    functions = certificate.round_duals, certificate.score_both, certificate.bound_objectives
     assert all(fn.alike for fn in functions)
 
 

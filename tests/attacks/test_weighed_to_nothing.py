@@ -13,10 +13,17 @@ import dataclasses
 import numpy as np
 import pytest
 
+from departing_server import NAMES, begin
 from departures import Departing, unguarded
 from intarsia.core.block import Block, Labels
 from intarsia.core.disclosure import Release
 from intarsia.engines import codec
+from intarsia.protocols import preprocessing
+from intarsia.protocols.preprocessing.standardisation import (
+    MeasureFeatures,
+    _of_units,
+    measure_features,
+)
 from intarsia.training.registry import ALGORITHMS, algorithm_named
 
 FEDAVG, COCOA = ALGORITHMS["fedavg"], ALGORITHMS["cocoa"]
@@ -65,6 +72,25 @@ def test_noise_is_split_among_those_that_are_asked_and_no_more(works):
     made, call = begun(private, "noisy_descent")
     found = altered(made, call, present=tuple(f"c{n}" for n in range(10**3)))
     assert found == ("" if works else "RefusedError")
+
+
+def test_sums_of_columns_are_rounded_to_the_steps_of_the_run(works, tmp_path):
+    """A server that told all but one of huge steps had a co-owner of columns open one's sums."""
+    pytest.importorskip("torch")
+    made = begin(tmp_path / "run", "hyfdca", "preprocessing.centre")
+    (_, call, _), *_ = made.of("preprocessing.measure_features", "branch")
+    honest = codec.decode(call.body, MeasureFeatures)
+    answer = made.ask("branch", call.function, call.body, asked=NAMES)
+    assert not answer.error
+    for step in (1e300, 2 * honest.step, 0.0):
+        answer = made.ask("branch", call.function, MeasureFeatures(step), asked=NAMES)
+        assert answer.error == ("" if works else "RefusedError")
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    own = Block(np.arange(40), ("a", "b", "c"), x, np.ones(40))
+    for step, told in (honest.step, x.sum(axis=0)), (1e300, np.zeros(3)):
+        state = preprocessing.initial("a", own)
+        _, sent = measure_features.call(state, own, MeasureFeatures(step), None)
+        np.testing.assert_allclose(_of_units(sent.total), told, atol=1e-9)
 
 
 def test_no_message_says_what_a_client_counts_for():

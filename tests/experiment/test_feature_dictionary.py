@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
@@ -182,6 +184,46 @@ def test_types_that_differ_are_reported_without_a_dictionary(sparse):
     with pytest.raises(
         FederationError, match=r"'stage' is categorical at client 'a' \(first level: 'high'\) but"
     ):
+        federation.build(described, given)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("stage=low", "the level 'low' of the column 'stage'"),
+        ("(intercept)", "the constant"),
+    ],
+)
+def test_a_column_of_the_name_of_a_level_or_of_the_constant_is_refused(name, said):
+    """Two clients had one weight for a number and a level, or for a number and the constant."""
+    import pandas as pd
+
+    y = [0, 1] * 5
+    given = {
+        "a": table_from(
+            pd.DataFrame({"stage": ["low", "high"] * 5, "y": y}), client="a", label="y"
+        ),
+        "b": table_from(np.arange(10.0)[:, None], np.array(y), client="b", names=[name]),
+    }
+    described = from_dict(
+        {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a"}, {"name": "b"}]}
+    )
+    with pytest.raises(FederationError, match=re.escape(f"client 'b' has the name of {said} in")):
+        federation.build(described, given)
+
+
+def test_two_levels_of_one_name_in_the_model_are_refused():
+    import pandas as pd
+
+    frames = {"a": {"f": ["g=h", "i"] * 5}, "b": {"f=g": ["h", "j"] * 5}}
+    given = {
+        name: table_from(pd.DataFrame(own).assign(y=[0, 1] * 5), client=name, label="y")
+        for name, own in frames.items()
+    }
+    described = from_dict(
+        {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a"}, {"name": "b"}]}
+    )
+    with pytest.raises(FederationError, match="are both called 'f=g=h' in the model; rename one"):
         federation.build(described, given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections import Counter, defaultdict
@@ -9,12 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.core.client_functions import Layout
 from intarsia.core.disclosure import contents
+from intarsia.data.table import _fractions
 from intarsia.engines.sums.sealed import layouts
 from intarsia.engines.transcript import Crossings, read_transcript
 from intarsia.errors import CheckpointError
@@ -364,10 +368,34 @@ def test_what_an_older_run_or_another_algorithm_does_not_describe_is_said_so(mas
     said_ = audit.sentences(audit.load(tmp_path))
     check_plain(said_)
     assert "kept no words for some of what crossed" in said_[0]
-    assert said_[3].endswith("such as sums over rows and parameters of models (4 times).")
+    assert said_[3].endswith("such as sums over rows and parameters of models (5 times).")
     assert "numbers of single columns" in said_[5]
     assert "kept no words" not in audit.sentences(audit.load(masked.folder))[0]
     assert said_[9].startswith("1 thing crossed, listed below, that the algorithm does not declare")
+
+
+def test_rows_that_clients_share_in_the_test_part_alone_are_declared(tmp_path):
+    """Copies of their values are compared there, and in the training part there is nothing to."""
+    rng = np.random.default_rng(0)
+    ids = np.array([f"r{number}" for number in range(200)])
+    tested = ids[_fractions(ids, hashlib.blake2b(b"").digest()) < 0.2]
+    own = np.setdiff1d(ids, tested)
+    rows = {"a": [*tested, *own[:80]], "b": [*tested, *own[80:]]}
+    x = dict(zip(ids.tolist(), rng.normal(size=200), strict=True))
+    tables = {
+        name: pd.DataFrame({"id": some, "x": [x[one] for one in some]}).assign(
+            y=lambda frame: np.where(frame.x > 0, "yes", "no")
+        )
+        for name, some in rows.items()
+    }
+    found = intarsia.run(
+        tables=tables, id="id", label="y", algorithm="hyfdca", out=tmp_path / "run", rounds=2
+    )
+    assert "sum find_lacking -> Lacking" in audit.list_crossings(
+        json.loads((tmp_path / "run" / "audit.json").read_text())["crossings"]
+    )
+    assert not any("does not declare" in note for note in found.notes)
+    assert not audit.load(tmp_path / "run").undeclared
 
 
 # -- of runs that were stopped

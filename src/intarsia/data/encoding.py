@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from intarsia.core.block import RARE, Array, Block, ClientId, Labels, taken
+from intarsia.core.block import INTERCEPT, RARE, Array, Block, ClientId, Labels, taken
 from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
 from intarsia.data.labels import (
@@ -64,8 +64,8 @@ def encoding_of(
     Raises
     ------
     FederationError
-        If a column is categorical at one client and numeric at another, nobody has a label, or the
-        labels do not fit the task.
+        If a column is categorical at one client and numeric at another, a column has the name of a
+        level or of the constant, nobody has a label, or the labels do not fit the task.
     """
     if not tables:
         raise FederationError("There is no client; describe at least one table.")
@@ -88,12 +88,36 @@ def encoding_of(
                 f"Column {column!r} is categorical at client {owner!r} (first level: "
                 f"{min(levels[column], default='')!r}) but numeric at client {client!r}; {advice}."
             )
+    _check_features(tables, levels)
     labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
     settings = settings or LabelSettings()
     labels, codes = meaning(labelled, settings, tables)
     weighted = any(table.weights is not None for table in tables.values())
     labels = with_weights(labels, settings, weighted=weighted)
     return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
+
+
+def _check_features(tables: Mapping[ClientId, Table], levels: Mapping[str, set[str]]) -> None:
+    """Refuse columns of the name that a level of another one, or the constant, has in the model.
+
+    Two clients with both would learn one weight for two things.
+    """
+    taken = {INTERCEPT: "the constant"}
+    for column, own in levels.items():
+        for level in own:
+            called = f"the level {level!r} of the column {column!r}"
+            if taken.setdefault(f"{column}={level}", called) != called:
+                raise FederationError(
+                    f"{called[0].upper()}{called[1:]} and {taken[f'{column}={level}']} are both "
+                    f"called {f'{column}={level}'!r} in the model; rename one of the columns."
+                )
+    for client, table in tables.items():
+        for column in table.columns:
+            if column in taken and column not in levels:
+                raise FederationError(
+                    f"Column {column!r} of client {client!r} has the name of {taken[column]} in "
+                    "the model, and both would have one weight; rename the column."
+                )
 
 
 def encode(table: Table, encoding: Encoding, *, later: bool = False) -> Block:

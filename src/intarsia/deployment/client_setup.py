@@ -53,6 +53,7 @@ from intarsia.errors import (
     RefusedError,
     StaleError,
     VersionError,
+    listed,
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment import entity_alignment
@@ -169,6 +170,7 @@ class Work:
         self._taken: tuple[bytes, tuple[Table, Names, NDArray[Any]]] | None = None
         self._splits: Hashes | None = None  # of its rows, by which they are split
         self._names: Names | None = None  # of rows with ids, until all clients have met
+        self._alone = False  # whether the table has no ids: no other client has its rows
         self._met: Acquaintances | None = None  # between the greetings that it sends and reads
         self._prove: Callable[[str, str], bytes] | None = None  # that a client has a level
         self.seed = 0
@@ -355,7 +357,8 @@ class Work:
             self._table, names = self._table.take(kept), names.take(client, kept)
             every = every[kept]
         self._rows = names.public[client], every
-        hidden = job.alignment.ids == "pseudonyms" and not self._table.generated
+        self._alone = self._table.generated
+        hidden = job.alignment.ids == "pseudonyms" and not self._alone
         self._names = names if hidden else None
         own = self._settings.table
         id, by = (None, None) if own is None else (own.id, own.split_by)
@@ -493,6 +496,8 @@ class Work:
                 "algorithm as it is at the server."
             )
         _check_own(self._blocks, settled, name)
+        if self._alone:
+            _check_alone(settled.schemas, name)
         self._check_graded()
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
@@ -714,13 +719,19 @@ class Work:
         least = settings.privacy.least_clients if apart else 1
         server = algorithm.begin(options, self.schemas["train"], first_key(settings.seed))
         all_there = settings.participation == 1.0 and not self._goes_on
+        allowed = dict(algorithm.disclosure.allowed(server, self._settings.name))
+        if self.sealing is not None:
+            # other steps at all clients but one would leave nothing of theirs in the total
+            entries = preprocessing.entries_summed(self.schemas["train"])
+            step = self.sealing.rounding(entries, len(clients)).step
+            allowed["MeasureFeatures.step"] = (step,)
         return Declared(
             *(self._settings.name, Geometry(self.schemas), clients, sends),
             *(algorithm.name, options, least),
             # an algorithm that needs all has them, whatever the job says
             complete=not algorithm.absences or all_there,
             rounds=settings.rounds,
-            allowed=algorithm.disclosure.allowed(server, self._settings.name),
+            allowed=allowed,
         )
 
 
@@ -769,6 +780,23 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
             raise RefusedError(
                 f"The schema of the part {part[:80]!r} has other rows, labels or columns of this "
                 "site than it said; run the algorithm as it is at the server."
+            )
+
+
+def _check_alone(schemas: Mapping[str, Schema], client: ClientId) -> None:
+    """Refuse other holders of a client's rows, which have no ids.
+
+    Their names are made under the clients' key, so that each client can make those of another's.
+    """
+    for schema in schemas.values():
+        held = schema.samples.holders[schema.samples.own(client)] > 1
+        if held.any():
+            cells = [schema.samples.cells[at] for at in schema.samples.cells_of[client]]
+            others = sorted({name for cell in cells for name in cell.owners} - {client})
+            raise RefusedError(
+                f"{held.sum()} rows of this site, whose table has no ids, are said to be rows of "
+                f"{listed(others)} too, and nobody else can have them; see who "
+                "runs that site."
             )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from intarsia.core.block import ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.core.files.json_text import check_kind
 from intarsia.core.schema import Holding, Schema
 from intarsia.data.encoding import Encoding, notes_on_levels, notes_on_words
 from intarsia.data.labels import notes_on_codes, notes_on_labels
@@ -37,6 +38,7 @@ from intarsia.deployment.client_setup import (
 from intarsia.deployment.table_metadata import Held, TableMetadata, agree, check_keys
 from intarsia.engines import codec
 from intarsia.engines.remote.caller import Caller, RetryPolicy, Transport
+from intarsia.engines.remote.replies import malformed
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import KEEP, PROTOCOL
@@ -405,7 +407,28 @@ class AtSites:
             theirs = getattr(found[client], "protocol", PROTOCOL)
             if theirs != PROTOCOL:
                 raise _other_version(client, name, f"its calls are {theirs}, not {PROTOCOL}")
+            try:
+                _check_said(found[client], *classes)
+            except ValueError as problem:
+                raise malformed(client, name, "answer", problem) from None
         return found
+
+
+def _check_said(found: Any, *classes: type) -> None:
+    """Raise ValueError unless an answer is of the first of some classes, with sound holdings."""
+    for kind in classes[:1]:
+        check_kind(found, kind, kind.__name__)
+    held = found.held if isinstance(found, Dealt) else found
+    for one in vars(held).values() if isinstance(held, Held) else ():
+        if one is None:
+            continue
+        samples, labelled = one.samples, one.labelled
+        if samples.ndim != 1 or samples.dtype.kind not in "iuSU":
+            raise ValueError(f"samples of type {samples.dtype} and shape {samples.shape}")
+        if labelled.dtype != bool or labelled.shape != samples.shape:
+            raise ValueError(f"marks of labels of shape {labelled.shape} for {len(samples)} rows")
+        if len(np.unique(samples)) < len(samples) or len({*one.features}) < len(one.features):
+            raise ValueError("a row or a column is there twice")
 
 
 def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:

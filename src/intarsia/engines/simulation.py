@@ -200,6 +200,11 @@ class Simulation:
         return self._schemas[part]
 
     @property
+    def schemas(self) -> Mapping[str, Schema]:
+        """Return the public schema of each part that there is."""
+        return self._schemas
+
+    @property
     def states(self) -> Mapping[ClientId, Any]:
         """Return every client's state of now, for the checkpoint that the client writes.
 

@@ -196,6 +196,8 @@ def check_label_values(
 def check_labels(blocks: Mapping[ClientId, Block], own: Names, meaning: Labels) -> None:
     """Refuse labels of one sample that differ between clients."""
     names = [name for name, block in blocks.items() if block.y is not None]
+    if not names:
+        return
     ids = np.concatenate([blocks[name].samples for name in names])
     labels = np.concatenate([np.asarray(blocks[name].y) for name in names])
     client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])

@@ -238,7 +238,8 @@ def build(
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    checks.check_labels(train, names, labels)
+    for blocks in (train, validation, test):
+        checks.check_labels(blocks, names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):

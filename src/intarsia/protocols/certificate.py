@@ -117,6 +117,7 @@ def _check_step(step: float) -> float:
     return step
 
 
+@fl.told_the_same
 @fl.client_function
 def round_duals(state: Any, block: Block, message: LastDuals) -> tuple[Any, RoundedDuals]:
     """Send the duals of the samples whose scores this client reads, as sums leave them.
@@ -137,6 +138,7 @@ def round_duals(state: Any, block: Block, message: LastDuals) -> tuple[Any, Roun
     return state, RoundedDuals(alpha)
 
 
+@fl.told_the_same
 @fl.client_function
 def score_both(state: Any, block: Block, message: LastModel) -> tuple[Any, LastScores]:
     """Send this client's part of Xw and of v."""
@@ -155,6 +157,7 @@ def score_both(state: Any, block: Block, message: LastModel) -> tuple[Any, LastS
     return state, LastScores(z, v, z_size, v_size)
 
 
+@fl.told_the_same
 @fl.client_function
 def bound_objectives(state: Any, block: Block, message: LastTotals) -> tuple[Any, Bounds]:
     """Send this client's part of the objectives."""

@@ -462,6 +462,11 @@ def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> N
     there = {name: np.shape(value) for name, value in vars(told).items() if value is not None}
     there["macro_f1"] += (2,)
     odd = [name for name, shape in there.items() if shape != (2,)]
+    if not odd:
+        least = ("correct", "square", "error", "absolute")
+        odd = [name for name in least if (getattr(told, name) < 0).any()]
+        if (told.correct > told.count * (1 + 1e-9)).any():
+            odd = ["correct"]
     if odd or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
         raise SiteError(
             f"{client!r} grades its {rows} rows with sums that are of others "

@@ -296,7 +296,8 @@ def run_at(
     with listeners.until_end() as end, beside as compiled, drawing as artist:
         outcome, traffic = _train(plan, ready, store, clock, listeners)
         place.keep(plan, ready.engine)
-        books, schema, part = ready.engine.books, ready.engine.schema("train"), ready.part
+        books, schemas, part = ready.engine.books, ready.engine.schemas, ready.part
+        schema = schemas["train"]
         crossed = books.mode, books.crossings.summary()
         notes = (*place.notes, *_notes(plan, part, sites=place.sites), *ready.notes, *outcome.notes)
         pooled = ready.engine if description.yardsticks and not place.sites else None
@@ -310,7 +311,7 @@ def run_at(
         with clock.part("model"):
             model, lacking = place.model(plan, schema, outcome)
         ended = outcome.conclusion
-        declared = setup.declare_exchanges(plan.algorithm, options, {"train": schema})
+        declared = setup.declare_exchanges(plan.algorithm, options, schemas)
         if plan.algorithm.federated:
             notes = (*notes, *audit.notes_on_undeclared(crossed[1], declared))
         made = outcomes.result_of(

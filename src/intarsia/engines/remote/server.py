@@ -175,6 +175,11 @@ class Remote:
         return self._schemas[part]
 
     @property
+    def schemas(self) -> Mapping[str, Schema]:
+        """Return the public schema of each part that there is."""
+        return self._schemas
+
+    @property
     def states(self) -> Mapping[ClientId, Version]:
         """Return which state each site has, for a checkpoint: the states are the sites' own."""
         caller = self._caller
@@ -325,8 +330,8 @@ class _Owners:
                 if type(given) is not tuple or len(given) != len(cells[client]):
                     raise malformed(client, kind, name, f"not one for each of {cells[client]}")
             for cell, value, extra in zip(cells[client], opened.values, opened.extra, strict=True):
-                if type(extra) is not int:
-                    raise malformed(client, kind, "extra", f"{type(extra).__name__} for {cell}")
+                if type(extra) is not int or extra < 0:
+                    raise malformed(client, kind, "extra", f"{str(extra)[:40]} for {cell}")
                 if kind == "open":
                     wanted = shape_of(total.pieces(cell)[0][1])
                     right = type(value) is float or (
@@ -335,5 +340,7 @@ class _Owners:
                     if not right or np.shape(value) != wanted:
                         what = f"{type(value).__name__} of shape {np.shape(value)}, not {wanted}"
                         raise malformed(client, kind, f"cell {cell}", what)
+                    if not np.isfinite(value).all():  # sites seal none
+                        raise malformed(client, kind, f"cell {cell}", "what is no number")
                 found[cell] = value, extra
         return found

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from intarsia.protocols.preprocessing.preparation import Preparation as Preparation
     from intarsia.protocols.preprocessing.preparation import initial as initial
     from intarsia.protocols.preprocessing.preparation import prepared as prepared
+    from intarsia.protocols.preprocessing.standardisation import (
+        entries_summed as entries_summed,
+    )
     from intarsia.protocols.preprocessing.standardisation import prepare as prepare
     from intarsia.protocols.preprocessing.standardisation import sends as sends
 else:

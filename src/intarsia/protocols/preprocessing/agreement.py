@@ -1,10 +1,10 @@
 """Find labels and copies of values that differ between clients, by numbers that hide them.
 
 0. `draw_words`, `compare_labels`: whether the clients that have a label of the same sample have the
-   same one. They are compared in a row, each with the next. The words are of all that hold a
-   sample's label, each of which adds some. What two of them send of a sample adds up to 0 where
-   their labels are equal. Labels are rounded in two ways to a relative 1e-12 or so: numbers that
-   differ by how they were written are equal in one of them.
+   same one, of rows to train on and of those to grade. They are compared in a row, each with the
+   next. The words are of all that hold a sample's label, each of which adds some. What two of them
+   send of a sample adds up to 0 where their labels are equal. Labels are rounded in two ways to a
+   relative 1e-12 or so: numbers that differ by how they were written are equal in one of them.
 1. `find_lacking`, `count_copies`, `compare_copies`: the clients tell each other which columns lack
    a value of a shared row, and add up random words. For every set of features that several clients
    hold, those that share a sample add up who lacks a value of these columns. A value with c copies
@@ -139,8 +139,11 @@ class HiddenCopies:
     numbers: NDArray[np.uint32]  # (2, shared samples) of values rounded down, and to the nearest
 
 
-def check_agreement(clients: fl.Clients, schema: Schema) -> None:
-    """Refuse labels of one sample that differ between clients.
+def check_agreement(clients: fl.Clients, schema: Schema, part: str = "train") -> None:
+    """Refuse labels of one sample of a part that differ between clients.
+
+    A client that made up labels of another's test rows would change how these count in grades, and
+    the grades of two runs would tell how a model does on a row.
 
     Raises
     ------
@@ -150,11 +153,11 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
     pairs = _pairs(schema)
     if not pairs:
         return
-    draw_words, compare_labels = _labels(schema)
+    draw_words, compare_labels = _labels(schema, part)
     words = clients.sum(draw_words, AskWords()).words
     # discloses which two clients have labels that differ, and in how many samples
     told = clients.ask(compare_labels, dict.fromkeys(_compared(schema), LabelWords(words)))
-    kinds = 2 if schema.labels.weighted else 1
+    kinds = 2 if _weighted(schema, part) else 1
     height = kinds * 2 * 3
     widths: Counter[ClientId] = Counter()
     for *both, shared in pairs:
@@ -189,7 +192,8 @@ def check_agreement(clients: fl.Clients, schema: Schema) -> None:
         more = f", and so do {len(wrong) - 1} more pairs of clients" if len(wrong) > 1 else ""
         raise FederationError(
             f"{first!r} and {second!r} have different labels of one or more of the {len(shared)} "
-            f"samples that both label{more}; {correct_labels(schema.labels)}."
+            f"{'' if part == 'train' else f'{part} '}samples that both label{more}; "
+            f"{correct_labels(schema.labels)}."
         )
 
 
@@ -212,6 +216,7 @@ def _compared(schema: Schema) -> tuple[ClientId, ...]:
     return tuple(name for name in schema.clients if name in found)
 
 
+<<<<<<< HEAD
 def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
     """Return the client functions of step 0."""
 
@@ -226,6 +231,16 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
             for name in pair[:2]:
                 found[name].append(pair)
         return found
+=======
+def _weighted(schema: Schema, part: str) -> bool:
+    """Return whether weights of rows are compared: they count in training alone."""
+    return schema.labels.weighted and part == "train"
+
+
+def _labels(schema: Schema, part: str) -> tuple[fl.ClientFunction, fl.ClientFunction]:
+    """Return the client functions of step 0 on a part of the rows."""
+    known = cache(partial(_pairs, schema))  # found at the first call, once for all clients
+>>>>>>> V62
 
     def draw_words(
         state: Preparation, block: Block, message: AskWords, key: fl.SecretKey
@@ -236,7 +251,7 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
         state: Preparation, block: Block, message: LabelWords, rng: fl.RandomKey
     ) -> tuple[Preparation, HiddenLabels]:
         own = schema.samples.own(state.client)
-        kinds = [block.y, row_weights(block)] if schema.labels.weighted else [block.y]
+        kinds = [block.y, row_weights(block)] if _weighted(schema, part) else [block.y]
         numbers = [np.zeros((6 * len(kinds), 0), np.uint64)]
         for first, second, shared in pairs()[state.client]:
             rows = np.searchsorted(own, shared)
@@ -245,7 +260,9 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
             numbers.append(_hidden(values, key, [first, second].index(state.client), 2))
         return state, HiddenLabels(np.concatenate(numbers, axis=1).astype(np.uint32))
 
-    return replace(_function(draw_words), secret=True), _function(compare_labels)
+    at: Any = part
+    draw, compare = (_function(one, part=at) for one in (draw_words, compare_labels))
+    return replace(draw, secret=True), compare
 
 
 def correct_labels(labels: Labels) -> str:
@@ -567,11 +584,15 @@ def _hidden(values: Words, key: fl.SecretKey, place: int, owners: int) -> Words:
 
 def sends(schemas: Mapping[str, Schema]) -> tuple[fl.Sends, ...]:
     """Return what crosses in `check_agreement` and `count_shared`."""
-    draw_words, compare_labels = _labels(schemas["train"])
-    compared = cache(partial(_compared, schemas["train"]))
-    found = [*fl.sums(draw_words)]
-    found += fl.each(fl.asks(compare_labels), parties=lambda *_: compared())
+    found: list[fl.Sends] = []
     for part, schema in schemas.items():
+        draw_words, compare_labels = _labels(schema, part)
+        compared = cache(partial(_compared, schema))
+        repeats = len(schemas) > 1  # for each part
+        found += fl.each(fl.sums(draw_words), repeats=repeats)
+        found += fl.each(
+            fl.asks(compare_labels), parties=lambda *_, own=compared: own(), repeats=repeats
+        )
         cells = schema.features.cells
         find_lacking, count_copies, compare_copies = _copies(schema, part)
         sharing = _sharing(schema, part)

@@ -105,13 +105,14 @@ def prepare(
     """
     notes: list[str] = []
     # step 0: labels
-    agreement.check_agreement(clients, schemas["train"])
+    for part, schema in schemas.items():
+        agreement.check_agreement(clients, schema, part)
     # step 1: what lacks, then one exchange and its check for every set of shared features
     for part, schema in schemas.items():
         notes += agreement.count_shared(clients, schema, part)
     # step 2: nobody but the owners of a feature opens its count, total and squares
     if standardise:
-        step = clients.rounding(_UNITS * len(schemas["train"].features)).step
+        step = clients.rounding(entries_summed(schemas["train"])).step
         moments = clients.sum(measure_features, MeasureFeatures(step))
         message = Moments(moments.count, moments.total)
         squares = clients.sum(centre, message)
@@ -133,6 +134,11 @@ def prepare(
         counted = clients.sum(count_classes, dict.fromkeys(labellers, CountClasses()))
         clients.ask(settle_weights, dict.fromkeys(labellers, ClassTotals(counted.totals)))
     return tuple(notes)
+
+
+def entries_summed(schema: Schema) -> int:
+    """Return how many entries a sum over features has: that says what it is rounded to."""
+    return _UNITS * len(schema.features)
 
 
 def _is_level_beside(some: NDArray[np.bool_], schema: Schema) -> NDArray[np.bool_]:

@@ -1,0 +1,74 @@
+"""What a site says of its table in the set-up: held against what a site says, and named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import four_sites
+import sites
+from intarsia.core.schema import Holding
+from intarsia.deployment import run as remote_running
+from intarsia.deployment.client_setup import ENCODE, READ, site_in
+from intarsia.deployment.table_metadata import Held, TableMetadata
+from intarsia.engines import codec
+from intarsia.engines.remote.wire import Answer, Call
+from intarsia.errors import SiteError
+from intarsia.experiment import config as experiment
+
+READ_AS = {
+    "no columns": {"columns": None},
+    "a number for a column": {"columns": ("l1", 3)},
+    "no levels": {"levels": ()},
+    "a text for a truth": {"numbers": "yes"},
+}
+HELD_AS = {
+    "a text for early stopping": {"validation": "x"},
+    "rows twice": {"samples": np.zeros(4, np.int64), "labelled": np.ones(4, bool)},
+    "rows in two axes": {"samples": np.zeros((2, 2), np.int64)},
+    "rows of fractions": {"samples": np.array([0.5]), "labelled": np.ones(1, bool)},
+    "fewer marks than rows": {"labelled": np.ones(3, bool)},
+    "marks that are numbers": {"labelled": np.ones(96)},
+    "columns twice": {"features": ("l1", "l1")},
+    "no rows at all": {"train": None},
+}
+
+
+def run_over(folder, step, kinds, change):
+    """Run over four sites, one of which says something else in a step of the set-up."""
+    described = four_sites.write_tables("hyfdca", folder)
+    for name, text in described.items():
+        (folder / name).mkdir()
+        (folder / name / "site.toml").write_text(four_sites.site_toml(name, text, folder))
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if not data or client != "telecom" or codec.decode(data, Call).function != step:
+            return answer
+        found = codec.decode(answer, Answer)
+        body = codec.encode(change(codec.decode(found.body, *kinds)))
+        return codec.encode(dataclasses.replace(found, body=body))
+
+    tree = four_sites.tree("hyfdca", described, folder, mode="masked")
+    found = {name: site_in(folder / name) for name in described}
+    given = experiment.from_dict(tree, folder), sites.Lines(found, line), four_sites.NAMES
+    remote_running.run_over(*given, folder / "server", patience=sites.HASTY)
+
+
+@pytest.mark.parametrize("odd", READ_AS.values(), ids=READ_AS)
+def test_what_a_site_reads_of_its_table_is_of_the_kinds_that_a_site_says(tmp_path, odd):
+    with pytest.raises(SiteError, match="'telecom' answers read with a malformed answer"):
+        run_over(tmp_path, READ, [TableMetadata], lambda own: dataclasses.replace(own, **odd))
+
+
+@pytest.mark.parametrize("odd", HELD_AS.values(), ids=HELD_AS)
+def test_what_a_site_holds_is_rows_and_columns_each_once(tmp_path, odd):
+    def change(own):
+        if {"train", "validation"} & odd.keys():
+            return dataclasses.replace(own, **odd)
+        return dataclasses.replace(own, train=dataclasses.replace(own.train, **odd))
+
+    with pytest.raises(SiteError, match="'telecom' answers encode with a malformed answer"):
+        run_over(tmp_path, ENCODE, [Held, Holding], change)
