@@ -182,7 +182,8 @@ def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
     certificate(kit / "startup/rootCA.pem", NOW - datetime.timedelta(days=10), 30)
     found = [one for one in doctor.of_kit(kit) if one.name == "certificates"]
     assert [one.state for one in found] == ["problem", "problem"]
-    assert "client.crt ended on" in found[0].said
+    assert re.search(r"client\.crt ended on [\d-]+ \d\d:\d\d UTC", found[0].said)
+    assert found[0].remedy.startswith("renew it: intarsia federation join bank ")
     assert "rootCA.pem ends on" in found[1].said
     certificate(kit / "startup/client.crt", NOW + datetime.timedelta(hours=5), 300)
     assert "set this machine's clock" in str(
