@@ -617,6 +617,12 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     found = json.loads(said(capfd)[0])
     assert not found["running"]
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
+    for name, why in (("nosuch", "name is 'nosuch'; use one of"), ("liblinear", "pools the data")):
+        wrong = (tmp_path / "e.toml").read_text().replace("hyfdca", name)
+        (tmp_path / "wrong.toml").write_text(wrong)
+        for command in ("submit", "schedule"):  # not in the night of the first run
+            assert main(["federation", command, "server", "wrong.toml"]) == 2
+            assert why in one_error(said(capfd)[1])
     assert main(["federation", "submit", "bank", "e.toml"]) == 2
     assert "no kit of a server" in one_error(said(capfd)[1])
     assert main(["federation", "status", "bank"]) == 3

@@ -355,7 +355,9 @@ def certificates(kit: Path) -> list[Finding]:
             continue
         left.append(end - now)
         if now < start:
-            said = f"{name} is valid from {_time(start)}, and it is {_time(now)}"
+            said = (
+                f"{name} is valid from {_time(start)} on, and this machine's clock is behind that"
+            )
             findings.append(_problem("certificates", said, "set this machine's clock"))
         elif now > end:
             said = f"{name} ended on {_time(end)}"

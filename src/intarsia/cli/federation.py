@@ -67,7 +67,8 @@ _CONNECTION: Final = {  # how the server stands to a site
     "terminal or by kill -CONT, or wait: it is started again after five minutes",
     "invalid": "not connected: the server's certificate has ended, or has not begun, by this "
     "machine's clock; set that, or if it is right, ask whoever runs the server to renew it",
-    "ended": "not connected: a certificate has ended, see below",
+    "certificates": "nothing connects anew: by this machine's clock a certificate of this kit is "
+    "not valid, see below",
     "starting": "its process does not answer: it is starting, or hangs and is started again after "
     "five minutes; see intarsia federation logs {kit}",
     "foreign": "not connected: what answers at the server's address has no certificate of this "
@@ -108,7 +109,7 @@ def server(
     from intarsia.deployment.operations.schedules import Daily
     from intarsia.deployment.process import KitProcess, is_running, running_original
     from intarsia.deployment.server import ENTRY_POINTS, supervise
-    from intarsia.engines.transports.validity import check_certificates, has_ended
+    from intarsia.engines.transports.validity import check_certificates, lets_connect
 
     sites_of(kit)
     check_certificates(kit)
@@ -121,7 +122,7 @@ def server(
         command,
         say,
         *([put] if json_logs else []),
-        hindered=partial(has_ended, kit),
+        hindered=lambda: not lets_connect(kit),
         warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
     )
     with contextlib.ExitStack() as stack:
@@ -165,7 +166,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     from intarsia.deployment.process import KitProcess
     from intarsia.engines.transports.connection import Silence, connection
     from intarsia.engines.transports.replaced import STATUS
-    from intarsia.engines.transports.validity import check_certificates, has_ended
+    from intarsia.engines.transports.validity import check_certificates, lets_connect
 
     nvflare = over_nvflare("nvflare")
     # what is wrong is said now, not in the first run
@@ -189,7 +190,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         command,
         say,
         *([put] if json_logs else []),
-        hindered=partial(has_ended, kit),
+        hindered=lambda: not lets_connect(kit),
         warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
         last={STATUS: ends},
     )
@@ -201,7 +202,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         if seconds > _ASKED and unwritable(kit) is None:  # else its signs of life are not seen
             process.silent(seconds)
         now = "frozen" if process.frozen() else connection(kit)
-        if now != "answers" and has_ended(kit):
+        if now != "answers" and not lets_connect(kit):
             return  # it is said by itself
         if now != told and now in _UNSEEN and unwritable(kit) is not None:
             return
@@ -274,9 +275,11 @@ def unschedule(kit: Kit, name: Annotated[str, typer.Argument(metavar="NAME")]) -
 
 def _read_for(sites: tuple[str, ...], file: Path) -> tuple[Experiment, tuple[str, ...]]:
     """Return the experiment in a file, and the clients that it names, which are the sites."""
+    from intarsia.deployment.run import check_algorithm
     from intarsia.experiment import config as experiments
 
     description = experiments.load(file, parties=sites)
+    check_algorithm(description)  # now, not in the night of the first run
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
         raise ExperimentError(
@@ -352,7 +355,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
-    from intarsia.engines.transports.validity import has_ended
+    from intarsia.engines.transports.validity import lets_connect
 
     is_server = is_of_server(kit)
     runs, running = list_statuses(kit / "local") if is_server else [], is_running(kit)
@@ -383,8 +386,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     frozen = running and is_frozen(kit)
     if frozen:
         found["server"] = "frozen"
-    elif running and has_ended(kit) and (is_server or connection(kit) != "answers"):
-        found["server"] = "ended"
+    elif running and not lets_connect(kit) and (is_server or connection(kit) != "answers"):
+        found["server"] = "certificates"
     elif running and not is_server:
         if (stands := connection(kit)) not in _UNSEEN or "disk" not in found:
             found["server"] = stands

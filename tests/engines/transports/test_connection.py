@@ -324,7 +324,7 @@ def test_a_site_whose_certificate_ends_says_that_and_does_not_blame_the_server(
     monkeypatch.setattr("intarsia.engines.transports.connection.connection", lambda _: "silent")
     assert main(["federation", "status", str(kit), "--json"]) == 0
     shown = json.loads(capfd.readouterr().out)
-    assert shown["server"] == "ended"
+    assert shown["server"] == "certificates"
     assert "client.crt ended on" in shown["certificates"][0]
 
 

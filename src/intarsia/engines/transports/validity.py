@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -48,7 +47,8 @@ def check_certificates(kit: Path) -> None:
         One that begins within five minutes passes; a site tries until then.
     """
     now = datetime.now(UTC)
-    for path, (begin, end) in _spans(kit).items():
+    for path in certificate_files(kit):
+        begin, end = valid_in(path)
         if not begin - _SKEW <= now <= end:
             remedy = "set it, by NTP" if now < begin else f"if that is right, {renewal(kit, path)}"
             raise ExperimentError(
@@ -58,10 +58,11 @@ def check_certificates(kit: Path) -> None:
             )
 
 
-def has_ended(kit: Path) -> bool:
-    """Return whether a certificate in a kit has ended, so that nothing connects with it."""
-    with contextlib.suppress(ExperimentError):  # of a file that is being replaced
-        return any(end < datetime.now(UTC) for _, end in _spans(kit).values())
+def lets_connect(kit: Path) -> bool:
+    """Return whether the certificates in a kit are valid by this machine's clock."""
+    with contextlib.suppress(ExperimentError):
+        check_certificates(kit)
+        return True
     return False
 
 
@@ -81,7 +82,3 @@ def renewal(kit: Path, path: Path) -> str:
         f"renew it: intarsia federation join {kit.name} in the folder of the kit, let the "
         "server's people sign the request, install what comes back, and start the site again"
     )
-
-
-def _spans(kit: Path) -> Mapping[Path, tuple[datetime, datetime]]:
-    return {path: valid_in(path) for path in certificate_files(kit)}
