@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from intarsia.cli.main import main
+from intarsia.engines.transports.connection import note_end
 from intarsia.errors import BusyError, ExperimentError
 from intarsia.results import lock as alone
 
@@ -217,6 +218,22 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
         first.stop()
     with second.running():  # the lock went with the first
         second.stop()
+
+
+def test_what_a_kits_process_knows_of_the_end_of_a_job_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    (tmp_path / "local").mkdir()
+    note_end(tmp_path, "The process of the job x was ended by SIGKILL.")
+    said, told = [], threading.Event()
+    process = kit_process.KitProcess(
+        tmp_path,
+        lambda: [sys.executable, "-c", "import time; time.sleep(3600)"],
+        lambda one: (said.append(one), told.set()),
+    )
+    with process.running():
+        assert told.wait(600)
+    assert said == ["The process of the job x was ended by SIGKILL."]
+    assert said[0] in (tmp_path / "events.log").read_text()
 
 
 def test_a_process_that_can_do_nothing_is_not_started_until_it_can(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ import psutil
 from intarsia import __version__
 from intarsia.core.files.atomic_files import FULL
 from intarsia.deployment.federation_file import unwritable
+from intarsia.engines.transports.connection import take_ends
 from intarsia.errors import BusyError, ExperimentError, printable
 from intarsia.results.lock import alone
 
@@ -237,6 +238,8 @@ class KitProcess:
             self._hangs.clear()
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not (self._stop.wait(_PAUSE) or self._hangs.is_set()):
+                for sentence in take_ends(self._kit):
+                    self.tell(sentence)
                 if (now := time.monotonic()) - tidied >= _TIDIED:
                     _tidy(self._kit)
                     tidied = now

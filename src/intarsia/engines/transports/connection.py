@@ -25,6 +25,7 @@ State = Literal["answers", "silent", "refuses", "foreign", "invalid", "starting"
 
 _FILE: Final = "local/server"  # of a site's kit
 _BEAT: Final = "local/alive"  # beside it
+_ENDS: Final = "local/ends"  # beside it, at a server too: of processes of jobs
 _BETWEEN: Final = 10.0  # seconds between signs of life
 _PROGRAM: Final = "nvflare.private.fed.app.client.client_train"  # of a site, not of one of its jobs
 _LOOK: Final = 2.0  # seconds that count between two looks: who looks may have stood still itself
@@ -106,6 +107,21 @@ class Silence:
         self._seconds = self._seconds + passed if last and last == self._last else 0.0
         self._last = last
         return self._seconds
+
+
+def note_end(kit: Path, sentence: str) -> None:
+    """Write down how a process of a job ended, for whoever keeps the kit's process running."""
+    with contextlib.suppress(OSError), (kit / _ENDS).open("a", encoding="utf-8") as ends:
+        ends.write(f"{sentence}\n")
+
+
+def take_ends(kit: Path) -> list[str]:
+    """Return what `note_end` wrote since the last time."""
+    taken = kit / f"{_ENDS}.taken"
+    with contextlib.suppress(OSError):
+        (kit / _ENDS).rename(taken)
+        return taken.read_text(encoding="utf-8", errors="replace").splitlines()
+    return []
 
 
 def note_connecting(kit: Path) -> None:
