@@ -8,12 +8,13 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
@@ -52,6 +53,7 @@ Ahead = Annotated[
     ),
 ]
 
+_FEW: Final = 10  # runs, more than which are counted, too
 _WATCHED: Final = 5.0  # seconds between looks
 _ASKED: Final = 60.0  # seconds without a sign of life of a site's process after which it may hang
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
@@ -412,7 +414,7 @@ def _of_certificates(kit: Path) -> list[str]:
 
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
-    from intarsia.deployment.server import RunStatus
+    from intarsia.deployment.server import RunStatus, State
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     if "server" in found:
@@ -440,6 +442,10 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:
             say(f"  {words}: {', '.join(names)}")
+    if len(found["runs"]) > _FEW:
+        counts = Counter(one["state"] for one in found["runs"])
+        said = ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
+        say(f"  {len(found['runs'])} runs: {said}")
     for one in found["runs"]:
         say(f"  {RunStatus(**one)}")
 
