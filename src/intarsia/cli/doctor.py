@@ -85,6 +85,7 @@ def of_kit(kit: Path) -> list[Finding]:
         lambda: _permissions(kit),
         lambda: _disk(kit),
         lambda: certificates(kit),
+        *((lambda: certificates_of_sites(kit),) if server else ()),
         lambda: _clock(kit),
         lambda: _server_ports(kit) if server else _way_to_server(kit),
     )

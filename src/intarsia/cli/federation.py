@@ -56,6 +56,7 @@ Ahead = Annotated[
 _FEW: Final = 10  # runs, more than which are counted, too
 _WATCHED: Final = 5.0  # seconds between looks
 _ASKED: Final = 60.0  # seconds without a sign of life of a site's process after which it may hang
+_STEADY: Final = 15.0  # seconds for which a site is without signs of life before that is told
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
 _UNSEEN: Final = ("silent", "starting")  # so it seems, too, where signs of life cannot be written
@@ -196,10 +197,10 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
         last={STATUS: ends},
     )
-    told, silence = "", Silence(kit)
+    told, silence, seen = "", Silence(kit), time.monotonic()
 
     def look() -> None:
-        nonlocal told
+        nonlocal told, seen
         seconds = silence.seconds()
         if seconds > _ASKED and unwritable(kit) is None:  # else its signs of life are not seen
             process.silent(seconds)
@@ -208,9 +209,11 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
             return  # it is said by itself
         if now != told and now in _UNSEEN and unwritable(kit) is not None:
             return
-        # a process that begins is not connected yet
-        begins = now in ("silent", "starting") and (not told or process.begins())
-        if now != told and not begins:
+        if now not in _UNSEEN:
+            seen = time.monotonic()
+        # a process that begins is not connected yet, and a clock that was set makes all signs old
+        begins = not told or process.begins() or time.monotonic() - seen < _STEADY
+        if now != told and not (now in _UNSEEN and begins):
             told = now
             process.tell(_CONNECTION[now].format(kit=kit, name=kit.name))
 

@@ -406,6 +406,23 @@ def test_a_site_that_cannot_write_does_not_blame_the_server(kit, monkeypatch, ca
     assert "does not answer" not in said
 
 
+@pytest.mark.parametrize("steady", [0.0, 3600.0])
+def test_a_clock_that_was_set_is_no_silence_and_what_lasts_is(kit, monkeypatch, capfd, steady):
+    """Signs of life are as old as the clock says until the next ones, some seconds later."""
+    states = iter(["answers", "starting", "silent", "answers"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr("intarsia.cli.federation._STEADY", steady)
+    monkeypatch.setattr(KitProcess, "begins", lambda _: False)
+    monkeypatch.setattr(KitProcess, "wait", lambda _, each: [each() for _ in range(4)])
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", lambda _: next(states))
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert said.count("connected: the server answers") == (1 if steady else 2)
+    assert ("does not answer" in said) != bool(steady)
+
+
 def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):
     monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
     code = (

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +29,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
+from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment import client_folder, client_setup, server
+from intarsia.deployment.federation_file import FederationFile, finish_kits
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits as kit_files
 from intarsia.engines.transports import nvflare, validity
@@ -160,6 +162,19 @@ def test_a_certificate_that_is_not_valid_by_the_clock_here_is_said(kits, monkeyp
             continue
         with pytest.raises(ExperimentError, match=rf"\.(crt|pem) is valid from .*{remedy}"):
             validity.check_certificates(kit)
+
+
+def test_doctor_names_at_a_server_whose_certificates_end_soon(tmp_path):
+    given = "two", "localhost", (18002, 18003), ["bank"], tmp_path
+    server = kit_files.provisioned(*given)["server"]
+    described = FederationFile(name="two", sites=("bank",), patience=RetryPolicy())
+    finish_kits(described, {"server": server})
+    soon = datetime.now(UTC) + timedelta(days=9)
+    for ends, count in ((soon, 1), (soon + timedelta(days=90), 0)):
+        path = server / "local" / "certificates.json"
+        path.write_text(json.dumps({"bank": ends.isoformat()}))
+        said = [one.said for one in doctor.of_kit(server) if one.state == "problem"]
+        assert said.count(f"that of bank ends on {soon:%Y-%m-%d}") == count
 
 
 def test_nobody_is_asked_with_a_certificate_that_has_ended(kits, monkeypatch, capfd):
