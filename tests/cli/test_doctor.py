@@ -182,12 +182,16 @@ def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
     certificate(kit / "startup/rootCA.pem", NOW - datetime.timedelta(days=10), 30)
     found = [one for one in doctor.of_kit(kit) if one.name == "certificates"]
     assert [one.state for one in found] == ["problem", "problem"]
-    assert "client.crt ended on" in found[0].said
+    assert re.search(r"client\.crt ended on [\d-]+ \d\d:\d\d UTC", found[0].said)
+    assert found[0].remedy.startswith("renew it: intarsia federation join bank ")
     assert "rootCA.pem ends on" in found[1].said
     certificate(kit / "startup/client.crt", NOW + datetime.timedelta(hours=5), 300)
-    assert "set this machine's clock" in str(
-        next(one for one in doctor.of_kit(kit) if one.name == "certificates")
-    )
+    behind = next(one for one in doctor.of_kit(kit) if one.name == "certificates")
+    assert behind.remedy == "set this machine's clock"
+    begins = f"{NOW + datetime.timedelta(hours=5):%Y-%m-%d %H:%M} UTC"
+    # without the present minute: a log would have it each minute
+    end = "on, and this machine's clock is behind that"
+    assert behind.said == f"client.crt is valid from {begins} {end}"
     ahead = NOW.timestamp() + 3600
     os.utime(kit / "startup/client.key", (ahead, ahead))
     assert "minutes ahead; set this machine's clock, by NTP" in line("clock", doctor.of_kit(kit))

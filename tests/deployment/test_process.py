@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from intarsia.cli.main import main
+from intarsia.engines.transports.connection import note_end
 from intarsia.errors import BusyError, ExperimentError
 from intarsia.results import lock as alone
 
@@ -217,6 +218,60 @@ def test_a_kit_that_runs_is_not_run_a_second_time(tmp_path, monkeypatch):
         first.stop()
     with second.running():  # the lock went with the first
         second.stop()
+
+
+def test_what_a_kits_process_knows_of_the_end_of_a_job_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    (tmp_path / "local").mkdir()
+    note_end(tmp_path, "The process of the job x was ended by SIGKILL.")
+    said, told = [], threading.Event()
+    process = kit_process.KitProcess(
+        tmp_path,
+        lambda: [sys.executable, "-c", "import time; time.sleep(3600)"],
+        lambda one: (said.append(one), told.set()),
+    )
+    with process.running():
+        assert told.wait(600)
+    assert said == ["The process of the job x was ended by SIGKILL."]
+    assert said[0] in (tmp_path / "events.log").read_text()
+
+
+def test_a_process_that_can_do_nothing_is_not_started_until_it_can(tmp_path, monkeypatch):
+    monkeypatch.setattr(kit_process, "_LONGEST", 0.01)
+    monkeypatch.setattr(kit_process, "_PAUSE", 0.01)
+    monkeypatch.setattr(kit_process, "_HUNG", -1.0)
+    code = "import pathlib, time; pathlib.Path('runs').open('a').write('x'); time.sleep(3600)"
+    said, looks, hindered = [], threading.Semaphore(0), [True]
+
+    def warnings():
+        looks.release()
+        return ["its certificate ended"] if hindered[0] else []
+
+    process = kit_process.KitProcess(
+        tmp_path,
+        lambda: [sys.executable, "-c", code],
+        said.append,
+        hindered=lambda: hindered[0],
+        warnings=warnings,
+    )
+    with process.running():
+        for _ in range(3):
+            assert looks.acquire(timeout=600)
+        assert not (tmp_path / "events.log").read_text().count("started")
+        hindered[0] = False
+        for _ in range(12_000):
+            if (tmp_path / "runs").exists():
+                break
+            looks.acquire(timeout=0.05)
+        hindered[0] = True
+        process.silent(3600.0)  # it answers nothing, and another one would do so, too
+        assert not process._hangs.is_set()
+        hindered[0] = False
+        process.silent(3600.0)
+        assert process._hangs.is_set()
+    assert (tmp_path / "runs").read_text().startswith("x")
+    assert said[0] == "its certificate ended"
+    assert said.count("its certificate ended") == 1
 
 
 def test_a_process_that_ends_for_good_is_not_started_again(tmp_path):

@@ -617,6 +617,20 @@ def test_the_commands_submit_an_experiment_and_show_how_it_stands(tmp_path, monk
     found = json.loads(said(capfd)[0])
     assert not found["running"]
     assert [(one["name"], one["state"]) for one in found["runs"]] == [("e", "waiting")]
+    for name, why in (("nosuch", "name is 'nosuch'; use one of"), ("liblinear", "pools the data")):
+        wrong = (tmp_path / "e.toml").read_text().replace("hyfdca", name)
+        (tmp_path / "wrong.toml").write_text(wrong)
+        for command in ("submit", "schedule"):  # not in the night of the first run
+            assert main(["federation", command, "server", "wrong.toml"]) == 2
+            assert why in one_error(said(capfd)[1])
+    for number in range(10):
+        own = tmp_path / "server" / "local" / "runs" / f"night-{number}"
+        own.mkdir()
+        problem = {"error": "SiteError", "sentence": "it failed", "again": False}
+        (own / "failure.json").write_text(json.dumps(problem))
+        assert main(["federation", "status", "server"]) == 3
+        counted = "11 runs: 1 waiting, 10 failed" in said(capfd)[1]
+        assert counted == (number == 9)  # fewer are counted at a glance
     assert main(["federation", "submit", "bank", "e.toml"]) == 2
     assert "no kit of a server" in one_error(said(capfd)[1])
     assert main(["federation", "status", "bank"]) == 3

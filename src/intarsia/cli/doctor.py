@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _SOON = timedelta(days=30)  # a certificate that ends within it is to be renewed
 _SECONDS = 3.0  # in which a server must answer
 _MINUTE = 60.0
-_RENEW = "renew it: intarsia federation join at a site, renew for the server"
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,7 @@ def of_kit(kit: Path) -> list[Finding]:
         lambda: _permissions(kit),
         lambda: _disk(kit),
         lambda: certificates(kit),
+        *((lambda: certificates_of_sites(kit),) if server else ()),
         lambda: _clock(kit),
         lambda: _server_ports(kit) if server else _way_to_server(kit),
     )
@@ -341,28 +341,31 @@ def _disk(kit: Path) -> Finding:
 
 def certificates(kit: Path) -> list[Finding]:
     """Return which certificates of a kit are not valid, or soon will not be."""
-    from cryptography import x509  # here: it takes a while to import
+    from intarsia.engines.transports import validity
 
     findings, left = [], []
     now = datetime.now(UTC)
-    for path in sorted([*(kit / "startup").glob("*.crt"), *(kit / "startup").glob("*.pem")]):
+    for path in validity.certificate_files(kit):
+        own = path.parent == kit / "startup"
+        name, remedy = path.name if own else path.relative_to(kit), validity.renewal(kit, path)
         try:
-            found = x509.load_pem_x509_certificate(path.read_bytes())
-        except (OSError, ValueError):
-            said = f"{path.name} is no certificate that can be read"
+            start, end = validity.valid_in(path)
+        except ExperimentError:
+            said = f"{name} is no certificate that can be read"
             findings.append(_problem("certificates", said, "get the kit again"))
             continue
-        start, end = found.not_valid_before_utc, found.not_valid_after_utc
         left.append(end - now)
         if now < start:
-            said = f"{path.name} is valid from {start:%Y-%m-%d %H:%M} UTC, and it is {_time(now)}"
+            said = (
+                f"{name} is valid from {_time(start)} on, and this machine's clock is behind that"
+            )
             findings.append(_problem("certificates", said, "set this machine's clock"))
         elif now > end:
-            said = f"{path.name} ended on {end:%Y-%m-%d}"
-            findings.append(_problem("certificates", said, _RENEW))
+            said = f"{name} ended on {_time(end)}"
+            findings.append(_problem("certificates", said, remedy))
         elif end - now < _SOON:
-            said = f"{path.name} ends on {end:%Y-%m-%d}, in {(end - now).days} days"
-            findings.append(_problem("certificates", said, _RENEW))
+            said = f"{name} ends on {end:%Y-%m-%d}, in {(end - now).days} days"
+            findings.append(_problem("certificates", said, remedy))
     if not left and not findings:
         return [_problem("certificates", "startup has none", "get the kit again")]
     if findings:
@@ -432,26 +435,37 @@ def _server_ports(kit: Path) -> Finding:
 
 
 def _way_to_server(kit: Path) -> Finding:
+    from intarsia.engines.transports.connection import is_of_time
+
     target = str(_addresses(kit, "fed_client.json")["service"]["target"])
     host, _, port = target.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=_SECONDS) as line:
-            other = _other_than_server(kit, line)
-        if not other:
+            why = _refusal_of_server(kit, line)
+        if why is None:
             return _ok("ports", f"{target} answers")
-        said = f"what answers at {target} is not this federation's server ({other})"
+        if is_of_time(why):
+            said = f"the certificate of the server at {target} has ended, or has not begun, by "
+            remedy = (
+                "see to that clock, and if it is right, ask whoever runs the server to renew it"
+            )
+            return _problem(
+                "ports", f"{said}this machine's clock ({_time(datetime.now(UTC))})", remedy
+            )
+        reason = why.reason or "no TLS"
+        said = f"what answers at {target} is not this federation's server ({reason})"
         remedy = "see whether the kit is the newest that came from there, and its address right"
         return _problem("ports", said, f"{remedy}, and whether a proxy on the way opens TLS")
     except socket.gaierror:
         return _problem("ports", f"the server's host {host!r} is unknown here", "see to its name")
     except OSError as problem:
-        why = problem.strerror or f"no answer in {_SECONDS:g} seconds"
+        said = problem.strerror or f"no answer in {_SECONDS:g} seconds"
         remedy = "start the server, or let this machine reach it through the firewall"
-        return _problem("ports", f"{target} cannot be reached ({why})", remedy)
+        return _problem("ports", f"{target} cannot be reached ({said})", remedy)
 
 
-def _other_than_server(kit: Path, line: socket.socket) -> str:
-    """Return why whoever answers a site is not its server, by the certificate; "": it may be."""
+def _refusal_of_server(kit: Path, line: socket.socket) -> ssl.SSLError | None:
+    """Return why whoever answers a site is not its server, by the certificate; None: it may be."""
     own = kit / "startup"
     with contextlib.suppress(OSError):  # of files that are damaged, or a line that breaks
         context = ssl.create_default_context(cafile=own / "rootCA.pem")
@@ -460,5 +474,5 @@ def _other_than_server(kit: Path, line: socket.socket) -> str:
         try:
             context.wrap_socket(line).close()
         except ssl.SSLError as problem:
-            return problem.reason or "no TLS"
-    return ""
+            return problem
+    return None

@@ -8,12 +8,13 @@ import json
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
@@ -52,8 +53,10 @@ Ahead = Annotated[
     ),
 ]
 
+_FEW: Final = 10  # runs, more than which are counted, too
 _WATCHED: Final = 5.0  # seconds between looks
 _ASKED: Final = 60.0  # seconds without a sign of life of a site's process after which it may hang
+_STEADY: Final = 15.0  # seconds for which a site is without signs of life before that is told
 _SHOWN: Final = timedelta(days=1)  # for which a second process of a site is
 NOT_RUNNING: Final = 3  # exit status of `status`, as that of services has it
 _UNSEEN: Final = ("silent", "starting")  # so it seems, too, where signs of life cannot be written
@@ -65,6 +68,10 @@ _CONNECTION: Final = {  # how the server stands to a site
     "whoever runs the server, and for a new one run intarsia federation join {name}",
     "frozen": "its process does nothing, stopped by Ctrl-Z or SIGSTOP; let it go on by fg in its "
     "terminal or by kill -CONT, or wait: it is started again after five minutes",
+    "invalid": "not connected: the server's certificate has ended, or has not begun, by this "
+    "machine's clock; set that, or if it is right, ask whoever runs the server to renew it",
+    "certificates": "nothing connects anew: by this machine's clock a certificate of this kit is "
+    "not valid, see below",
     "starting": "its process does not answer: it is starting, or hangs and is started again after "
     "five minutes; see intarsia federation logs {kit}",
     "foreign": "not connected: what answers at the server's address has no certificate of this "
@@ -105,14 +112,22 @@ def server(
     from intarsia.deployment.operations.schedules import Daily
     from intarsia.deployment.process import KitProcess, is_running, running_original
     from intarsia.deployment.server import ENTRY_POINTS, supervise
+    from intarsia.engines.transports.validity import check_certificates, lets_connect
 
     sites_of(kit)
-    over_nvflare("kits").check_certificates(kit)
+    check_certificates(kit)
     # what runs from it already, or from what it is a copy of, is said in its own words
     if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
     command = partial(nvflare.parent_command, kit, ENTRY_POINTS, server=True, ahead=spare)
-    process = KitProcess(kit, command, say, *([put] if json_logs else []))
+    process = KitProcess(
+        kit,
+        command,
+        say,
+        *([put] if json_logs else []),
+        hindered=lambda: not lets_connect(kit),
+        warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
+    )
     with contextlib.ExitStack() as stack:
         jobs, asking = (
             stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin"))) for _ in range(2)
@@ -154,6 +169,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     from intarsia.deployment.process import KitProcess
     from intarsia.engines.transports.connection import Silence, connection
     from intarsia.engines.transports.replaced import STATUS
+    from intarsia.engines.transports.validity import check_certificates, lets_connect
 
     nvflare = over_nvflare("nvflare")
     # what is wrong is said now, not in the first run
@@ -161,7 +177,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
     if found := check_log(kit / "local"):
         say(f"warning: {found}")
     check_files(settings)
-    over_nvflare("kits").check_certificates(kit)
+    check_certificates(kit)
     if settings.table is None:
         say(
             f"warning: site.toml has no [table], so that {kit.name} takes part only in jobs that "
@@ -172,20 +188,32 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"Another process has connected to the server as {kit.name!r} since, with a copy of "
         f"{kit}, so that this one ends; let one of them alone run."
     )
-    process = KitProcess(kit, command, say, *([put] if json_logs else []), last={STATUS: ends})
-    told, silence = "", Silence(kit)
+    process = KitProcess(
+        kit,
+        command,
+        say,
+        *([put] if json_logs else []),
+        hindered=lambda: not lets_connect(kit),
+        warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
+        last={STATUS: ends},
+    )
+    told, silence, seen = "", Silence(kit), time.monotonic()
 
     def look() -> None:
-        nonlocal told
+        nonlocal told, seen
         seconds = silence.seconds()
         if seconds > _ASKED and unwritable(kit) is None:  # else its signs of life are not seen
             process.silent(seconds)
         now = "frozen" if process.frozen() else connection(kit)
+        if now != "answers" and not lets_connect(kit):
+            return  # it is said by itself
         if now != told and now in _UNSEEN and unwritable(kit) is not None:
             return
-        # a process that begins is not connected yet
-        begins = now in ("silent", "starting") and (not told or process.begins())
-        if now != told and not begins:
+        if now not in _UNSEEN:
+            seen = time.monotonic()
+        # a process that begins is not connected yet, and a clock that was set makes all signs old
+        begins = not told or process.begins() or time.monotonic() - seen < _STEADY
+        if now != told and not (now in _UNSEEN and begins):
             told = now
             process.tell(_CONNECTION[now].format(kit=kit, name=kit.name))
 
@@ -252,9 +280,11 @@ def unschedule(kit: Kit, name: Annotated[str, typer.Argument(metavar="NAME")]) -
 
 def _read_for(sites: tuple[str, ...], file: Path) -> tuple[Experiment, tuple[str, ...]]:
     """Return the experiment in a file, and the clients that it names, which are the sites."""
+    from intarsia.deployment.run import check_algorithm
     from intarsia.experiment import config as experiments
 
     description = experiments.load(file, parties=sites)
+    check_algorithm(description)  # now, not in the night of the first run
     named = tuple(one.name for one in description.clients)
     if named and set(named) != set(sites):
         raise ExperimentError(
@@ -323,7 +353,6 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
 
     `answering` returns the sites that answer, None where that is not known, or raises OSError.
     """
-    from intarsia.cli.doctor import certificates, certificates_of_sites
     from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
     from intarsia.deployment.operations.schedules import held_up, schedules
     from intarsia.deployment.process import is_frozen, is_running
@@ -331,10 +360,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
+    from intarsia.engines.transports.validity import lets_connect
 
-    signed, is_server = (kit / "startup").is_dir(), is_of_server(kit)
-    warnings = [one for one in certificates(kit) if one.state == "problem"] if signed else []
-    warnings += certificates_of_sites(kit) if is_server else []
+    is_server = is_of_server(kit)
     runs, running = list_statuses(kit / "local") if is_server else [], is_running(kit)
     if not running:  # nor is what has a job
         goes_on = "goes on when the server is started"
@@ -346,7 +374,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         "running": running,
         # a measurement that is done trained nothing
         "runs": [asdict(one) for one in runs if (one.name, one.state) != (PING, "finished")],
-        "certificates": [f"{one.said}; {one.remedy}" for one in warnings],
+        "certificates": _of_certificates(kit),
     }
     disk = unwritable(kit) if running else None
     if disk is not None and disk.errno not in (errno.EACCES, errno.EPERM):  # of who asks alone
@@ -363,6 +391,8 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     frozen = running and is_frozen(kit)
     if frozen:
         found["server"] = "frozen"
+    elif running and not lets_connect(kit) and (is_server or connection(kit) != "answers"):
+        found["server"] = "certificates"
     elif running and not is_server:
         if (stands := connection(kit)) not in _UNSEEN or "disk" not in found:
             found["server"] = stands
@@ -375,9 +405,19 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     return found
 
 
+def _of_certificates(kit: Path) -> list[str]:
+    """Return which certificates have ended, or soon will, and what to do."""
+    from intarsia.cli.doctor import certificates, certificates_of_sites
+    from intarsia.deployment.federation_file import is_of_server
+
+    found = certificates(kit) if (kit / "startup").is_dir() else []
+    found += certificates_of_sites(kit) if is_of_server(kit) else []
+    return [f"{one.said}; {one.remedy}" for one in found if one.state == "problem"]
+
+
 def _show(kit: Path, found: dict[str, Any]) -> None:
     """Show how a kit stands."""
-    from intarsia.deployment.server import RunStatus
+    from intarsia.deployment.server import RunStatus, State
 
     say(f"{kit.name} is {'running' if found['running'] else 'not running'}")
     if "server" in found:
@@ -405,6 +445,10 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         names = [name for name, one in found.get("sites", {}).items() if one is there]
         if names:
             say(f"  {words}: {', '.join(names)}")
+    if len(found["runs"]) > _FEW:
+        counts = Counter(one["state"] for one in found["runs"])
+        said = ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
+        say(f"  {len(found['runs'])} runs: {said}")
     for one in found["runs"]:
         say(f"  {RunStatus(**one)}")
 

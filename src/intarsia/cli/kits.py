@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -238,8 +239,13 @@ def revoke(
             f"The federation has no {name!r}; {nearest(name, sites)}, or add --former if it has "
             "left."
         )
-    moment = revocation.revoke(kit, name)
+    over_nvflare("kits")
+    from intarsia.deployment.operations.joining import newest_begin
+
+    moment = revocation.revoke(kit, name, newest_begin(kit.resolve().parent, name))
     say(f"refuses all certificates of {name} of before {moment:%Y-%m-%d %H:%M:%S} UTC")
+    if moment > datetime.now(UTC):
+        say("  one was signed by a clock that was ahead; sign for it after that moment")
     if not former:
         say(f"  it comes back with a new one: join at {name}, sign, and install at {name}")
 

@@ -27,6 +27,7 @@ import psutil
 from intarsia import __version__
 from intarsia.core.files.atomic_files import FULL
 from intarsia.deployment.federation_file import unwritable
+from intarsia.engines.transports.connection import take_ends
 from intarsia.errors import BusyError, ExperimentError, printable
 from intarsia.results.lock import alone
 
@@ -70,6 +71,11 @@ class KitProcess:
     events
         Told of what goes into events.log, as an object of JSON on one line: "time", "kit",
         "message".
+    hindered
+        Says whether the process can do nothing as things are, such as with a certificate that has
+        ended: it is not started until it can, nor taken for one that hangs.
+    warnings
+        Returns in sentences what is to be seen to; each is told once.
     last
         Exit statuses of the process after which it is not started again, and what is said then.
     """
@@ -81,12 +87,15 @@ class KitProcess:
         report: Callable[[str], None] = lambda _: None,
         events: Callable[[str], None] = lambda _: None,
         *,
+        hindered: Callable[[], bool] = lambda: False,
+        warnings: Callable[[], Sequence[str]] = lambda: (),
         last: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._kit, self._command, self._report, self._events = kit, command, report, events
-        self._last = last
+        self._hindered, self._warnings, self._last = hindered, warnings, last
         self.ended = 0  # the status among them with which it ended
         self._full = False  # whether it was said that nothing can be written
+        self._warned: set[str] = set()  # what was said that is to be seen to
         self._child: subprocess.Popen[bytes] | None = None
         self._since = time.monotonic()  # when it was started
         self._hangs = threading.Event()
@@ -125,7 +134,7 @@ class KitProcess:
 
     def silent(self, seconds: float) -> None:
         """Start the process again if it hangs: for so long it has answered nothing."""
-        if min(seconds, time.monotonic() - self._since) > _HUNG:
+        if min(seconds, time.monotonic() - self._since) > _HUNG and not self._hindered():
             self._hangs.set()
 
     def stop(self, *_: object) -> None:
@@ -192,6 +201,10 @@ class KitProcess:
     def _keep(self, command: Sequence[str]) -> None:
         pause = 1.0
         while not self._stop.is_set():
+            if self._hindered():
+                self._warn()
+                self._stop.wait(_LONGEST)
+                continue
             begin = time.monotonic()
             try:
                 self._serve(command)
@@ -225,11 +238,14 @@ class KitProcess:
             self._hangs.clear()
             self.note(f"started, with intarsia {__version__}")
             while child.poll() is None and not (self._stop.wait(_PAUSE) or self._hangs.is_set()):
+                for sentence in take_ends(self._kit):
+                    self.tell(sentence)
                 if (now := time.monotonic()) - tidied >= _TIDIED:
                     _tidy(self._kit)
                     tidied = now
                 if now - seen >= _ROOM_SEEN:
                     self._look_for_room()
+                    self._warn()
                     seen = now
             if child.returncode in self._last:
                 self.ended = child.returncode
@@ -249,6 +265,13 @@ class KitProcess:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(timeout=5)
         _end(_workers(self._kit))
+
+    def _warn(self) -> None:
+        """Say what is to be seen to, each time that it is something else."""
+        found = set(self._warnings())
+        for sentence in sorted(found - self._warned):
+            self.tell(sentence)
+        self._warned = found
 
     def _look_for_room(self) -> None:
         """Say that nothing can be written into the kit, and when it can be again."""

@@ -94,6 +94,16 @@ class SetUp:
     counts: str  # traffic and crossings, as JSON
 
 
+def check_algorithm(description: Experiment) -> None:
+    """Raise ExperimentError unless sites can train what an experiment names, as it says."""
+    algorithm, _ = choose(description)
+    if not algorithm.federated:
+        raise ExperimentError(
+            f"{description.algorithm!r} pools the data, which sites do not send; choose an "
+            "algorithm of a federation."
+        )
+
+
 def run_over(
     description: Experiment,
     transport: Transport,
@@ -129,12 +139,7 @@ def run_over(
     """
     if not overwrite:
         run_folder.claim(folder)
-    algorithm, _ = choose(description)
-    if not algorithm.federated:
-        raise ExperimentError(
-            f"{description.algorithm!r} pools the data, which sites do not send; choose an "
-            "algorithm of a federation."
-        )
+    check_algorithm(description)
     own = {"run": secrets.token_hex(16), "clients": list(clients), "protocol": PROTOCOL}
     described = replace(description, out=str(folder))
     with run_folder.alone_in(folder):

@@ -52,7 +52,7 @@ PING: Final = "ping"  # name of the run that measures how long calls take
 _REQUEST: Final = "request.json"
 _PINGS: Final = 30  # calls of each size
 _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
-_FAILURE: Final = "failure.json"
+FAILURE: Final = "failure.json"  # of a run: what ended its job
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _JOB: Final = "job.id"
 _STOPPED: Final = "stopped"
@@ -234,7 +234,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
         again = again and not isinstance(problem, PolicyError)
         found = {"error": type(problem).__name__, "sentence": str(problem), "again": again}
         if job in ("", _present_job(own)):
-            _write_json(own / _FAILURE, found)
+            _write_json(own / FAILURE, found)
         raise
 
 
@@ -281,7 +281,7 @@ def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
 def _status_in(own: Path) -> RunStatus:
     out = own / "out"
     last = Checkpoints(out).newest_line() if out.is_dir() else {}
-    failure = _read_json(own / _FAILURE, None)
+    failure = _read_json(own / FAILURE, None)
     state: State = "waiting"
     if (out / "result.json").is_file():
         state = "finished"
@@ -331,7 +331,7 @@ def resume_run(folder: Path, name: str) -> None:
         If it is not there, or needs no going on.
     """
     own = _in_state(folder, name, "stopped", "failed")
-    (own / _FAILURE).unlink(missing_ok=True)
+    (own / FAILURE).unlink(missing_ok=True)
     (own / _STOPPED).unlink(missing_ok=True)
 
 
@@ -476,7 +476,7 @@ def _job_is_over(
             return False
     status = jobs.status(job)
     if not status or status.startswith(_DONE):
-        failure = _read_json(own / _FAILURE, None)
+        failure = _read_json(own / FAILURE, None)
         said = "" if failure is None else f": {failure['sentence']}"
         note(f"{own.name}: the job is over ({status or 'not known any more'}){said}")
         if said:
@@ -513,7 +513,7 @@ def _falls_short(
         return short
     # the answers are older than the status: the job may have begun at the sites since
     back = without_it(there) and without_it(ask())
-    if not back or (own / _FAILURE).is_file():  # what ended it is said: it comes to its end
+    if not back or (own / FAILURE).is_file():  # what ended it is said: it comes to its end
         return False
     names = listed(sorted(back))
     if not _ends_again(own):
@@ -562,7 +562,7 @@ def _submit(
     (own / _SILENT).unlink(missing_ok=True)
     written = write_job(own / "job", own.name, asked.sites, asked.least)
     (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
-    (own / _FAILURE).unlink(missing_ok=True)  # it is of the job before this one
+    (own / FAILURE).unlink(missing_ok=True)  # it is of the job before this one
     job = jobs.submit(written)
     write_atomically(own / _JOB, job.encode())
     note(f"{own.name}: job {job} is submitted to {listed(asked.sites)}")
@@ -605,7 +605,7 @@ def _fail(own: Path, last: str = "") -> None:
         f"{_MOST_ENDS} jobs in a row ended without a word{f' (the last: {last})' if last else ''}; "
         "see the logs of the kits, and let the run go on with `intarsia federation resume`."
     )
-    _write_json(own / _FAILURE, {"error": "SiteError", "sentence": sentence, "again": False})
+    _write_json(own / FAILURE, {"error": "SiteError", "sentence": sentence, "again": False})
 
 
 def _abort(jobs: Jobs, job: str) -> None:

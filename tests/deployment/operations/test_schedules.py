@@ -62,11 +62,11 @@ class Days:
         self._daily.look()
         return [one.name for one in server.list_statuses(self.kit / "local")]
 
-    def end(self, day, *, failed=False):
+    def end(self, day, *, failed=False, error="SiteError"):
         """Let the run of a day end."""
         own = self.kit / "local" / "runs" / f"calm-2026-11-{day}"
         (own / "out").mkdir(exist_ok=True)
-        problem = {"error": "SiteError", "sentence": "it failed", "again": False}
+        problem = {"error": error, "sentence": "it failed", "again": False}
         name, content = ("failure.json", problem) if failed else ("out/result.json", {})
         (own / name).write_text(json.dumps(content))
 
@@ -171,6 +171,64 @@ def test_a_run_that_waits_for_an_owner_puts_off_the_next_and_says_so_once(kit, m
     assert days.at(29, 3) == ["calm-2026-11-27", "calm-2026-11-29"]
     assert main(["federation", "status", str(kit)]) == 3
     assert "is not asked for" not in capsys.readouterr().err
+
+
+def test_a_run_that_failed_of_what_may_pass_is_tried_again_four_times(kit, monkeypatch, capsys):
+    days = Days(kit)
+    days.add()
+    own, said = kit / "local/runs/calm-2026-11-27", []
+    monkeypatch.setattr("intarsia.cli.federation.datetime", SimpleNamespace(now=days.clock))
+    days.at(27, 2)
+
+    def state():
+        return server.list_statuses(kit / "local")[0].state
+
+    for hour in (2, 3, 4, 5):
+        days.end(27, failed=True, error="TableError")  # a database was started again
+        days.at(27, hour, 5)
+        days.at(27, hour, 19)
+        assert state() == "failed"
+        assert main(["federation", "status", str(kit)]) == 3
+        again = f"calm-2026-11-27 failed and is tried again at 0{hour}:20"
+        assert again in capsys.readouterr().err
+        days.at(27, hour, 20)
+        assert state() == "waiting"
+        assert not (own / "failure.json").exists()
+        said.append(f"calm-2026-11-27 failed and is tried again, {hour - 1} of 4 times")
+    assert days.said[1:] == said
+    days.end(27, failed=True)
+    for hour in (6, 7, 23):
+        days.at(27, hour)
+    assert state() == "failed"
+    assert main(["federation", "status", str(kit)]) == 3
+    assert "tried again" not in capsys.readouterr().err
+    assert days.said[1:] == said
+
+
+def test_a_run_is_tried_again_of_what_may_pass_alone_and_by_no_clock_that_was_put_back(kit):
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    days.end(27, failed=True, error="PolicyError")  # an owner said no
+    for hour in (3, 4, 5):
+        days.at(27, hour)
+    assert len(days.said) == 1
+    days.at(28, 2)
+    days.end(28, failed=True)
+    days.at(28, 9)
+    days.at(28, 3)  # by a clock that was hours ahead
+    days.at(28, 3, 14)
+    assert len(days.said) == 2
+    days.at(28, 3, 15)
+    assert days.said[2:] == ["calm-2026-11-28 failed and is tried again, 1 of 4 times"]
+    days.end(28, failed=True)
+    (kit / "local/runs/calm-2026-11-28/stopped").touch()
+    (kit / "local/runs/calm-2026-11-28/failure.json").unlink()
+    days.at(28, 4)
+    days.at(28, 5)
+    days.at(29, 2)  # another is due: what failed before it is let alone
+    days.end(29)
+    assert len(days.said) == 4
 
 
 def test_a_run_of_a_schedule_has_the_order_of_the_experiments_clients_as_one_that_is_submitted(kit):

@@ -8,6 +8,7 @@ import shutil
 import ssl
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -192,33 +193,43 @@ def test_a_site_knows_that_its_certificate_is_refused_until_it_is_not(kit):
     assert connection(kit) == "answers"
 
 
+class Line(HTTPServer):
+    """A server over TLS, with the certificate in a kit."""
+
+    def __init__(self, kit):
+        super().__init__(("localhost", 0), BaseHTTPRequestHandler)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(*(kit / f"startup/server.{end}" for end in ("crt", "key")))
+
+    def handle_error(self, *_):
+        pass  # of a handshake that the other side ends
+
+    def get_request(self):
+        line, address = self.socket.accept()
+        return self._context.wrap_socket(line, server_side=True), address
+
+
+def secure_from(startup):
+    """Return how a site with these certificates connects."""
+    return {
+        **{"scheme": "https", "secure": True, "ca_cert": str(startup / "rootCA.pem")},
+        **{"client_cert": str(startup / "client.crt"), "client_key": str(startup / "client.key")},
+    }
+
+
 @pytest.mark.filterwarnings("ignore:ssl_context is deprecated")  # as the library calls aiohttp
 def test_a_site_and_doctor_know_that_what_answers_is_another_federation(kit):
     """Or a proxy that opens TLS: its certificate is of another authority."""
     for name in ("ours", "theirs"):
         kit_files.provisioned("two", "localhost", (8702, 8703), ["bank"], kit.parent / name)
     own, theirs = (kit.parent / name for name in ("ours", "theirs"))
-    startup, context = own / "bank" / "startup", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*(theirs / f"server/startup/server.{end}" for end in ("crt", "key")))
-
-    class Line(HTTPServer):
-        def handle_error(self, *_):
-            pass  # of a handshake that the other side ends
-
-        def get_request(self):
-            line, address = self.socket.accept()
-            return context.wrap_socket(line, server_side=True), address
-
-    secure = {
-        **{"scheme": "https", "secure": True, "ca_cert": str(startup / "rootCA.pem")},
-        **{"client_cert": str(startup / "client.crt"), "client_key": str(startup / "client.key")},
-    }
-    with Line(("localhost", 0), BaseHTTPRequestHandler) as server:
+    startup = own / "bank" / "startup"
+    with Line(theirs / "server") as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         port = server.server_port
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
-            connects(port, **secure)
+            connects(port, **secure_from(startup))
         (startup / "fed_client.json").write_text(
             json.dumps({"servers": [{"service": {"target": f"localhost:{port}"}}]})
         )
@@ -233,6 +244,88 @@ def test_a_site_and_doctor_know_that_what_answers_is_another_federation(kit):
     with pytest.raises(aiohttp.ClientConnectorError):
         connects(port)  # it has ended
     assert connection(kit) == "silent"
+
+
+@pytest.mark.filterwarnings("ignore:ssl_context is deprecated")  # as the library calls aiohttp
+def test_a_site_and_doctor_know_that_the_servers_certificate_has_ended(kit, monkeypatch):
+    given = "two", "localhost", (8702, 8703), ["bank"], kit.parent / "ours"
+    with monkeypatch.context() as patch:
+        patch.setattr(kit_files, "_DAYS", -1)
+        patch.setattr(kit_files, "generate_cert", begun(kit_files.generate_cert, days=-2))
+        server, bank = kit_files.provisioned(*given).values()
+    with Line(server) as line:
+        thread = threading.Thread(target=line.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        port = line.server_port
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            connects(port, **secure_from(bank / "startup"))
+        (bank / "startup" / "fed_client.json").write_text(
+            json.dumps({"servers": [{"service": {"target": f"localhost:{port}"}}]})
+        )
+        found = doctor._way_to_server(bank)
+        line.shutdown()
+        thread.join()
+    assert connection(kit) == "invalid"
+    assert f"certificate of the server at localhost:{port} has ended, or has not begun" in str(
+        found
+    )
+
+
+def begun(given, *, days):
+    """Return what makes certificates that begin so many days from now."""
+    begin = datetime.now(UTC) + timedelta(days=days)
+    return lambda *some, **more: given(*some, not_valid_before=begin, **more)
+
+
+def test_a_site_whose_certificate_ends_says_that_and_does_not_blame_the_server(
+    kit, monkeypatch, capfd
+):
+    (path := kit / "startup" / "client.crt").parent.mkdir()
+    authority = kit_files.Authority._drawn("two")
+    with monkeypatch.context() as patch:
+        patch.setattr(kit_files, "_DAYS", 10)
+        authority.equip(path.parent, *kit_files._parts("bank", "localhost"))
+    states = iter(["answers", "silent", "silent"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr("intarsia.deployment.process._LONGEST", 0.01)
+    monkeypatch.setattr("intarsia.deployment.process._ROOM_SEEN", 0.01)
+    monkeypatch.setattr(KitProcess, "begins", lambda _: False)
+    tell, heard = KitProcess.tell, threading.Event()
+
+    def told(process, sentence):
+        tell(process, sentence)
+        if "client.crt ended on" in sentence:
+            heard.set()
+
+    def looks(process, each):
+        assert not heard.is_set()
+        each()  # it is connected
+        with monkeypatch.context() as patch:
+            patch.setattr(kit_files, "_DAYS", -1)
+            patch.setattr(kit_files, "generate_cert", begun(kit_files.generate_cert, days=-2))
+            authority.equip(path.parent, *kit_files._parts("bank", "localhost"))
+        each()
+        assert heard.wait(600)
+        each()
+
+    monkeypatch.setattr(KitProcess, "tell", told)
+    monkeypatch.setattr(KitProcess, "wait", looks)
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", lambda _: next(states))
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert "connected: the server answers" in said
+    assert "does not answer" not in said
+    log = (kit / "events.log").read_text()
+    assert log.count("certificates: client.crt ended on") == 1
+    assert "renew it: intarsia federation join bank" in log
+    monkeypatch.setattr("intarsia.deployment.process.is_running", lambda _: True)
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", lambda _: "silent")
+    assert main(["federation", "status", str(kit), "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["server"] == "certificates"
+    assert "client.crt ended on" in shown["certificates"][0]
 
 
 @pytest.mark.parametrize(
@@ -311,6 +404,23 @@ def test_a_site_that_cannot_write_does_not_blame_the_server(kit, monkeypatch, ca
     assert "connected: the server answers" in said
     assert REFUSED in said
     assert "does not answer" not in said
+
+
+@pytest.mark.parametrize("steady", [0.0, 3600.0])
+def test_a_clock_that_was_set_is_no_silence_and_what_lasts_is(kit, monkeypatch, capfd, steady):
+    """Signs of life are as old as the clock says until the next ones, some seconds later."""
+    states = iter(["answers", "starting", "silent", "answers"])
+    command = "intarsia.engines.transports.nvflare.parent_command"
+    monkeypatch.setattr(command, lambda *_, **__: [sys.executable, "-c", "input()"])
+    monkeypatch.setattr("intarsia.deployment.process._PAUSE", 0.01)
+    monkeypatch.setattr("intarsia.cli.federation._STEADY", steady)
+    monkeypatch.setattr(KitProcess, "begins", lambda _: False)
+    monkeypatch.setattr(KitProcess, "wait", lambda _, each: [each() for _ in range(4)])
+    monkeypatch.setattr("intarsia.engines.transports.connection.connection", lambda _: next(states))
+    assert main(["federation", "site", str(kit)]) == 0
+    said = capfd.readouterr().err
+    assert said.count("connected: the server answers") == (1 if steady else 2)
+    assert ("does not answer" in said) != bool(steady)
 
 
 def test_a_site_whose_process_is_started_again_does_not_blame_the_server(kit, monkeypatch, capfd):

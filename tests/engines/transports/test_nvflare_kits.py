@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import socket
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,11 +29,13 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 
+from intarsia.cli import doctor
 from intarsia.cli.main import main
 from intarsia.deployment import client_folder, client_setup, server
+from intarsia.deployment.federation_file import FederationFile, finish_kits
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits as kit_files
-from intarsia.engines.transports import nvflare
+from intarsia.engines.transports import nvflare, validity
 from intarsia.errors import ExperimentError
 
 # as the version before the packages wrote it into local/resources.json
@@ -143,7 +146,7 @@ def test_no_kit_is_added_where_who_signed_the_others_is_gone(kits):
 
 @pytest.mark.parametrize(
     ("days", "remedy"),
-    [(-1, "set it, by NTP"), (361, "if that is right, renew the certificate"), (-0.003, None)],
+    [(-1, "set it, by NTP"), (361, "if that is right, renew it"), (-0.003, None)],
 )
 def test_a_certificate_that_is_not_valid_by_the_clock_here_is_said(kits, monkeypatch, days, remedy):
     class Shifted(datetime):
@@ -151,14 +154,46 @@ def test_a_certificate_that_is_not_valid_by_the_clock_here_is_said(kits, monkeyp
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=days)
 
-    kit_files.check_certificates(kits["bank"])
-    monkeypatch.setattr(kit_files, "datetime", Shifted)
+    validity.check_certificates(kits["bank"])
+    monkeypatch.setattr(validity, "datetime", Shifted)
     for kit in kits.values():
         if remedy is None:
-            kit_files.check_certificates(kit)
+            validity.check_certificates(kit)
             continue
-        with pytest.raises(ExperimentError, match=rf"\.(crt|pem) is valid from .*{remedy}\."):
-            kit_files.check_certificates(kit)
+        with pytest.raises(ExperimentError, match=rf"\.(crt|pem) is valid from .*{remedy}"):
+            validity.check_certificates(kit)
+
+
+def test_doctor_names_at_a_server_whose_certificates_end_soon(tmp_path):
+    given = "two", "localhost", (18002, 18003), ["bank"], tmp_path
+    server = kit_files.provisioned(*given)["server"]
+    described = FederationFile(name="two", sites=("bank",), patience=RetryPolicy())
+    finish_kits(described, {"server": server})
+    soon = datetime.now(UTC) + timedelta(days=9)
+    for ends, count in ((soon, 1), (soon + timedelta(days=90), 0)):
+        path = server / "local" / "certificates.json"
+        path.write_text(json.dumps({"bank": ends.isoformat()}))
+        said = [one.said for one in doctor.of_kit(server) if one.state == "problem"]
+        assert said.count(f"that of bank ends on {soon:%Y-%m-%d}") == count
+
+
+def test_nobody_is_asked_with_a_certificate_that_has_ended(kits, monkeypatch, capfd):
+    """The framework would print where it failed, at each question."""
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=361)
+
+    monkeypatch.setattr(validity, "datetime", Later)
+    assert not validity.lets_connect(kits["bank"])
+    monkeypatch.setattr(nvflare, "_opened", lambda kit: pytest.fail("a session was opened"))
+    with socket.create_server(("localhost", 0)) as listens:
+        known = {"host": "localhost", "port": listens.getsockname()[1]}
+        monkeypatch.setattr(nvflare.json, "loads", lambda _: {"admin": known})
+        with pytest.raises(ConnectionError, match="does not answer"):
+            nvflare.Jobs(kits["server"] / "admin").sites()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_the_framework_refuses_is_said_in_a_sentence(tmp_path):

@@ -19,6 +19,10 @@ import aiohttp
 from aiohttp import web
 from nvflare.fuel.f3.drivers.aio_http_driver import AioHttpDriver
 
+from intarsia.cli.main import main
+from intarsia.deployment.federation_file import FederationFile, finish_kits
+from intarsia.deployment.operations.archive import write_archive
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.transports import kits, nvflare, revocation
 from intarsia.errors import ExperimentError
 
@@ -187,6 +191,36 @@ def test_revoking_counts_for_all_certificates_so_far(kit):
             "notBefore": f"{began:%b %d %H:%M:%S %Y} GMT",
         }
         assert looks.refuses(given) is expected
+
+
+def test_revoking_counts_for_a_certificate_of_a_clock_that_was_ahead(folder, kit, capfd):
+    """It was signed by a clock that is set since, and nobody has connected with it so far."""
+    described = FederationFile(name="two", sites=("bank", "shop"), patience=RetryPolicy())
+    finish_kits(described, {"server": kit})
+    ahead = (datetime.now(UTC) + timedelta(hours=3)).replace(microsecond=0)
+    given, (part,) = kits.generate_cert, kits._parts("bank", "localhost")
+    for place, moment in ((folder / "made", ahead), (folder / "bank", ahead - timedelta(hours=1))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                kits,
+                "generate_cert",
+                lambda *some, moment=moment, **more: given(*some, not_valid_before=moment, **more),
+            )
+            (place / "startup").mkdir(parents=True, exist_ok=True)
+            kits.Authority._drawn("two").equip(place / "startup", part)
+    write_archive(folder / "bank.signed", folder / "made")
+    revoke = ["federation", "revoke", str(kit)]
+    assert main([*revoke, "bank"]) == 0
+    assert "signed by a clock that was ahead; sign for it after" in capfd.readouterr().err
+    assert revocation.revoked(kit) == {"bank": ahead}
+    with pytest.raises(ExperimentError, match="or sign after that moment"):
+        revocation.check_taken(kit, "bank")
+    (folder / "bank.signed").write_bytes(b"cut")  # keeps nobody from revoking
+    assert main([*revoke, "bank"]) == 0
+    assert revocation.revoked(kit) == {"bank": ahead - timedelta(hours=1)}
+    assert main([*revoke, "shop"]) == 0
+    assert "was ahead" not in capfd.readouterr().err.splitlines()[-1]
+    assert revocation.revoked(kit)["shop"] <= datetime.now(UTC)
 
 
 def test_a_damaged_list_stops_a_server_that_starts_and_none_that_runs(folder, kit, quick):

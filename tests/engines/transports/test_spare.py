@@ -21,6 +21,7 @@ from nvflare.apis.job_launcher_spec import JobProcessArgs, JobReturnCode
 from nvflare.app_common.job_launcher.process_launcher import ProcessJobLauncher
 
 from intarsia.engines.transports import spare
+from intarsia.engines.transports.connection import take_ends
 
 JOB = "1b4e28ba-2fa1-11d2-883f-b9a761bde3fb"
 TOKEN = "a token of this job"
@@ -115,9 +116,35 @@ def test_a_job_for_which_no_process_waits_any_more_starts_its_own(
     if waits:
         own._spare.process.kill()
         own._spare.process.wait()
-    monkeypatch.setattr(ProcessJobLauncher, "launch_job", lambda *given: given[1:])
+    monkeypatch.setattr(
+        ProcessJobLauncher, "launch_job", lambda *given: SimpleNamespace(adapter=given[1:])
+    )
     given = {"job_id": JOB}, context(tmp_path)
-    assert own.launch_job(*given) == given
+    assert own.launch_job(*given).adapter == given
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_job_whose_process_the_system_ends_is_told_of_and_one_that_is_aborted_is_not(
+    tmp_path, monkeypatch, module, waits
+):
+    """As where memory is short: nobody else would know of it at the site."""
+    (tmp_path / "local").mkdir()
+    (tmp_path / "of_a_job.py").write_text(
+        'import time\nif __name__ == "__main__": time.sleep(3600)\n'
+    )
+    own, given = launcher(tmp_path, monkeypatch, waits=waits), context(tmp_path)
+    no_code = SimpleNamespace(get_app_custom_dir=lambda job: "")
+    given.set_prop(FLContextKey.WORKSPACE_OBJECT, no_code, private=True, sticky=False)
+    handle = own.launch_job({"job_id": JOB}, given)
+    psutil.Process(handle.adapter.pid).kill()
+    handle.wait()
+    (said,) = take_ends(tmp_path)
+    assert said.startswith(f"The process of the job {JOB} was ended by SIGKILL; ")
+    assert take_ends(tmp_path) == []
+    handle = own.launch_job({"job_id": JOB}, given)
+    handle.terminate()
+    handle.wait()
+    assert take_ends(tmp_path) == []
 
 
 def test_only_the_process_that_starts_jobs_has_one_waiting_and_the_next_a_pause_later(
@@ -131,7 +158,9 @@ def test_only_the_process_that_starts_jobs_has_one_waiting_and_the_next_a_pause_
 
     monkeypatch.setattr(spare, "Spare", lambda *given: made.append(given) or "waits")
     monkeypatch.setattr(spare.threading, "Timer", timer)
-    monkeypatch.setattr(ProcessJobLauncher, "launch_job", lambda *_: None)
+    monkeypatch.setattr(
+        ProcessJobLauncher, "launch_job", lambda *_: SimpleNamespace(adapter=SimpleNamespace())
+    )
     for worker, starter in (spare._SITE, spare._SERVER):
         server = worker == spare._SERVER[0]
         for running in (worker, starter):

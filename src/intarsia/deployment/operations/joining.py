@@ -7,6 +7,7 @@ fingerprints are read out over another one, such as the telephone.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from datetime import datetime
@@ -30,6 +31,7 @@ from intarsia.deployment.operations.archive import unpacked, write_archive
 from intarsia.deployment.process import at_rest, check_user
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.revocation import check_taken
+from intarsia.engines.transports.validity import valid_in
 from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
@@ -153,6 +155,21 @@ def not_joined(kit: Path, sites: Sequence[ClientId]) -> dict[ClientId, str]:
         elif not since and not (folder / name / "startup").is_dir():
             found[name] = "its request has not come: intarsia federation join there"
     return found
+
+
+def newest_begin(folder: Path, name: ClientId) -> datetime | None:
+    """Return when the last certificate begins that was signed for a site, as far as is known.
+
+    It is later than now where the clock was ahead by which it was signed. None: none lies in the
+    folder of the federation's kits.
+    """
+    begins, signed = list[datetime](), folder / f"{name}{SIGNED}"
+    # what cannot be read keeps nobody from revoking
+    with contextlib.suppress(OSError, ExperimentError):
+        begins += [valid_in(path)[0] for path in (folder / name / "startup").glob("*.crt")]
+    with contextlib.suppress(OSError, ExperimentError), unpacked(signed, signed) as kit:
+        begins += [valid_in(path)[0] for path in (kit / "startup").glob("*.crt")]
+    return max(begins, default=None)
 
 
 def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:

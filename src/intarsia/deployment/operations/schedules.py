@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +19,12 @@ from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.deployment.federation_file import sites_of
 from intarsia.deployment.server import (
+    FAILURE,
     RunStatus,
     list_statuses,
     remove_run,
     request,
+    resume_run,
     sites_of_run,
     stop_run,
 )
@@ -34,6 +36,10 @@ from intarsia.results import run_folder
 _FOLDER: Final = "local/schedules"
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,88}")  # a run's has a date behind it
 _AT_WORK: Final = ("waiting", "running")
+_TRIES: Final = "tries.json"  # of a run: how often it was tried again, and since when it is failed
+_MOST_TRIES: Final = 4  # of a run that failed
+_BETWEEN: Final = timedelta(minutes=15)  # tries
+_MAY_PASS: Final = ("TableError", "SiteError")  # such as of a database that is started again
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,8 @@ class Daily:
     A day on which the server was away is made up for until midnight. Where the run of the day
     before is at work still, as when it waits for an owner, none is asked for, and that is noted.
     One that waits for sites and did not begin so far gives way, as it would come to what the new
-    one does; so does one that waits for a site which has left.
+    one does; so does one that waits for a site which has left. One that failed of what may pass is
+    tried again, until another is due.
 
     Parameters
     ----------
@@ -181,6 +188,8 @@ class Daily:
         for old in finished[: -one.keep] if one.keep else ():
             self._remove(old, one.keep)
         if not _is_due(one, runs, now):
+            if runs and runs[-1].state == "failed":
+                self._try_again(runs[-1].name, now)
             return
         sites, patience = sites_of(self._kit)
         for known in runs:
@@ -205,6 +214,19 @@ class Daily:
         else:
             self._note(f"{run} is asked for by its schedule")
 
+    def _try_again(self, run: str, now: datetime) -> None:
+        """Let a run that failed go on, if that may help and it is time."""
+        own = self._kit / "local" / "runs" / run
+        if (tries := _tries(own)) is None:
+            return
+        count, since = tries
+        if since is None or now < since:  # it failed just now, or the clock was put back
+            _write_tries(own, count, now)
+        elif now - since >= _BETWEEN:
+            _write_tries(own, count + 1, None)
+            resume_run(self._kit / "local", run)
+            self._note(f"{run} failed and is tried again, {count + 1} of {_MOST_TRIES} times")
+
     def _gives_way(self, run: str, other: str, sites: tuple[ClientId, ...]) -> bool:
         """Return whether a run that waits for sites does so no more, as another one is due."""
         local = self._kit / "local"
@@ -227,12 +249,41 @@ class Daily:
 
 
 def held_up(kit: Path, one: Schedule, now: datetime) -> str:
-    """Return in a sentence why today's run is due and not asked for; "": so it is not."""
+    """Return in a sentence what a schedule waits for; "": for nothing but its time."""
     runs = _runs_of(kit, one)
     at_work = [run for run in runs if run.state in _AT_WORK]
-    return (
-        _held_up(one.run_of(now.date()), at_work[0]) if at_work and _is_due(one, runs, now) else ""
-    )
+    if _is_due(one, runs, now):
+        return _held_up(one.run_of(now.date()), at_work[0]) if at_work else ""
+    newest = runs[-1] if runs else None
+    if newest is None or newest.state != "failed":
+        return ""
+    tries = _tries(kit / "local" / "runs" / newest.name)
+    if tries is None:
+        return ""
+    at = (tries[1] or now) + _BETWEEN
+    return f"{newest.name} failed and is tried again at {at:%H:%M}"
+
+
+def _tries(own: Path) -> tuple[int, datetime | None] | None:
+    """Return how often a run that failed was tried again, and since when it waits for the next try.
+
+    None: it is not tried again.
+    """
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        if parse_json((own / FAILURE).read_bytes())["error"] not in _MAY_PASS:
+            return None
+        found: dict[str, Any] = {"count": 0, "since": None}
+        with contextlib.suppress(FileNotFoundError):
+            found = parse_json((own / _TRIES).read_bytes())
+        count, since = int(found["count"]), found["since"]
+        if count < _MOST_TRIES:
+            return count, None if since is None else datetime.fromisoformat(since)
+    return None
+
+
+def _write_tries(own: Path, count: int, since: datetime | None) -> None:
+    content = {"count": count, "since": None if since is None else since.isoformat()}
+    write_atomically(own / _TRIES, json.dumps(content).encode(), private=True)
 
 
 def _held_up(run: str, before: RunStatus) -> str:

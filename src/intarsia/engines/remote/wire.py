@@ -143,7 +143,8 @@ _SENTENCES: Mapping[str, str] = MappingProxyType(
         "RefusedError": "The site refused what the algorithm of the run does not declare; its own "
         "log says what.",
         "RangeError": "A value of the site is too large to be sealed, or no number.",
-        "TableError": "The site's table is not what the experiment needs.",
+        "TableError": "The site's table cannot be read, or is not what the experiment needs; its "
+        "own log says why.",
         "FederationError": "The site's table does not fit those of the others.",
         "ExperimentError": "The experiment does not fit the site, or the site's settings are "
         "wrong; its own log says why.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 import sys
 import threading
 import time
@@ -18,16 +19,23 @@ from typing import Any, Final, Literal
 from intarsia.core.files.atomic_files import write_atomically
 
 # "foreign": what answers at the server's address is not the server, by its certificate;
+# "invalid": the server's certificate has ended, or has not begun;
 # "starting": the site's own process gives no sign of life
-State = Literal["answers", "silent", "refuses", "foreign", "starting"]
+State = Literal["answers", "silent", "refuses", "foreign", "invalid", "starting"]
 
 _FILE: Final = "local/server"  # of a site's kit
 _BEAT: Final = "local/alive"  # beside it
+_ENDS: Final = "local/ends"  # beside it, at a server too: of processes of jobs
 _BETWEEN: Final = 10.0  # seconds between signs of life
 _PROGRAM: Final = "nvflare.private.fed.app.client.client_train"  # of a site, not of one of its jobs
 _LOOK: Final = 2.0  # seconds that count between two looks: who looks may have stood still itself
-_TOLD: Final[tuple[State, ...]] = ("refuses", "foreign")  # that hold until something else is said
+_TOLD: Final[tuple[State, ...]] = (
+    "refuses",
+    "foreign",
+    "invalid",
+)  # that hold until something else is said
 _STATES: Final[tuple[State, ...]] = ("answers", "silent", *_TOLD)
+_NOT_VALID: Final = (9, 10)  # verdicts of OpenSSL: a certificate has not begun, or has ended
 _FORBIDDEN: Final = 403  # status of HTTP by which `revocation` refuses a certificate
 _LATE: Final = 45.0  # seconds after which a server's answer holds no more; the next is due in ten
 
@@ -101,6 +109,21 @@ class Silence:
         return self._seconds
 
 
+def note_end(kit: Path, sentence: str) -> None:
+    """Write down how a process of a job ended, for whoever keeps the kit's process running."""
+    with contextlib.suppress(OSError), (kit / _ENDS).open("a", encoding="utf-8") as ends:
+        ends.write(f"{sentence}\n")
+
+
+def take_ends(kit: Path) -> list[str]:
+    """Return what `note_end` wrote since the last time."""
+    taken = kit / f"{_ENDS}.taken"
+    with contextlib.suppress(OSError):
+        (kit / _ENDS).rename(taken)
+        return taken.read_text(encoding="utf-8", errors="replace").splitlines()
+    return []
+
+
 def note_connecting(kit: Path) -> None:
     """Let this process write down what comes of each try to connect."""
     from aiohttp import ClientError, ClientSSLError, WSServerHandshakeError
@@ -115,9 +138,10 @@ def note_connecting(kit: Path) -> None:
             if problem.status == _FORBIDDEN:
                 note(kit, "refuses")
             raise
-        except ClientSSLError:
+        except ClientSSLError as problem:
             if _read(kit) != "answers":  # a job has a connection of its own
-                note(kit, "foreign")
+                why = getattr(problem, "certificate_error", None)
+                note(kit, "invalid" if is_of_time(why) else "foreign")
             raise
         except (ClientError, OSError):
             # whether it answers no more is not for one connection to say: a job has its own
@@ -125,6 +149,11 @@ def note_connecting(kit: Path) -> None:
             raise
 
     AioHttpDriver.connect = connect_noted
+
+
+def is_of_time(problem: object) -> bool:
+    """Return whether a certificate is refused since it has ended, or has not begun."""
+    return isinstance(problem, ssl.SSLCertVerificationError) and problem.verify_code in _NOT_VALID
 
 
 def _age(path: Path) -> float | None:

@@ -27,6 +27,7 @@ from nvflare.lighter.utils import Identity, generate_cert
 
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
+from intarsia.engines.transports.validity import certificate_files, valid_in
 from intarsia.errors import ExperimentError
 from intarsia.privacy.keys.shared_key import fingerprint
 
@@ -35,7 +36,6 @@ _ORGANISATION: Final = "intarsia"  # in certificates; the framework wants one of
 _AUTHORITY_DAYS: Final = 3650  # for which a new certificate authority is valid
 _DAYS: Final = 360  # for which what it signs is valid
 _SOON_DAYS: Final = 30  # left to an authority, with which it signs no more
-_SKEW: Final = timedelta(minutes=5)  # by which clocks of machines may differ at a kit's first start
 _KEY_BITS: Final = 2048  # of RSA, which the framework signs with
 _KEY_BITS_MOST: Final = 8192
 _NAME_LETTERS: Final = 64  # of a certificate; the framework cuts a longer name of a server, too
@@ -313,33 +313,7 @@ def authority_in(kit: Path) -> x509.Certificate:
 
 def ends_in(kit: Path) -> Mapping[str, datetime]:
     """Return when the certificates in a kit end, by file."""
-    return {path.name: _read_certificate(path).not_valid_after_utc for path in _certificates(kit)}
-
-
-def _certificates(kit: Path) -> Sequence[Path]:
-    return sorted(path for end in ("crt", "pem") for path in (kit / "startup").glob(f"*.{end}"))
-
-
-def check_certificates(kit: Path) -> None:
-    """Check by this machine's clock that the certificates in a kit are valid.
-
-    Raises
-    ------
-    ExperimentError
-        If one has not begun, or has ended: every connection would fail, and none would say why.
-        One that begins within five minutes passes; a site tries until then.
-    """
-    now = datetime.now(UTC)
-    for path in _certificates(kit):
-        found = _read_certificate(path)
-        begin, end = found.not_valid_before_utc, found.not_valid_after_utc
-        if not begin - _SKEW <= now <= end:
-            remedy = "set it, by NTP" if now < begin else "if that is right, renew the certificate"
-            raise ExperimentError(
-                f"The certificate {path} is valid from {begin:%Y-%m-%d %H:%M} to "
-                f"{end:%Y-%m-%d %H:%M} UTC, and by this machine's clock it is "
-                f"{now:%Y-%m-%d %H:%M}; {remedy}."
-            )
+    return {path.name: valid_in(path)[1] for path in certificate_files(kit)}
 
 
 def print_of(found: x509.CertificateSigningRequest | x509.Certificate) -> str:

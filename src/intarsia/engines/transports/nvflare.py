@@ -51,6 +51,7 @@ from intarsia.core.memory import give_back
 from intarsia.engines.transports import connection, leftovers, origins, replaced, revocation, spare
 from intarsia.engines.transports.given_up import within
 from intarsia.engines.transports.kits import ADMIN
+from intarsia.engines.transports.validity import check_certificates
 from intarsia.errors import ExperimentError, SiteError
 
 _COLLAB: Final = "nvflare.collab.runtime"
@@ -561,7 +562,8 @@ class Jobs:
                 within(_GIVEN_UP, session.close)
 
     def _knock(self) -> None:
-        """Raise OSError if nobody is at the server's port."""
+        """Raise if nobody is at the server's port, or nobody is let in with this certificate."""
+        check_certificates(self._kit)
         known = json.loads((self._kit / "startup" / "fed_admin.json").read_bytes())["admin"]
         with socket.create_connection((known["host"], int(known["port"])), timeout=10.0):
             pass

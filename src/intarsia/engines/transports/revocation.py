@@ -32,16 +32,20 @@ _PAUSE: Final = 1.0  # seconds between looks at that file
 _SCHEME: Final = "http"  # WebSocket, over mutual TLS; what carries the connections of a kit
 
 
-def revoke(kit: Path, name: ClientId) -> datetime:
-    """Let a server refuse all certificates that a site has so far; return until when they began."""
+def revoke(kit: Path, name: ClientId, newest: datetime | None = None) -> datetime:
+    """Let a server refuse all certificates that a site has so far; return until when they began.
+
+    `newest` is when the last that is known of begins: later than now, if a clock was ahead.
+    """
     now = datetime.now(UTC).replace(microsecond=0)
+    until = now if newest is None else max(now, newest)
     known = {one: moment.isoformat() for one, moment in revoked(kit).items()}
-    content = known | {name: now.isoformat()}
+    content = known | {name: until.isoformat()}
     write_atomically(kit / _FILE, json.dumps(content, indent=1).encode())
     with contextlib.suppress(ExperimentError):  # nothing is refused by what was seen
         seen = {one: moment.isoformat() for one, moment in ends_seen(kit).items() if one != name}
         write_atomically((kit / _FILE).with_name(_SEEN), json.dumps(seen, indent=1).encode())
-    return now
+    return until
 
 
 def revoked(kit: Path) -> Mapping[ClientId, datetime]:
@@ -70,7 +74,7 @@ def check_taken(kit: Path, name: ClientId) -> None:
             f"{moment:%Y-%m-%d %H:%M:%S} UTC, and by this machine's clock it is "
             f"{now:%Y-%m-%d %H:%M:%S}, so that it would refuse one that is signed now; set the "
             "clocks, and where the server's was ahead, run `intarsia federation revoke "
-            f"{kit} {name}` again."
+            f"{kit} {name}` again, or sign after that moment."
         )
 
 

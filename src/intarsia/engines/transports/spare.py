@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGABRT, SIGBUS, SIGKILL, SIGSEGV
 from typing import Any, Final
 
 from nvflare.apis.fl_constant import FLContextKey
@@ -34,6 +35,8 @@ from nvflare.utils.job_launcher_utils import (
 )
 from nvflare.utils.process_utils import ProcessAdapter
 
+from intarsia.engines.transports import connection
+
 _FED: Final = "nvflare.private.fed.app"
 # What a job's process runs, and whose process starts it. Each imports what it needs at a job.
 _SERVER: Final = f"{_FED}.server.runner_process", f"{_FED}.server.server_train"
@@ -43,6 +46,8 @@ _NEEDED: Final = {
     _SITE[0]: ("nvflare.collab.runtime.executor",),
 }
 _PAUSE: Final = 10.0  # seconds after a job's start, which takes all cores, until the next spare's
+# By exit status: how a process is ended from without, for want of memory by the first.
+_KILLED: Final = {-one: one.name for one in (SIGKILL, SIGSEGV, SIGBUS, SIGABRT)}
 _NAME_LETTERS: Final = 8  # of a job's id, by which ps and top call its process
 
 
@@ -53,6 +58,31 @@ def component(kit: Path, *, server: bool, ahead: bool = True) -> Mapping[str, An
         "path": f"{__name__}.Launcher",
         "args": {"kit": str(kit), "server": server, "ahead": ahead},
     }
+
+
+class Handle(ProcessHandle):  # type: ignore[misc]  # the library has no types
+    """A job's process, of which it is written down if another than the library ends it."""
+
+    def __init__(self, adapter: ProcessAdapter, kit: Path, job: str) -> None:
+        super().__init__(process_adapter=adapter)
+        self._kit, self._job, self._ended = kit, job, False
+
+    def terminate(self) -> None:
+        """End the process."""
+        self._ended = True
+        super().terminate()
+
+    def wait(self) -> None:
+        """Wait until the process has ended."""
+        super().wait()
+        status = self.adapter.poll()
+        if status in _KILLED and not self._ended:
+            connection.note_end(
+                self._kit,
+                f"The process of the job {self._job} was ended by {_KILLED[status]}; where that is "
+                "the system's for want of memory, give this machine or its container more, or let "
+                "fewer jobs run at a time. The server begins another job.",
+            )
 
 
 class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no types
@@ -84,6 +114,7 @@ class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no 
 
     def launch_job(self, job_meta: Any, fl_ctx: FLContext) -> JobHandleSpec:
         """Give the job to the spare process, or start one for it where there is none."""
+        job = str(job_meta.get("job_id", ""))
         with self._lock:
             spare, self._spare = self._spare, None
         if self._ahead:
@@ -94,9 +125,9 @@ class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no 
             words = shlex.split(self.get_command(job_meta, fl_ctx))
             own = get_credential_env(fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS))
             with contextlib.suppress(OSError):  # it has ended
-                spare.begin(words[3:], {**os.environ, **own}, str(job_meta.get("job_id", "")))
-                return ProcessHandle(process_adapter=ProcessAdapter(process=spare.process))
-        return super().launch_job(job_meta, fl_ctx)
+                spare.begin(words[3:], {**os.environ, **own}, job)
+                return Handle(ProcessAdapter(process=spare.process), Path(self._kit), job)
+        return Handle(super().launch_job(job_meta, fl_ctx).adapter, Path(self._kit), job)
 
     def _start(self) -> None:
         with self._lock, contextlib.suppress(OSError):  # for want of memory: a job starts its own
