@@ -263,7 +263,8 @@ class LocalParties:
             made = settle_block(block, name, schemas[part], settings)
             if part == "train":
                 how = {"standardise": settings.standardise}
-                whole, made = made, without_rare(made, name, schemas[part], **how)
+                whole = made
+                made = without_rare(made, name, schemas[part], **how)
                 rare[name] = with_one_number(whole, made)
             parts[part][name] = made
             if parts[part][name].x is not block.x:

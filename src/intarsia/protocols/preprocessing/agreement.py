@@ -216,9 +216,13 @@ def _compared(schema: Schema) -> tuple[ClientId, ...]:
     return tuple(name for name in schema.clients if name in found)
 
 
-<<<<<<< HEAD
-def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
-    """Return the client functions of step 0."""
+def _weighted(schema: Schema, part: str) -> bool:
+    """Return whether weights of rows are compared: they count in training alone."""
+    return schema.labels.weighted and part == "train"
+
+
+def _labels(schema: Schema, part: str) -> tuple[fl.ClientFunction, fl.ClientFunction]:
+    """Return the client functions of step 0 on a part of the rows."""
 
     @cache  # found at the first call, once for all clients
     def smallest() -> int:
@@ -231,16 +235,6 @@ def _labels(schema: Schema) -> tuple[fl.ClientFunction, fl.ClientFunction]:
             for name in pair[:2]:
                 found[name].append(pair)
         return found
-=======
-def _weighted(schema: Schema, part: str) -> bool:
-    """Return whether weights of rows are compared: they count in training alone."""
-    return schema.labels.weighted and part == "train"
-
-
-def _labels(schema: Schema, part: str) -> tuple[fl.ClientFunction, fl.ClientFunction]:
-    """Return the client functions of step 0 on a part of the rows."""
-    known = cache(partial(_pairs, schema))  # found at the first call, once for all clients
->>>>>>> V62
 
     def draw_words(
         state: Preparation, block: Block, message: AskWords, key: fl.SecretKey
