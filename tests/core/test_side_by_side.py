@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.sparse import csr_array
 
 from intarsia.core import side_by_side as module
 from intarsia.core.memory import kept
-from intarsia.core.side_by_side import is_large, side_by_side
+from intarsia.core.side_by_side import in_turn, is_large, side_by_side
 from intarsia.engines.forks import Errand
 
 WAIT = 20  # seconds, for what comes at once
@@ -90,3 +91,42 @@ def test_tables_in_memory_of_some_megabytes_are_large(tmp_path):
     assert [is_large(one) for one in (few, many, kept(many, tmp_path))] == [False, True, False]
     assert not is_large(csr_array((100_000, 10)))
     assert is_large(csr_array(many + 1))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_jobs_are_begun_in_turn_and_few_results_wait(threads):
+    begun, taken = [], []
+
+    def jobs():
+        for number in range(20):
+            begun.append(number)
+            yield partial(int, number)
+
+    for number in in_turn(jobs(), threads):
+        assert len(begun) - len(taken) <= (threads + 1 if threads > 1 else 1)
+        taken.append(number)
+    assert taken == [*range(20)]
+
+
+def test_jobs_compute_beside_each_other():
+    meet = threading.Barrier(2, timeout=WAIT)
+    assert sorted(in_turn([meet.wait] * 4, 2)) == [0, 0, 1, 1]
+
+
+def test_after_a_job_that_fails_or_an_end_no_more_are_begun():
+    begun = []
+
+    def jobs():
+        for number in range(50):
+            begun.append(number)
+            yield (lambda: 1 / 0) if number == 3 else (lambda: 1)
+
+    found = in_turn(jobs(), 2)
+    with pytest.raises(ZeroDivisionError):
+        list(found)
+    assert len(begun) <= 7
+    begun.clear()
+    ended = in_turn(jobs(), 2)
+    next(ended)
+    ended.close()
+    assert len(begun) <= 3

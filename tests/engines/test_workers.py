@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -368,8 +369,11 @@ def test_a_process_that_is_killed_is_named_with_its_clients():
         engine.ask(twice, {**asked, away: Tell(np.array([-3.0]))})
 
 
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers_", [2, 3])
-def test_noise_is_that_of_one_process_and_counted_once(workers_, tmp_path):
+def test_noise_is_that_of_one_process_and_counted_once(workers_, threads, tmp_path, monkeypatch):
+    if threads:
+        large(monkeypatch)
     algorithm = FEDAVG.private(Release(1.0, 0.5, releases=3))
     states = []
     for count, path in ((1, tmp_path / "one"), (workers_, tmp_path / "several")):
@@ -384,7 +388,7 @@ def test_noise_is_that_of_one_process_and_counted_once(workers_, tmp_path):
             engine.begin_round(number)
             server, _ = algorithm.round(server, engine, engine.key())
         states.append(codec.encode(engine.books.seal(server)))
-        assert (engine._workers is not None) == (count > 1)
+        assert (engine._workers is not None) == (count > 1 and not threads)
         assert {len(own) for own in ledger._numbers.values()} == {2}
     assert states[0] == states[1]
 
@@ -418,6 +422,80 @@ def test_clients_with_many_values_are_shared_out_at_once(monkeypatch):
     engine = counting(4, None, functions=(companions, twice))
     tell(engine)
     assert engine._workers is None
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A client's product with its own table, and in which thread it was made."""
+
+    values: fl.Array
+    thread: fl.Array
+
+
+def large(monkeypatch):
+    """Have all tables taken as large."""
+    monkeypatch.setattr(workers, "is_large", lambda x: True)
+
+
+@client_function
+def multiply(state: Count, block, message: Tell, rng: fl.RandomKey) -> tuple[Count, Ends]:
+    if message.values[0] == -1:
+        raise TableError("The value is -1; send another.")
+    drawn = rng.generator().normal(size=block.shape[1])
+    made = np.array([threading.get_ident()], np.float64)
+    return Count(state.calls + 1), Ends(block.x @ drawn * message.values[0], made)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_clients_with_large_tables_compute_in_threads_to_the_same_bits(count, monkeypatch):
+    one, answers = counting(4, functions=(multiply,)), {}
+    large(monkeypatch)
+    several = counting(4, count, functions=(multiply,))
+    for engine in (one, several):
+        for number in (1, 2):
+            engine.begin_round(number)
+            asked = {name: Tell(np.array([number + 0.5])) for name in engine.ids}
+            told = engine.ask(multiply, asked)
+            answers.setdefault(engine, []).append({k: v.values for k, v in told.items()})
+            threads = {float(own.thread[0]) for own in told.values()}
+            here = float(threading.get_ident())
+            assert threads == {here} if engine is one else here not in threads
+    np.testing.assert_equal(answers[one], answers[several])
+    assert list(answers[several][0]) == list(one.ids)
+    assert several._workers is None
+    assert several.get_states() == one.get_states()
+    assert several.books.traffic == one.books.traffic
+
+
+def test_sealed_sums_and_functions_for_several_clients_at_once_take_no_threads(monkeypatch):
+    large(monkeypatch)
+    staff = workers.Staff(2)
+    staff.look(engine_over(3)._host.blocks)
+    assert staff.threads(twice) == 2
+    assert staff.threads(companions) == 1
+    sealed = workers.Staff(2, sealed=True)
+    sealed.look(engine_over(3)._host.blocks)
+    assert sealed.threads(twice) == 1
+
+
+def test_where_one_table_has_nearly_all_values_threads_have_nothing_to_share(monkeypatch):
+    staff, blocks = workers.Staff(2), engine_over(3)._host.blocks
+    first = next(iter(blocks.values()))
+    monkeypatch.setattr(workers, "is_large", lambda x: x is first["train"].x)
+    staff.look(blocks)
+    assert staff.threads(twice) == 1
+
+
+def test_of_threads_too_the_first_client_that_fails_is_named(monkeypatch):
+    large(monkeypatch)
+    engine = counting(4, 2, functions=(multiply,))
+    names = list(engine.ids)
+    asked = {name: Tell(np.array([-1.0 if at in (1, 2) else 1.0])) for at, name in enumerate(names)}
+    with pytest.raises(TableError, match="The value is -1") as caught:
+        engine.ask(multiply, asked)
+    assert caught.value.__notes__ == [f"at client {names[1]!r} in multiply, round 0"]
+    # as in one process, those behind it did not compute
+    assert [one.calls for one in engine.get_states().values()] == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

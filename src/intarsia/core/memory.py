@@ -170,15 +170,18 @@ def keep_freed() -> None:
     """Let the C library keep some of what is freed, for what comes next.
 
     Left to itself it gives arrays of a few megabytes back at once, and to take each anew costs more
-    than most of what is computed with it: the system clears every page.
+    than most of what is computed with it: the system clears every page. What is kept lies in one
+    heap, for all threads: in one for each, as by default, what one frees would be of no use to
+    another.
     """
     choose = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
     if choose is not None:
         choose(_MMAP_THRESHOLD, _KEPT_ARRAY)
         choose(_TRIM_THRESHOLD, _KEPT_AT_MOST)
+        choose(_ARENA_MAX, 1)
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # as malloc.h numbers them
 _KEPT_ARRAY = 1 << 25  # bytes of an array that is kept: more than this the library does not take
 _KEPT_AT_MOST = 1 << 27  # bytes at the end of what it holds
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, TypeVar
 
 from intarsia.core.memory import folder_of
@@ -26,6 +28,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def in_fork() -> bool:
+    """Return whether this process is one of several that compute beside each other."""
+    return multiprocessing.current_process().daemon
+
+
 def is_large(x: Any) -> bool:
     """Return whether a thread pays for what is made of a table's values.
 
@@ -35,16 +42,39 @@ def is_large(x: Any) -> bool:
     return held.data.nbytes >= _LARGE and folder_of(x) is None
 
 
+def in_turn(jobs: Iterable[Callable[[], B]], threads: int) -> Generator[B]:
+    """Yield what jobs return, in order, while the next ones are at work in so many threads.
+
+    One more than there are threads is begun and not yet taken, so that few results are there at
+    once. The error is that of the first that fails, in this order; after it, as after Ctrl-C,
+    nothing more is begun.
+    """
+    if threads < 2:
+        for job in jobs:
+            yield job()
+        return
+    pool, waiting, coming = ThreadPoolExecutor(threads), deque[Future[B]](), iter(jobs)
+    try:
+        while True:
+            for job in islice(coming, threads + 1 - len(waiting)):
+                waiting.append(pool.submit(job))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def side_by_side(
     do: Callable[[A], B], given: Sequence[A], threads: int, large: Callable[[A], bool]
 ) -> list[B]:
     """Return what is made of each, in order, those that are large by so many threads.
 
     The error is that of the first that fails, in this order; after it, as after Ctrl-C, nothing
-    more is begun. A fork computes beside others, and takes no threads.
+    more is begun. A fork takes no threads.
     """
     marks = [large(one) for one in given]
-    if threads < 2 or sum(marks) < 2 or multiprocessing.current_process().daemon:
+    if threads < 2 or sum(marks) < 2 or in_fork():
         return [do(one) for one in given]
     pool = ThreadPoolExecutor(threads)
     try:

@@ -5,6 +5,7 @@ The simulation has one host for all clients, or, with several workers, one in ea
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,28 +154,57 @@ class Host:
         A function that runs for several clients at once gets all of them, any other each alone.
         `noise` has what each draws from, where the function releases something with noise.
         """
-        visits: list[fl.ClientCall[Any]] = []
-        for client, message in opened.items():
-            words = self._words(fn, client, now)
-            key: Any = RandomKey(words)
-            if fn.releases:
-                key = noise[client]
-            elif fn.secret:
-                key = self.secrets[client].fold_in(*words)
-            visits.append((self.states[client], self.blocks[client][fn.part], message, key))
-        client = ""
-        try:
-            answers = fn.together(visits) if fn.together is not None else ()
-            for number, client in enumerate(opened):
-                state, reply = answers[number] if answers else fn.answer(*visits[number])
+        if fn.together is None:
+            for client, message in opened.items():
+                state, reply = self.answer(fn, client, message, now, noise)
                 self.states.replace(client, state)
                 yield reply
-        except IntarsiaError as error:
-            where = f"in {fn.name}, which ran for all clients together"
-            if fn.together is None:
-                where = f"at client {client!r} in {fn.name}"
-            error.add_note(f"{where}, round {now.round}")
-            raise
+            return
+        visits = [self._visit(fn, *one, now, noise) for one in opened.items()]
+        with _told_where(f"in {fn.name}, which ran for all clients together", now):
+            answers = fn.together(visits)
+        for client, (state, reply) in zip(opened, answers, strict=True):
+            self.states.replace(client, state)
+            yield reply
+
+    def answer(
+        self,
+        fn: ClientFunction,
+        client: ClientId,
+        message: Any,
+        now: Moment,
+        noise: Mapping[ClientId, NoiseKey],
+    ) -> tuple[Any, Any]:
+        """Return a client's new state, and what it replies; parameters as of `replies`."""
+        visit = self._visit(fn, client, message, now, noise)
+        with _told_where(f"at client {client!r} in {fn.name}", now):
+            return fn.answer(*visit)
+
+    def _visit(
+        self,
+        fn: ClientFunction,
+        client: ClientId,
+        message: Any,
+        now: Moment,
+        noise: Mapping[ClientId, NoiseKey],
+    ) -> fl.ClientCall[Any]:
+        words = self._words(fn, client, now)
+        key: Any = RandomKey(words)
+        if fn.releases:
+            key = noise[client]
+        elif fn.secret:
+            key = self.secrets[client].fold_in(*words)
+        return self.states[client], self.blocks[client][fn.part], message, key
 
     def _words(self, fn: ClientFunction, client: ClientId, now: Moment) -> tuple[int | str, ...]:
         return self.seed, now.round, now.exchange, client, fn.stream or fn.name
+
+
+@contextlib.contextmanager
+def _told_where(where: str, now: Moment) -> Iterator[None]:
+    """Have an error say where a function ran."""
+    try:
+        yield
+    except IntarsiaError as error:
+        error.add_note(f"{where}, round {now.round}")
+        raise

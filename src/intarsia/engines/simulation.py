@@ -1,15 +1,17 @@
-"""Simulation engine: run every client on this machine, one after the other or in several processes.
+"""Simulation engine: run every client on this machine, one after the other or on several cores.
 
 Totals are sealed here too (reading one raises), bytes are counted as the codec would write them,
-and client state lives with the engine's clients, never with the server. With several processes
-(`workers`) each computes for some of the clients, and what comes out is the same to the bit: this
-process opens, seals and adds up, in the order of the clients.
+and client state lives with the engine's clients, never with the server. Clients with large tables
+compute in threads; else, with several processes (`workers`), each computes for some of them. What
+comes out is the same to the bit: this process seals and adds up, in the order of the clients.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any, Literal
 
 from intarsia import core as fl
@@ -24,11 +26,11 @@ from intarsia.core.client_functions import (
 )
 from intarsia.core.memory import keep_freed
 from intarsia.core.schema import Schema
-from intarsia.core.side_by_side import is_large, side_by_side
+from intarsia.core.side_by_side import in_turn, is_large, side_by_side
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of, until_failure
 from intarsia.engines.client_states import Needs, States
-from intarsia.engines.communication_log import CommunicationLog, Exchange, addressed
+from intarsia.engines.communication_log import CommunicationLog, Exchange, Split, addressed
 from intarsia.engines.release_ledger import ReleaseLedger
 from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals
 from intarsia.engines.sums.sealed import SealedTotal
@@ -104,7 +106,8 @@ class Simulation:
         self._whole: dict[ClientId, Block] = {}  # training blocks with undivided values
         self._host = Host(seed, self._blocks, States() if states is None else states, secrets)
         self._host.states.begin(dict.fromkeys(names).items())
-        self._staff = Staff(workers, cluster)
+        self._staff = Staff(workers, cluster, sealed=sealing is not None)
+        self._staff.look(self._blocks)
         # of each function, the bytes that its clients last read and sent for one of their rows'
         self._moved: dict[str, float] = {}
         self._workers: Workers | None = None  # beside this process; None: it does all
@@ -189,6 +192,7 @@ class Simulation:
             *(replace, list(self._blocks), threads),
             lambda name: is_large(self._blocks[name]["train"].x),
         )
+        self._staff.look(self._blocks)
 
     def whole_block(self, client: ClientId, part: str) -> Block:
         """Return a client's block with undivided values (simulation and tests only)."""
@@ -235,10 +239,12 @@ class Simulation:
         self._host.states.begin(states.items())
 
     def make_states(self, make: Callable[[ClientId], Any]) -> None:
-        """Give each client the state that is made for it, one after the other."""
+        """Give each client the state that is made for it, one after the other or in threads."""
         self._go_on_alone(kept=())
         self._staff.expect_nothing()
-        self._host.states.begin((name, make(name)) for name in self._blocks)
+        jobs = (partial(make, name) for name in self._blocks)
+        with closing(in_turn(jobs, self._staff.threads())) as made:
+            self._host.states.begin(zip(self._blocks, made, strict=True))
 
     def expect(self, algorithm: fl.Algorithm) -> None:
         """Take note of the algorithm that trains from now on: workers may compute for it."""
@@ -306,6 +312,14 @@ class Simulation:
 
     def _compute(self, fn: ClientFunction, exchange: Exchange) -> None:
         """Let clients open their messages, compute, and seal replies, some after others."""
+        threads = self._staff.threads(fn)
+        if threads > 1 and len(exchange.messages) > 1:
+            with closing(in_turn(self._jobs(fn, exchange), threads)) as made:
+                for client, (size, state, reply) in zip(exchange.messages, made, strict=True):
+                    exchange.down += size
+                    self._host.states.replace(client, state)
+                    exchange.take(client, reply)
+            return
         groups = self._groups(fn, list(exchange.messages))
         alone = len(groups) == 1
         if fn.together is None and self._totals.mode != "plain":
@@ -318,6 +332,28 @@ class Simulation:
                 exchange.take(client, reply)
             if failed is not None:
                 raise failed
+
+    def _jobs(self, fn: ClientFunction, exchange: Exchange) -> Iterator[Callable[[], Any]]:
+        """Yield for each client what opens its message and computes, for a thread."""
+        for client in exchange.messages:
+            opening = partial(self._open, client, exchange, exchange.split(client))
+            noise: Mapping[ClientId, NoiseKey] = {}
+            if fn.releases:
+                opened = opening()
+                opening = partial(tuple, opened)
+                noise = self._drawn(self._host.releases(fn, {client: opened[0]}, self._now))
+            yield partial(self._answered, fn, client, opening, noise)
+
+    def _answered(
+        self,
+        fn: ClientFunction,
+        client: ClientId,
+        opening: Callable[[], tuple[Any, int]],
+        noise: Mapping[ClientId, NoiseKey],
+    ) -> tuple[int, Any, Any]:
+        """Return the bytes that a client was sent, its new state and its reply."""
+        message, size = opening()
+        return size, *self._host.answer(fn, client, message, self._now, noise)
 
     def _replies(self, fn: ClientFunction, opened: Mapping[ClientId, Any]) -> Iterator[Any]:
         noise: Mapping[ClientId, NoiseKey] = {}
@@ -457,16 +493,22 @@ class Simulation:
 
     def _opened(self, client: ClientId, exchange: Exchange) -> Any:
         """Return a client's message with its totals opened by the client."""
-        apart, opened = exchange.split(client), exchange.messages[client]
-        exchange.down += apart.size
-        if apart.sealed:
-            own = dict(apart.plain)
-            for field, total in apart.sealed.items():
-                own[field], extra = self._totals.own(client, total, exchange.asked)
-                exchange.down += extra + codec.size_within(own[field]) - codec.NOTHING
-            opened = object.__new__(apart.kind)
-            opened.__dict__.update(own)
+        opened, size = self._open(client, exchange, exchange.split(client))
+        exchange.down += size
         return opened
+
+    def _open(self, client: ClientId, exchange: Exchange, apart: Split) -> tuple[Any, int]:
+        """Return a client's message, opened, and the bytes that it had on the way."""
+        size = apart.size
+        if not apart.sealed:
+            return exchange.messages[client], size
+        own = dict(apart.plain)
+        for field, total in apart.sealed.items():
+            own[field], extra = self._totals.own(client, total, exchange.asked)
+            size += extra + codec.size_within(own[field]) - codec.NOTHING
+        opened: Any = object.__new__(apart.kind)
+        opened.__dict__.update(own)
+        return opened, size
 
 
 def _counted_once(client: ClientId, part: str, block: Block) -> Block:

@@ -20,7 +20,7 @@ from intarsia.core.algorithm import Algorithm
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import ClientFunction, NoiseKey, RandomKey, SecretKey
 from intarsia.core.memory import give_back
-from intarsia.core.side_by_side import cores
+from intarsia.core.side_by_side import cores, in_fork, is_large
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, until_failure
 from intarsia.engines.client_states import Needs, States
@@ -390,12 +390,33 @@ class Staff:
         How many, where an algorithm is expected; None: as many as there are cores, if it pays.
     cluster
         Has them all, where an algorithm is expected; None: they are forks.
+    sealed
+        Whether sums are sealed: threads that open totals and seal replies would share much.
     """
 
-    def __init__(self, most: int | None, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, most: int | None, cluster: Cluster | None = None, *, sealed: bool = False
+    ) -> None:
         self._asked, self._most = most is not None, cores() if most is None else most
-        self._cluster = cluster
+        self._cluster, self._sealed = cluster, sealed
+        self._large = False
         self.expect_nothing()
+
+    def look(self, blocks: Mapping[ClientId, Mapping[str, Block]]) -> None:
+        """Take note of the clients' tables, which may be so large that threads pay."""
+        sizes = sizes_of(blocks)
+        large = [size for name, size in sizes.items() if is_large(blocks[name]["train"].x)]
+        self._large = len(large) > 1 and sum(large) > _MOST_LARGE * sum(sizes.values())
+
+    def threads(self, fn: ClientFunction | None = None) -> int:
+        """Return in how many threads of this process clients compute (None: what they begin with).
+
+        Kernels that go over large tables let others compute, and nothing crosses between
+        processes. What Python does for small clients, or for several at once, would hold all up.
+        """
+        alone = fn is None or fn.together is None
+        here = self._cluster is None and not self._sealed and not in_fork()
+        return self._most if self._large and alone and here else 1
 
     def expect(self, algorithm: Algorithm) -> None:
         """Take note of the algorithm whose functions clients run from now on."""
@@ -456,6 +477,8 @@ class Staff:
             return self._at(self._cluster, host) if self._functions and make is None else None
         if self._most < 2 or not self._functions or (not self._asked and not self._pays(host)):
             return None
+        if all(self.threads(fn) > 1 for fn in self._functions.values()):
+            return None
         give_back()  # or what was freed would be copied, page by page, where it is used again
         work = self._seconds if self._seconds and not self._asked else sizes_of(host.blocks)
         *shares, own = shares_of({name: work.get(name, 0.0) for name in host.blocks}, self._most)
@@ -486,6 +509,7 @@ class Staff:
         return begins and sum(sizes_of(host.blocks).values()) > _LARGE
 
 
+_MOST_LARGE = 0.9  # of the bytes of all values: what large tables have of them, so that threads pay
 _COMPILING = 3.0  # seconds that compiling may take
 _LONG = 0.5  # seconds that clients compute before others are to help: a fork takes up to 0.05
 _LARGE = 1 << 28  # bytes of values: to read them as often as any training does takes as long
