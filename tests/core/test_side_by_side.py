@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from intarsia.core import side_by_side as module
 from intarsia.core.memory import kept
-from intarsia.core.side_by_side import in_turn, is_large, side_by_side
+from intarsia.core.side_by_side import Threads, is_large, side_by_side
 from intarsia.engines.forks import Errand
 
 WAIT = 20  # seconds, for what comes at once
@@ -102,15 +102,15 @@ def test_jobs_are_begun_in_turn_and_few_results_wait(threads):
             begun.append(number)
             yield partial(int, number)
 
-    for number in in_turn(jobs(), threads):
-        assert len(begun) - len(taken) <= (threads + 1 if threads > 1 else 1)
+    for number in Threads(threads).in_turn(jobs()):
+        assert len(begun) - len(taken) <= threads + 1
         taken.append(number)
     assert taken == [*range(20)]
 
 
 def test_jobs_compute_beside_each_other():
     meet = threading.Barrier(2, timeout=WAIT)
-    assert sorted(in_turn([meet.wait] * 4, 2)) == [0, 0, 1, 1]
+    assert sorted(Threads(2).in_turn([meet.wait] * 4)) == [0, 0, 1, 1]
 
 
 def test_after_a_job_that_fails_or_an_end_no_more_are_begun():
@@ -121,12 +121,12 @@ def test_after_a_job_that_fails_or_an_end_no_more_are_begun():
             begun.append(number)
             yield (lambda: 1 / 0) if number == 3 else (lambda: 1)
 
-    found = in_turn(jobs(), 2)
+    found = Threads(2).in_turn(jobs())
     with pytest.raises(ZeroDivisionError):
         list(found)
     assert len(begun) <= 7
     begun.clear()
-    ended = in_turn(jobs(), 2)
+    ended = Threads(2).in_turn(jobs())
     next(ended)
     ended.close()
     assert len(begun) <= 3

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -42,27 +42,31 @@ def is_large(x: Any) -> bool:
     return held.data.nbytes >= _LARGE and folder_of(x) is None
 
 
-def in_turn(jobs: Iterable[Callable[[], B]], threads: int) -> Generator[B]:
-    """Yield what jobs return, in order, while the next ones are at work in so many threads.
+class Threads:
+    """Threads that are there for many short calls: to begin one takes half a millisecond."""
 
-    One more than there are threads is begun and not yet taken, so that few results are there at
-    once. The error is that of the first that fails, in this order; after it, as after Ctrl-C,
-    nothing more is begun.
-    """
-    if threads < 2:
-        for job in jobs:
-            yield job()
-        return
-    pool, waiting, coming = ThreadPoolExecutor(threads), deque[Future[B]](), iter(jobs)
-    try:
-        while True:
-            for job in islice(coming, threads + 1 - len(waiting)):
-                waiting.append(pool.submit(job))
-            if not waiting:
-                return
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def __init__(self, count: int) -> None:
+        self._count, self._pool = count, ThreadPoolExecutor(count)
+
+    def in_turn(self, jobs: Iterable[Callable[[], B]]) -> Generator[B]:
+        """Yield what jobs return, in order, while the next ones are at work.
+
+        One more than there are threads is begun and not yet taken, so that few results are there at
+        once. The error is that of the first that fails, in this order; after it, as after Ctrl-C,
+        nothing more is begun.
+        """
+        waiting, coming = deque[Future[B]](), iter(jobs)
+        try:
+            while True:
+                for job in islice(coming, self._count + 1 - len(waiting)):
+                    waiting.append(self._pool.submit(job))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
+            wait(waiting)  # for those that are at work
 
 
 def side_by_side(

@@ -9,10 +9,10 @@ comes out is the same to the bit: this process seals and adds up, in the order o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from intarsia import core as fl
 from intarsia.core.block import Block, ClientId
@@ -26,7 +26,7 @@ from intarsia.core.client_functions import (
 )
 from intarsia.core.memory import keep_freed
 from intarsia.core.schema import Schema
-from intarsia.core.side_by_side import in_turn, is_large, side_by_side
+from intarsia.core.side_by_side import Threads, is_large, side_by_side
 from intarsia.engines import codec
 from intarsia.engines.client_host import Host, Moment, Release, groups_of, until_failure
 from intarsia.engines.client_states import Needs, States
@@ -39,6 +39,8 @@ from intarsia.engines.transcript import Recorder
 from intarsia.engines.workers import Cluster, Everywhere, Staff, Workers
 from intarsia.errors import AbsentError, WorkerError
 from intarsia.privacy.secure_aggregation.protocol import Sealing
+
+R = TypeVar("R")
 
 
 class Simulation:
@@ -108,6 +110,7 @@ class Simulation:
         self._host.states.begin(dict.fromkeys(names).items())
         self._staff = Staff(workers, cluster, sealed=sealing is not None)
         self._staff.look(self._blocks)
+        self._threads: Threads | None = None  # in which clients with large tables compute
         # of each function, the bytes that its clients last read and sent for one of their rows'
         self._moved: dict[str, float] = {}
         self._workers: Workers | None = None  # beside this process; None: it does all
@@ -242,8 +245,7 @@ class Simulation:
         """Give each client the state that is made for it, one after the other or in threads."""
         self._go_on_alone(kept=())
         self._staff.expect_nothing()
-        jobs = (partial(make, name) for name in self._blocks)
-        with closing(in_turn(jobs, self._staff.threads())) as made:
+        with closing(self._in_turn(partial(make, name) for name in self._blocks)) as made:
             self._host.states.begin(zip(self._blocks, made, strict=True))
 
     def expect(self, algorithm: fl.Algorithm) -> None:
@@ -312,9 +314,8 @@ class Simulation:
 
     def _compute(self, fn: ClientFunction, exchange: Exchange) -> None:
         """Let clients open their messages, compute, and seal replies, some after others."""
-        threads = self._staff.threads(fn)
-        if threads > 1 and len(exchange.messages) > 1:
-            with closing(in_turn(self._jobs(fn, exchange), threads)) as made:
+        if self._staff.threads(fn) > 1 and len(exchange.messages) > 1:
+            with closing(self._in_turn(self._jobs(fn, exchange))) as made:
                 for client, (size, state, reply) in zip(exchange.messages, made, strict=True):
                     exchange.down += size
                     self._host.states.replace(client, state)
@@ -332,6 +333,14 @@ class Simulation:
                 exchange.take(client, reply)
             if failed is not None:
                 raise failed
+
+    def _in_turn(self, jobs: Iterable[Callable[[], R]]) -> Generator[R]:
+        """Yield what jobs for clients return, in order, in threads where tables are large."""
+        count = self._staff.threads()
+        if count < 2:
+            return (job() for job in jobs)
+        self._threads = self._threads or Threads(count)
+        return self._threads.in_turn(jobs)
 
     def _jobs(self, fn: ClientFunction, exchange: Exchange) -> Iterator[Callable[[], Any]]:
         """Yield for each client what opens its message and computes, for a thread."""
