@@ -19,7 +19,7 @@ from intarsia.core.block import ClientId, Labels
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.disclosure import Release
 from intarsia.core.feature_blocks import doubled
-from intarsia.core.memory import give_back
+from intarsia.core.memory import give_back, keep_freed
 from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
@@ -287,6 +287,7 @@ def run_at(
     What it came to is written before the reference models beside it are trained.
     """
     clock, started = Clock(), datetime.now(UTC)
+    keep_freed()  # before there are threads
     plan, store, ready = prepare(place, description, clock)
     give_back()
     listeners.start(description, folder)
