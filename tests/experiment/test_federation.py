@@ -454,6 +454,15 @@ def test_labels_that_are_numbers_agree_whatever_their_digits():
         intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
 
 
+def test_labels_that_differ_are_counted_in_all_parts_of_the_rows_at_once():
+    rows = np.arange(100)
+    one = pd.DataFrame({"id": rows, "a": np.sin(rows), "y": rows % 2})
+    other = pd.DataFrame({"id": rows, "b": np.cos(rows), "y": np.where(rows < 40, 1, rows) % 2})
+    tables = {"one": one, "other": other}
+    with pytest.raises(FederationError, match=r"^20 samples have different labels"):
+        intarsia.run(tables=tables, id="id", label="y", test=0.5)
+
+
 def labelled_twice():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 2))
