@@ -1143,6 +1143,7 @@ def test_a_category_of_a_dataframe_is_read_by_its_unit_and_another_unit_is_told(
         (["(1,200)", "697", "2,500"], r"in front: '\(1,200\)' in row 1; write them .* '-1,200'"),
         (["16-", "25"], r"without a minus in front: '16-' in row 1"),
         (["($1,200)", "$697", "$25"], r"in front: '\(\$1,200\)' in row 1; write .* '-\$1,200'"),
+        (["0.7", "<0.5", "<0.5"], r"limits beside numbers: '<0.5' in row 2"),
         (["<0.5", "0.7"], r"limits beside numbers: '<0.5' in row 1; set limits = \[\"t\"\], so"),
         ([f"{n} mg" for n in range(9)] + [f"{n} g" for n in range(9)], "several units: '8 mg'"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 import zlib
@@ -461,6 +462,23 @@ def test_labels_that_differ_are_counted_in_all_parts_of_the_rows_at_once():
     tables = {"one": one, "other": other}
     with pytest.raises(FederationError, match=r"^20 samples have different labels"):
         intarsia.run(tables=tables, id="id", label="y", test=0.5)
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ("<5", "list the column in limits at 'one', so that the limit itself counts"),
+        ("(5.5)", "write them with a minus in front, as in '-5.5'"),
+        ("5 %", "if all are in '%', name it in units at 'one'; else convert them"),
+        ("many", "label_map which class 'many' is"),
+    ],
+)
+def test_amounts_to_predict_of_which_some_are_text_are_told_as_amounts(odd, said):
+    y = [odd, *(f"{row}.5" for row in range(59))]
+    one = pd.DataFrame({"id": range(60), "a": np.sin(range(60)), "y": y})
+    other = pd.DataFrame({"id": range(60), "b": np.cos(range(60))})
+    with pytest.raises(FederationError, match=re.escape(said)):
+        intarsia.run(tables={"one": one, "other": other}, id="id", label="y", loss="squared")
 
 
 def labelled_twice():

@@ -636,8 +636,7 @@ def _check_category(own: _Column, given: list[str]) -> None:
         if sum(often[one] for one in figures) < sum(often[one] for one in words):
             rare, usual = figures, words
         where = f"{rare[0]!r} in row {own.row(rare[0])}"
-        _check_limits(own, words, where)
-        _check_some_units(own, given, words)
+        _check_among_numbers(own, given, words)
         reason = _Reason(
             "mix numbers and text",
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
@@ -653,17 +652,6 @@ def _check_category(own: _Column, given: list[str]) -> None:
         reason = _Reason("have numbers in several units", advice, advice, "write all in one unit")
         raise _UnfitError(own, f"has numbers in several units: {shown}", reason, f" ({shown})")
     _check_public(own, given)
-
-
-def _check_limits(own: _Column, words: Sequence[str], where: str) -> None:
-    """Raise if the texts that are no numbers are limits, such as "<5"."""
-    if any(own.number(limit_of(one)) is None for one in words):
-        return
-    plain = "write a number for what lies beyond a limit, such as the limit itself"
-    advice = f"set limits = [{own.setting}], so that the limit itself counts, or {plain}"
-    several = f"list them in limits, so that the limit itself counts, or {plain}"
-    reason = _Reason("have limits beside numbers", advice, several, plain)
-    raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
 
 
 def _check_negatives(own: _Column, given: Sequence[str]) -> None:
@@ -682,12 +670,18 @@ def _check_negatives(own: _Column, given: Sequence[str]) -> None:
     raise _UnfitError(own, said, reason, f" ({where})")
 
 
-def _check_some_units(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
-    """Raise if the texts that are no numbers are some with a unit."""
+def _check_among_numbers(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
+    """Raise if the texts beside numbers are limits, such as "<5", or numbers with a unit."""
+    where = f"{words[0]!r} in row {own.row(words[0])}"
+    if all(own.number(limit_of(one)) is not None for one in words):
+        plain = "write a number for what lies beyond a limit, such as the limit itself"
+        advice = f"set limits = [{own.setting}], so that the limit itself counts, or {plain}"
+        several = f"list them in limits, so that the limit itself counts, or {plain}"
+        reason = _Reason("have limits beside numbers", advice, several, plain)
+        raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
     unit = "" if own.unit else unit_of(words, 0)
     if not unit:
         return
-    where = f"{words[0]!r} in row {own.row(words[0])}"
     plain = next(one for one in given if own.number(one) is not None)
     said = f"numbers with {unit!r} and without"
     reason = _Reason(
