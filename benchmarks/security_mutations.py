@@ -1659,8 +1659,8 @@ MUTATIONS = [
         "protocols/evaluation.py",
         (
             "rows that differences tell",
-            "return rows_that_count(schema, LEAST_ROWS, whole)",
-            "return schema.label_holders > 0",
+            "known[key] = rows_that_count(schema, LEAST_ROWS, whole)",
+            "known[key] = schema.label_holders > 0",
             SHARED_ROWS,
         ),
         ("totals of who is left", "left = len(own) <", "left = len(own) <= 0 *", LEFT),
@@ -1791,7 +1791,7 @@ MUTATIONS = [
         "protocols/preprocessing/agreement.py",
         (
             "copies of any columns",
-            "if cell not in shared() or client not in cells[cell].owners:",
+            "if cell not in shared() or client not in schema.features.owner_sets[cell]:",
             "if cell < 0 or cell >= len(cells):",
             COPIES,
         ),
@@ -2031,7 +2031,7 @@ MUTATIONS = [
         "protocols/preprocessing/standardisation.py",
         (
             "few labels that another client lacks in the weights of classes",
-            "told &= few[0]",
+            "counts[few] = 0",
             "break",
             "tests/attacks/test_labels_by_class_weights.py",
         ),
