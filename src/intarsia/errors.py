@@ -209,10 +209,10 @@ def lacks(folder: Path, what: str) -> str:
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return the advice that ends an error about `name`: the nearest valid name, or all of them.
 
-    All are up to 21, as many as a table of the experiment file has keys.
+    All are up to 25, as many as a table of the experiment file has keys.
     """
     known = [str(one) for one in valid]
-    shown = listed(known, 24)
+    shown = listed(known, 25)
     if not known:
         return "remove it"
     lowered = {one.lower(): one for one in reversed(known)}

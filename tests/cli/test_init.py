@@ -874,6 +874,15 @@ def test_numbers_with_a_unit_or_a_limit_are_proposed_as_numbers(tmp_path, monkey
     assert set(read["exclude"]) == {"children", "opened"}
 
 
+def test_a_unit_is_proposed_for_no_column_that_two_texts_elsewhere_make_a_category(
+    tmp_path, monkeypatch
+):
+    few = bank(dose=[f"{5 + 5 * (one % 2)} mg" for one in BANK])
+    more = shop(dose=[f"{5 + 5 * (one % 3)} mg" for one in SHOP])
+    for own in proposed(tmp_path, monkeypatch, few, more)["client"]:
+        assert (own["categorical"], "units" in own) == (["dose"], False)
+
+
 @pytest.mark.parametrize(("columns", "penalty"), [(1, 0.003), (12, 0.02), (80, 0.1)])
 def test_a_linear_model_is_drawn_to_0_by_its_features_for_each_row(
     columns, penalty, tmp_path, monkeypatch

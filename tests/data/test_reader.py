@@ -1142,6 +1142,8 @@ def test_a_category_of_a_dataframe_is_read_by_its_unit_and_another_unit_is_told(
         ),
         (["(1,200)", "697", "2,500"], r"in front: '\(1,200\)' in row 1; write them .* '-1,200'"),
         (["16-", "25"], r"without a minus in front: '16-' in row 1"),
+        (["($1,200)", "$697", "$25"], r"in front: '\(\$1,200\)' in row 1; write .* '-\$1,200'"),
+        (["0.7", "<0.5", "<0.5"], r"limits beside numbers: '<0.5' in row 2"),
         (["<0.5", "0.7"], r"limits beside numbers: '<0.5' in row 1; set limits = \[\"t\"\], so"),
         ([f"{n} mg" for n in range(9)] + [f"{n} g" for n in range(9)], "several units: '8 mg'"),
     ],
@@ -1151,6 +1153,26 @@ def test_numbers_with_signs_that_no_setting_says_are_refused_with_what_to_do(tex
     path.write_text("\n".join(["x|t", *(f"1|{text}" for text in texts)]) + "\n")
     with pytest.raises(TableError, match=said):
         read(Source(name="bank", path=str(path), separator="|"))
+
+
+def test_a_limit_beside_numbers_whose_unit_is_set_is_named_as_one():
+    frame = pd.DataFrame({"lab": ["<5 mg", *(f"{number} mg" for number in range(20))], "x": 1.0})
+    with pytest.raises(TableError, match="has limits beside numbers: '<5 mg' in row 1; set limits"):
+        table_from(frame, client="bank", units={"lab": "mg"})
+
+
+def test_amounts_with_a_space_between_thousands_have_a_unit():
+    frame = pd.DataFrame({"rent": [f"1\u202f{200 + number},50\u00a0€" for number in range(20)]})
+    with pytest.raises(TableError, match="has numbers with '€'"):
+        table_from(frame, client="bank")
+    own = table_from(frame, client="bank", units={"rent": "€"}, decimal=",", thousands=" ")
+    assert own.values[:2, 0].tolist() == [1200.5, 1201.5]
+
+
+def test_numbers_too_large_for_a_float64_are_refused_whatever_their_unit():
+    frame = pd.DataFrame({"t": [f"{2**53 + 1} pieces", *(f"{n} pieces" for n in range(20))]})
+    with pytest.raises(TableError, match="beyond the whole numbers that a float64 holds"):
+        table_from(frame, client="bank", units={"t": "pieces"})
 
 
 @pytest.mark.parametrize("written", ["{}%", "€{}", "{} kg"])

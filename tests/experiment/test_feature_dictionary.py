@@ -128,7 +128,7 @@ def test_groups_follow_their_columns(folder):
         ({}, {"units": {"age": "weeks"}}, "Client 'hospital': column 'age' is in 'weeks'"),
         ({"units": {"SEX": "cm"}}, {}, "'SEX' is in 'cm' but the feature 'sex' is a category"),
         ({"units": {"AGE": "months"}}, {}, "units names the column 'AGE'.*'AGE_M'"),
-        ({"units": {"ill": "months"}}, {}, "units names the label column 'ill'"),
+        ({"units": {"id": "months"}}, {}, "units names the id column 'id'"),
         ({}, {"categorical": ["sex", "age"]}, "column 'age' .*has text .*says that it is a number"),
         ({}, {"categorical": []}, r"column 'sex' .*has numbers \(such as 1\) .*it is a category"),
     ],
@@ -149,6 +149,16 @@ def test_units_that_differ_are_reported_without_a_dictionary(folder):
     ):
         federation.build(experiment(folder, None, **different))
     federation.build(experiment(folder, None, clinic={"units": {"age": "years"}}))
+
+
+def test_labels_in_units_that_differ_are_reported(folder):
+    same = experiment(folder, clinic={"units": {"ill": "€"}}, hospital={"units": {"ill": "€"}})
+    federation.build(same)
+    other = experiment(folder, clinic={"units": {"ill": "€"}}, hospital={"units": {"ill": "$"}})
+    with pytest.raises(
+        FederationError, match=r"'€' at client 'clinic' but in '\$' at client 'hospital'; write all"
+    ):
+        federation.build(other)
 
 
 def test_units_that_differ_are_reported_where_the_dictionary_names_none(folder):

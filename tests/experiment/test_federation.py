@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 import zlib
@@ -452,6 +453,32 @@ def test_labels_that_are_numbers_agree_whatever_their_digits():
     said = r"different labels.*agree in thirteen digits \(single"
     with pytest.raises(FederationError, match=said):
         intarsia.run(tables={"one": one, "other": other.astype({"y": np.float32})}, **how)
+
+
+def test_labels_that_differ_are_counted_in_all_parts_of_the_rows_at_once():
+    rows = np.arange(100)
+    one = pd.DataFrame({"id": rows, "a": np.sin(rows), "y": rows % 2})
+    other = pd.DataFrame({"id": rows, "b": np.cos(rows), "y": np.where(rows < 40, 1, rows) % 2})
+    tables = {"one": one, "other": other}
+    with pytest.raises(FederationError, match=r"^20 samples have different labels"):
+        intarsia.run(tables=tables, id="id", label="y", test=0.5)
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ("<5", "list the column in limits at 'one', so that the limit itself counts"),
+        ("(5.5)", "write them with a minus in front, as in '-5.5'"),
+        ("5 %", "if all are in '%', name it in units at 'one'; else convert them"),
+        ("many", "label_map which class 'many' is"),
+    ],
+)
+def test_amounts_to_predict_of_which_some_are_text_are_told_as_amounts(odd, said):
+    y = [odd, *(f"{row}.5" for row in range(59))]
+    one = pd.DataFrame({"id": range(60), "a": np.sin(range(60)), "y": y})
+    other = pd.DataFrame({"id": range(60), "b": np.cos(range(60))})
+    with pytest.raises(FederationError, match=re.escape(said)):
+        intarsia.run(tables={"one": one, "other": other}, id="id", label="y", loss="squared")
 
 
 def labelled_twice():

@@ -291,8 +291,9 @@ class _Column:
 
     def _check_exact(self, text: str, figure: float | None) -> None:
         """Raise if a text is a whole number that is another one as a float64."""
-        whole = re.sub(r"\D", "", self.bare(text)).lstrip("0") or "0"
-        fraction = self.source.decimal in text or "e" in text.lower()
+        bare = self.bare(text)
+        whole = re.sub(r"\D", "", bare).lstrip("0") or "0"
+        fraction = self.source.decimal in bare or "e" in bare.lower()
         if not fraction and figure is not None and int(whole) != abs(figure):
             raise self._inexact(text, self.row(text))
 
@@ -602,7 +603,7 @@ def _check_marks(own: _Column, given: Sequence[str]) -> None:
 def _check_unit(own: _Column, given: Sequence[str]) -> None:
     """Raise if every text is a number with the same sign of a currency, or unit."""
     unit = unit_of([limit_of(one) or one for one in given], FEW_LEVELS)
-    if not unit:
+    if not unit or unit == own.unit:
         return
     reason = _Reason(
         f"have numbers with {unit!r}, which are text",
@@ -624,6 +625,7 @@ def _check_category(own: _Column, given: list[str]) -> None:
     """Raise if a text column that is not listed as categorical is not plainly a category."""
     _check_spelling(own, given)
     _check_marks(own, given)
+    _check_negatives(own, given)
     _check_unit(own, given)
     figures = [one for one in given if own.number(one) is not None]
     if figures:
@@ -634,8 +636,7 @@ def _check_category(own: _Column, given: list[str]) -> None:
         if sum(often[one] for one in figures) < sum(often[one] for one in words):
             rare, usual = figures, words
         where = f"{rare[0]!r} in row {own.row(rare[0])}"
-        _check_limits(own, words, where)
-        _check_other_signs(own, given, words)
+        _check_among_numbers(own, given, words)
         reason = _Reason(
             "mix numbers and text",
             f"correct it, add {rare[0]!r} to missing, or list the column in categorical",
@@ -653,42 +654,44 @@ def _check_category(own: _Column, given: list[str]) -> None:
     _check_public(own, given)
 
 
-def _check_limits(own: _Column, words: Sequence[str], where: str) -> None:
-    """Raise if the texts that are no numbers are limits, such as "<5"."""
-    if any(own.number(limit_of(one)) is None for one in words):
+def _check_negatives(own: _Column, given: Sequence[str]) -> None:
+    """Raise if texts are numbers, some with a minus as spreadsheets write it, as in (1,200)."""
+    negative = [one for one in given if negative_of(one)]
+    if not 0 < len(negative) < len(given):
         return
-    plain = "write a number for what lies beyond a limit, such as the limit itself"
-    advice = f"set limits = [{own.setting}], so that the limit itself counts, or {plain}"
-    several = f"list them in limits, so that the limit itself counts, or {plain}"
-    reason = _Reason("have limits beside numbers", advice, several, plain)
-    raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
+    signed = [negative_of(one) or limit_of(one) or one for one in given]
+    unit = own.unit or unit_of(signed, FEW_LEVELS)
+    if not spellings_of([without_unit(one, unit) for one in signed]):
+        return
+    where = f"{negative[0]!r} in row {own.row(negative[0])}"
+    minus = f"write them with a minus in front, as in {negative_of(negative[0])!r}"
+    reason = _Reason("have negative numbers without a minus in front", minus, minus, minus)
+    said = f"has negative numbers without a minus in front: {where}"
+    raise _UnfitError(own, said, reason, f" ({where})")
 
 
-def _check_other_signs(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
-    """Raise if the texts that are no numbers have a sign that makes them none, all of them.
-
-    It is a minus as spreadsheets write it, as in (1,200), or a unit.
-    """
+def _check_among_numbers(own: _Column, given: Sequence[str], words: Sequence[str]) -> None:
+    """Raise if the texts beside numbers are limits, such as "<5", or numbers with a unit."""
     where = f"{words[0]!r} in row {own.row(words[0])}"
-    plain = next(one for one in given if own.number(one) is not None)
-    negative = next(filter(None, map(negative_of, words)), "")
-    if negative and spellings_of([negative_of(one) or own.bare(one) for one in given]):
-        where = next(f"{one!r} in row {own.row(one)}" for one in words if negative_of(one))
-        minus = f"write them with a minus in front, as in {negative!r}"
-        reason = _Reason("have negative numbers without a minus in front", minus, minus, minus)
-        said = f"has negative numbers without a minus in front: {where}"
-        raise _UnfitError(own, said, reason, f" ({where})")
+    if all(own.number(limit_of(one)) is not None for one in words):
+        plain = "write a number for what lies beyond a limit, such as the limit itself"
+        advice = f"set limits = [{own.setting}], so that the limit itself counts, or {plain}"
+        several = f"list them in limits, so that the limit itself counts, or {plain}"
+        reason = _Reason("have limits beside numbers", advice, several, plain)
+        raise _UnfitError(own, f"has limits beside numbers: {where}", reason, f" ({where})")
     unit = "" if own.unit else unit_of(words, 0)
-    if unit:
-        said = f"numbers with {unit!r} and without"
-        reason = _Reason(
-            f"have {said}",
-            f"if all are in {unit!r}, set {_as_unit(own, unit)}; else write all in one unit",
-            "set units for those that are in one unit, and write the others in one",
-            f"write all of them in one unit, without {unit!r}",
-        )
-        said = f"has {said}: {where} beside values such as {plain!r}"
-        raise _UnfitError(own, said, reason, f" ({where})")
+    if not unit:
+        return
+    plain = next(one for one in given if own.number(one) is not None)
+    said = f"numbers with {unit!r} and without"
+    reason = _Reason(
+        f"have {said}",
+        f"if all are in {unit!r}, set {_as_unit(own, unit)}; else write all in one unit",
+        "set units for those that are in one unit, and write the others in one",
+        f"write all of them in one unit, without {unit!r}",
+    )
+    said = f"has {said}: {where} beside values such as {plain!r}"
+    raise _UnfitError(own, said, reason, f" ({where})")
 
 
 def _check_public(own: _Column, given: list[str]) -> None:

@@ -8,7 +8,7 @@ last in ascending order. Multi-class labels are 0, 1, … in ascending order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Literal
@@ -27,7 +27,15 @@ from intarsia.core.block import (
     distinct,
 )
 from intarsia.core.schema import Schema
-from intarsia.data.parsing import ascending, canonical, number
+from intarsia.data.parsing import (
+    ascending,
+    canonical,
+    limit_of,
+    negative_of,
+    number,
+    spellings_of,
+    unit_of,
+)
 from intarsia.errors import (
     ExperimentError,
     FederationError,
@@ -445,12 +453,27 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
             f"{listed(words, 3)} at {of_text!r}; {advice}"
         )
     if text and figures:
+        word, client = text[0]
+        advice = (
+            f"say at {client!r} by label_map which class {word!r} is, add it to missing, correct "
+            "it, or list all classes in [labels]"
+        )
+        if len({one for one, _ in figures}) > MOST_NUMBER_CLASSES:  # amounts rather than classes
+            advice = _as_amounts([one for one, _ in text], client) or advice
         raise FederationError(
             f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
-            f"and text (such as {text[0][0]!r} at {text[0][1]!r}); say at {text[0][1]!r} by "
-            f"label_map which class {text[0][0]!r} is, add it to missing, correct it, or list all "
-            "classes in [labels]."
+            f"and text (such as {word!r} at {client!r}); {advice}."
         )
+
+
+def _as_amounts(texts: Sequence[str], client: ClientId) -> str:
+    """Return what makes amounts of texts that are all written in one way; "": they are no such."""
+    if spellings_of([limit_of(one) for one in texts]):
+        return f"list the column in limits at {client!r}, so that the limit itself counts"
+    if spellings_of([negative_of(one) for one in texts]):
+        return f"write them with a minus in front, as in {negative_of(texts[0])!r}"
+    unit = unit_of(texts, 0)
+    return f"if all are in {unit!r}, name it in units at {client!r}; else convert them" * bool(unit)
 
 
 def no_and_yes(words: Iterable[str]) -> tuple[str, str] | None:

@@ -18,7 +18,9 @@ _SPELLINGS = (
     *((".", "'"), (",", "'"), (".", "_")),
 )
 _WORD = re.compile(r"[^\W\d_][^\W\d]{0,11}[23]?(/[^\W\d]{1,12}[23]?)?|°\w")  # of a unit
-_AND_UNIT = re.compile(r"(\D*?)\s*[+-]?\d([\d.,' ]*\d)?([eE][+-]?\d+)?\s*(|\D.*)")
+_AND_UNIT = re.compile(
+    rf"(\D*?)\s*[+-]?\d([\d.,{''.join(_ALIKE.values())}]*\d)?([eE][+-]?\d+)?\s*(|\D.*)"
+)
 _LIMIT = re.compile(r"[<>≤≥]=?\s*(.+)")  # as "<5", of a laboratory
 # in front of an amount, beside the signs of currencies
 _CURRENCIES = {

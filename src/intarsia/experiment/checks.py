@@ -5,7 +5,7 @@ The same for clients in one place and, as far as it is public, for sites.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -193,14 +193,13 @@ def check_label_values(
         losses.check_labels(loss, y, f"client {client!r}", rows=rows)
 
 
-def check_labels(blocks: Mapping[ClientId, Block], own: Names, meaning: Labels) -> None:
-    """Refuse labels of one sample that differ between clients."""
-    names = [name for name, block in blocks.items() if block.y is not None]
-    if not names:
-        return
-    ids = np.concatenate([blocks[name].samples for name in names])
-    labels = np.concatenate([np.asarray(blocks[name].y) for name in names])
-    client = np.repeat(np.arange(len(names)), [len(blocks[name].samples) for name in names])
+def check_labels(parts: Iterable[Mapping[ClientId, Block]], own: Names, meaning: Labels) -> None:
+    """Refuse labels of one sample that differ between clients, in any part of the rows."""
+    held = [pair for blocks in parts for pair in blocks.items() if pair[1].y is not None]
+    names = [name for name, _ in held]
+    ids = np.concatenate([block.samples for _, block in held])
+    labels = np.concatenate([np.asarray(block.y) for _, block in held])
+    client = np.repeat(np.arange(len(held)), [len(block.samples) for _, block in held])
     known = ~np.isnan(labels)
     ids, labels, client = ids[known], labels[known], client[known]
     order = np.argsort(sort_keys(ids), kind="stable")

@@ -160,8 +160,8 @@ def translate(
 ) -> dict[ClientId, Table]:
     """Return the parties' tables with the features' names and units.
 
-    FederationError if a feature is in different units at two parties that no dictionary relates.
-    A party that says no unit is taken to have the others'.
+    FederationError if a feature is in different units at two parties that no dictionary relates,
+    or the label is. A party that says no unit is taken to have the others'.
     """
     units = {name: sources[name].units if name in sources else {} for name in tables}
     seen: dict[str, tuple[ClientId, str]] = {}
@@ -177,6 +177,14 @@ def translate(
                     f"{column.unit!r} at client {client!r}; convert one of them, or give the "
                     "feature a unit and a factor in a dictionary ([alignment] dictionary)."
                 )
+    told = {name: own.get(sources[name].label or "") for name, own in units.items() if own}
+    labels = {unit: name for name, unit in told.items() if unit is not None}
+    if len(labels) > 1:
+        stated = (f"{unit!r} at client {name!r}" for unit, name in labels.items())
+        raise FederationError(
+            f"The label is in {' but in '.join(stated)}; write all labels in one unit in the "
+            "tables."
+        )
     for client in dictionary.columns:
         if client not in tables:
             raise ExperimentError(

@@ -238,8 +238,7 @@ def build(
     left = _drop_unlabelled(train)
     if left:
         notes.append(f"{left} training samples have a label at no client; they are left out.")
-    for blocks in (train, validation, test):
-        checks.check_labels(blocks, names, labels)
+    checks.check_labels((train, validation, test), names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):

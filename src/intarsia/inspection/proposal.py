@@ -342,7 +342,7 @@ def _with_units(
 
 def _with_units_of_amounts(one: TableProposal) -> TableProposal:
     """Keep the units and limits of columns that are learned from, or are labels, and say why."""
-    named = {*(own.name for own in one.features), one.source.label}
+    named = {*(own.name for own in one.features), one.source.label} - {*one.source.categorical}
     units = {name: unit for name, unit in one.source.units.items() if name in named}
     limits = tuple(name for name in one.source.limits if name in named)
     reasons = {
