@@ -393,7 +393,7 @@ def test_a_kit_that_is_frozen_says_so_and_is_stopped_all_the_same(kept, capfd):
     assert main(["federation", "status", str(kept)]) == 0
     assert "its process does nothing, stopped by Ctrl-Z or SIGSTOP" in capfd.readouterr().err
     assert kit_process.stop(kept)
-    assert not keeper.is_running()
+    assert keeper.wait(0.1) == 0  # it has ended, by itself
 
 
 @pytest.mark.parametrize("step", [3600, -3600])
@@ -416,6 +416,19 @@ def test_a_number_that_another_process_has_since_is_no_kit_s(kept, begun):
     assert not kit_process.is_running(kept)
     file.write_text(own)
     assert kit_process.is_running(kept)
+
+
+def test_a_process_that_ended_is_over_whether_its_parent_has_heard_of_it_or_not(tmp_path):
+    """Such as process 1 of a container, which waits for nobody."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        begun = kit_process._begun_at(psutil.Process(child.pid))
+        written = f"{child.pid} {begun:.2f}\n{tmp_path.resolve()}\n"
+        (tmp_path / "intarsia.pid").write_text(written)
+        assert kit_process.is_running(tmp_path)
+        assert kit_process.stop(tmp_path, 30)
+        assert child.returncode is None  # nobody has asked the system
+        assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+        assert not kit_process.is_running(tmp_path)
 
 
 def test_a_kit_that_does_not_stop_is_not_said_to_have_stopped(kept, monkeypatch):

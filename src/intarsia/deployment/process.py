@@ -405,14 +405,24 @@ def stop(kit: Path, seconds: float = 90.0) -> bool:
     keeper.terminate()
     with contextlib.suppress(psutil.Error):
         keeper.resume()  # one that is frozen is told of nothing
-    try:
-        keeper.wait(seconds)
-    except psutil.TimeoutExpired:
-        raise BusyError(
-            f"{kit} was told to stop, and has not come to its end in {seconds:g} seconds; see "
-            f"`intarsia federation logs {kit}`, and end the process {keeper.pid} if that stays so."
-        ) from None
+    end = time.monotonic() + seconds
+    while not _is_over(keeper):
+        if time.monotonic() > end:
+            raise BusyError(
+                f"{kit} was told to stop, and has not come to its end in {seconds:g} seconds; see "
+                f"`intarsia federation logs {kit}`, and end the process {keeper.pid} if that stays "
+                "so."
+            )
+        time.sleep(0.1)
     return True
+
+
+def _is_over(process: psutil.Process) -> bool:
+    """Return whether a process has ended, also where who started it has not heard of it yet."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _written(kit: Path) -> tuple[tuple[int, float | None] | None, Path]:
@@ -449,7 +459,7 @@ def _keeper(kit: Path) -> psutil.Process | None:
             ours = abs(_begun_at(found) - begun) < _SAME
     except (OSError, ValueError, psutil.Error):
         return None
-    return found if ours and found.pid != os.getpid() else None
+    return found if ours and found.pid != os.getpid() and not _is_over(found) else None
 
 
 def _workers(kit: Path) -> list[psutil.Process]:
