@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -26,6 +26,7 @@ from intarsia.errors import ExperimentError, printable
 
 if TYPE_CHECKING:
     from intarsia.deployment.job_requests import JobRequest, Requests
+    from intarsia.deployment.process import KitProcess
     from intarsia.experiment.config import Experiment
 
 
@@ -110,9 +111,9 @@ def server(
     from intarsia.deployment.operations.answers import Answers
     from intarsia.deployment.operations.metrics import Standing, served
     from intarsia.deployment.operations.schedules import Daily
-    from intarsia.deployment.process import KitProcess, is_running, running_original
+    from intarsia.deployment.process import is_running, running_original
     from intarsia.deployment.server import ENTRY_POINTS, supervise
-    from intarsia.engines.transports.validity import check_certificates, lets_connect
+    from intarsia.engines.transports.validity import check_certificates
 
     sites_of(kit)
     check_certificates(kit)
@@ -120,14 +121,7 @@ def server(
     if not is_running(kit) and running_original(kit) is None:
         nvflare.check_ports(kit)
     command = partial(nvflare.parent_command, kit, ENTRY_POINTS, server=True, ahead=spare)
-    process = KitProcess(
-        kit,
-        command,
-        say,
-        *([put] if json_logs else []),
-        hindered=lambda: not lets_connect(kit),
-        warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
-    )
+    process = _process_of(kit, command, json_logs=json_logs)
     with contextlib.ExitStack() as stack:
         jobs, asking = (
             stack.enter_context(contextlib.closing(nvflare.Jobs(kit / "admin"))) for _ in range(2)
@@ -166,7 +160,6 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         read_settings,
     )
     from intarsia.deployment.federation_file import unwritable
-    from intarsia.deployment.process import KitProcess
     from intarsia.engines.transports.connection import Silence, connection
     from intarsia.engines.transports.replaced import STATUS
     from intarsia.engines.transports.validity import check_certificates, lets_connect
@@ -188,15 +181,7 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         f"Another process has connected to the server as {kit.name!r} since, with a copy of "
         f"{kit}, so that this one ends; let one of them alone run."
     )
-    process = KitProcess(
-        kit,
-        command,
-        say,
-        *([put] if json_logs else []),
-        hindered=lambda: not lets_connect(kit),
-        warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
-        last={STATUS: ends},
-    )
+    process = _process_of(kit, command, json_logs=json_logs, last={STATUS: ends})
     told, silence, seen = "", Silence(kit), time.monotonic()
 
     def look() -> None:
@@ -403,6 +388,28 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
         except OSError:
             found["server"] = "starting"
     return found
+
+
+def _process_of(
+    kit: Path,
+    command: Callable[[], Sequence[str]],
+    *,
+    json_logs: bool,
+    last: Mapping[int, str] | None = None,
+) -> KitProcess:
+    """Return what keeps a kit running; `last`: exit statuses after which it ends, and why."""
+    from intarsia.deployment.process import KitProcess
+    from intarsia.engines.transports.validity import lets_connect
+
+    return KitProcess(
+        kit,
+        command,
+        say,
+        *([put] if json_logs else []),
+        hindered=lambda: not lets_connect(kit),
+        warnings=lambda: [f"certificates: {one}" for one in _of_certificates(kit)],
+        last=last or {},
+    )
 
 
 def _of_certificates(kit: Path) -> list[str]:
