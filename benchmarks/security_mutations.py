@@ -97,6 +97,9 @@ BACKUP = "tests/deployment/operations/test_backup.py"
 APPROVED = "tests/attacks/test_approved_jobs.py"
 METRICS = "tests/deployment/operations/test_metrics.py"
 REVOKED = "tests/engines/transports/test_revocation.py"
+MEANS = "tests/attacks/test_means_of_others.py"
+ODD_CALLS = "tests/attacks/test_odd_calls.py"
+FLARE_CALLS = "tests/engines/transports/test_nvflare_calls.py"
 SPARE = "tests/engines/transports/test_spare.py"
 SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
@@ -133,6 +136,69 @@ def _of(file: str, *cases: tuple[str, str, str, str]) -> list[Mutation]:
 
 
 MUTATIONS = [
+    *_of(
+        "deployment/client_models.py",
+        (
+            "means and scales that nobody trained with",
+            "            alike = np.isnan(known[own]) | (known[own] == value)\n",
+            "            alike = np.ones(len(own), bool)\n",
+            MEANS,
+        ),
+        (
+            "scales that are no scales",
+            'good = np.isfinite(value) & ((value >= 0) | (part != "scale"))',
+            "good = np.ones(len(own), bool)",
+            MEANS,
+        ),
+    ),
+    *_of(
+        "engines/remote/replies.py",
+        (
+            "answers with fields of other classes",
+            "    if odd or not isinstance(found, record):\n",
+            "    if False:\n",
+            REPLIES,
+        ),
+        (
+            "parts of weights without a bound",
+            "known[~(np.isfinite(known) | (np.isneginf(known) & bound))]",
+            "known[~(np.isfinite(known) | np.isneginf(known))]",
+            REPLIES,
+        ),
+        (
+            "scores that are no numbers",
+            'withheld = fn.protocol == "evaluation" and not summed',
+            'withheld = fn.protocol == "evaluation"',
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "engines/remote/wire.py",
+        (
+            "lines of a site's own in the server's log",
+            "_SENTENCES.get(answer.error, shown(answer.sentence)[:200])",
+            "_SENTENCES.get(answer.error, answer.sentence[:200])",
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "engines/remote/site.py",
+        (
+            "calls with fields of other classes",
+            "if odd := wire.odd_field(found, Call):",
+            'if odd := "" if isinstance(found, Call) else "it is none":',
+            ODD_CALLS,
+        ),
+    ),
+    *_of(
+        "engines/transports/nvflare.py",
+        (
+            "numbers in the place of bytes",
+            "    if not isinstance(found, bytes | bytearray | memoryview | None):\n",
+            "    if False:\n",
+            FLARE_CALLS,
+        ),
+    ),
     *_of(
         "callbacks/contents.py",
         (
@@ -1605,9 +1671,9 @@ MUTATIONS = [
         ),
         ("content of a piece", "totals.adder.add(piece)", "pass", REPLIES),
         (
-            "classes of an answer",
-            "if type(value) is not kind or (type(value) is int and value < 0):",
-            "if False:",
+            "answers of less than no bytes",
+            "    if min(answer.down, answer.up) < 0:\n",
+            "    if False:\n",
             REPLIES,
         ),
     ),

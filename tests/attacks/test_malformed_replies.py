@@ -334,3 +334,83 @@ def test_a_malformed_opening_is_named_with_its_site(form):
     engine.begin_round(2)
     with pytest.raises(IntarsiaError, match="'r0c0' answers open with a malformed"):
         FEDAVG.certify(server, engine, engine.key("certify"))
+
+
+def changed(**fields):
+    return lambda answer: codec.encode(replace(answer, **fields))
+
+
+ANSWERS = {
+    "a number": lambda answer: codec.encode(3),
+    "a tuple": lambda answer: codec.encode((1, 2)),
+    "an array for the run": changed(run=np.zeros(3)),
+    "an array for its number": changed(sequence=np.zeros(3)),
+    "a fraction for its number": changed(sequence=1.0),
+    "an array for the client": changed(client=np.zeros(3)),
+    "an array for the error": changed(error=np.zeros(3)),
+    "an array for the sentence": changed(sentence=np.zeros((9, 9))),
+    "an array for the body": changed(body=np.zeros(3)),
+}
+
+
+def heard(form, *, call=True):
+    """Begin a run with a site that answers so, or ask it for its version."""
+    made = Departing(FEDAVG, OPTIONS, ODD)
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        odd = client == ODD and bool(data) is call
+        return form(codec.decode(answer, Answer)) if odd else answer
+
+    made.made.lines.fault = line
+    if not call:
+        return made.made.caller.compare_versions()
+    return made.rounds(1)
+
+
+@pytest.mark.parametrize("form", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("call", [True, False], ids=["call", "version"])
+def test_what_is_no_answer_is_named_with_its_site(form, call):
+    """It ended the server's job by a traceback that named nobody."""
+    with pytest.raises(SiteError, match=f"^'{ODD}' answers .* malformed answer") as problem:
+        heard(form, call=call)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("package", [3, ("0", "1")])
+@pytest.mark.parametrize("protocol", ["x", 24.0, None])
+def test_what_is_no_version_is_named_with_its_site(package, protocol):
+    said = codec.encode(wire.Version(package, protocol))
+    with pytest.raises(SiteError, match=f"^'{ODD}' answers version with a malformed version"):
+        heard(lambda answer: codec.encode(replace(answer, body=said)), call=False)
+
+
+@pytest.mark.parametrize("error", ["Odd", "PolicyError", "__class__"])
+def test_no_sentence_of_a_site_makes_lines_of_its_own_in_the_servers_log(error):
+    form = changed(error=error, sentence="ended\n2026-01-01 00:00:00 UTC\x1b[2J revoked 'bank'")
+    with pytest.raises(IntarsiaError, match=f"'{ODD}'") as problem:
+        heard(form)
+    assert str(problem.value).isprintable()
+
+
+def test_no_part_of_a_weight_is_without_a_bound():
+    """-inf, which says of a term of the objective that it is no bound, spoiled all weights.
+
+    Another site was named, that sent what came of them.
+    """
+    spoil = scores(z=lambda z: np.where(z == z[:, :1], -np.inf, z))
+    with pytest.raises(RangeError, match=f"'{ODD}' sends -inf in Scores.z of part_of_scores"):
+        trained(spoil, mode="plain")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_spoils_no_scores_that_are_graded(value):
+    """All clients' grades were no numbers, and the run ended well."""
+    made = Departing(FEDAVG, OPTIONS, ODD, mode="plain")
+    schema = made.made.engine.schema("train")
+    fn = evaluation._partial_scores(lambda state, block: np.zeros((1, 1)), schema, "train")
+    replies = made.made.engine._replies
+    size = len(schema.samples.own(ODD))
+    replies.check(ODD, fn, fn.reply(np.zeros((1, size))), summed=True)
+    with pytest.raises(RangeError, match=f"'{ODD}' sends {value:g} in PartialScores.z"):
+        replies.check(ODD, fn, fn.reply(np.full((1, size), value)), summed=True)

@@ -23,6 +23,7 @@ from intarsia.core.algorithm import Algorithm, FinalResult, RoundMetrics
 from intarsia.core.block import ClientId
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.schema import Schema
+from intarsia.engines.remote.wire import shown
 from intarsia.errors import listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
@@ -129,6 +130,33 @@ def keep(model: Trained, description: Experiment, folder: Path, run: str) -> Pat
     return name
 
 
+def _problem_of(schema: Schema, scales: Mapping[ClientId, Scales]) -> str:
+    """Return what is wrong with what sites give of their columns; "" if nothing is.
+
+    All that have a column trained on it with one mean and one scale. With another one the server's
+    model would not be the one that was trained, and no certificate would show it.
+    """
+    for part in ("mean", "scale", "average"):
+        known = np.full(len(schema.features.ids), np.nan)
+        for name, one in scales.items():
+            value, own = getattr(one, part), schema.features.own(name)
+            if value is None and part == "average":  # it was not measured
+                continue
+            if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+                return f"{name!r} sends {shown(repr(value))[:80]} for each column's {part}"
+            if value.shape != own.shape:
+                return f"{name!r} sends each column's {part} for {value.shape} of {len(own)}"
+            good = np.isfinite(value) & ((value >= 0) | (part != "scale"))
+            alike = np.isnan(known[own]) | (known[own] == value)
+            if not (good & alike).all():
+                at = int(np.argmin(good & alike))
+                column = str(schema.features.ids[own[at]])
+                said = f"{name!r} says that the {part} of column {column!r} is {value[at]:g}"
+                return said + ("" if alike[at] else f", and another site {known[own][at]:g}")
+            known[own] = value
+    return ""
+
+
 def _file_name(name: str) -> str:
     """Return an experiment's name as that of a folder, which is another for every name.
 
@@ -153,6 +181,11 @@ def server_model(
         return None, (
             f"The server has a model of prepared features alone: {listed(silent)} {keep} means "
             "and scales (set scales = true in site.toml); each site has its own model.",
+        )
+    if odd := _problem_of(schema, scales):
+        return None, (
+            f"The server has a model of prepared features alone: {odd}; see who runs that site. "
+            "Each site has its own model.",
         )
     scaling = {
         name: Preparation(one.mean, one.scale, average=one.average) for name, one in scales.items()

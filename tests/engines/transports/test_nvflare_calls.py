@@ -51,6 +51,20 @@ class Site:
         return SimpleNamespace(handle=handle)
 
 
+class Replying(Site):
+    """A site of another program, which replies with what it likes."""
+
+    def __init__(self, reply):
+        super().__init__(None)
+        self._reply = reply
+
+    def _send(self, *given, **more):
+        return make_reply(ReturnCode.OK, body=self._reply)
+
+    def __call__(self, timeout):
+        return SimpleNamespace(handle=lambda data: self._reply)
+
+
 def answer(site, data):
     return nvflare.Lines([site]).send("bank", data, 7.0)
 
@@ -92,6 +106,26 @@ def test_a_site_that_takes_no_calls_in_one_message_is_called_by_a_stream():
 def test_a_site_that_cannot_be_reached_is_an_error_that_names_it():
     with pytest.raises(ConnectionError, match="bank did not answer"):
         answer(Site(lambda _: b"r", code=ReturnCode.TARGET_UNREACHABLE), b"c")
+
+
+MUCH = 1 << 62  # zeros that `bytes` would make of it
+
+
+@pytest.mark.parametrize("found", [MUCH, [0], "text"])
+def test_an_answer_that_is_no_bytes_is_an_error_that_names_the_site(found):
+    """A site that answered a large number had the server's job end for want of memory."""
+    with pytest.raises(ConnectionError, match=f"bank sent a {type(found).__name__} where bytes"):
+        answer(Replying(found), b"c")
+    with pytest.raises(ConnectionError, match=f"bank sent a {type(found).__name__} where bytes"):
+        answer(Replying(found), b"c" * (SHORT + 1))
+
+
+@pytest.mark.parametrize("call", [MUCH, [0], "text"])
+def test_a_call_that_is_no_bytes_comes_to_nothing_at_a_site(call):
+    site = Site(lambda _: b"r")
+    with pytest.raises(ConnectionError, match="server sent a"):
+        site._send(nvflare._CHANNEL, nvflare._CALL, "bank.job", Message({}, call), 7.0)
+    assert site.said == ["one message"]
 
 
 @pytest.mark.parametrize(("took", "left"), [(3.0, 4.0), (7.0, None)])

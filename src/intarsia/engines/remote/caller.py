@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 
 from intarsia.core.block import ClientId
 from intarsia.engines import codec
-from intarsia.engines.remote.replies import check_answer
+from intarsia.engines.remote.replies import checked, checked_answer
 from intarsia.engines.remote.server_journal import Journal
 from intarsia.engines.remote.wire import Answer, Call, Kind, Version, raised
 from intarsia.errors import (
@@ -342,10 +342,11 @@ def _version(transport: Transport, client: ClientId, seconds: float) -> Version 
     try:
         # no call: the site refuses it, and has said that it is there
         said = codec.decode(transport.send(client, b"", seconds), Answer)
-        found = codec.decode(said.body, Version) if said.body else Version("", 0)
+        body = checked_answer(client, "version", said).body
+        found = codec.decode(body, Version) if body else Version("", 0)
     except (OSError, CodecError):
         return None
-    return found if isinstance(found, Version) else None
+    return checked(Version, client, "version", found)
 
 
 def _check_versions(found: Mapping[ClientId, Version]) -> None:
@@ -446,15 +447,15 @@ class _Attempts:
         """Return an answer to this call, or None where there was none that is whole."""
         try:
             raw = self._transport.send(self._client, data, seconds)
-            found = codec.decode(raw, Answer)
+            said = codec.decode(raw, Answer)
         except (OSError, CodecError):
             return None
         call = self._call
+        found = checked_answer(self._client, call.function, said)
         if (found.run, found.client, found.sequence) != (call.run, self._client, call.sequence):
             return None  # the answer to another call, or to one that was altered on its way
         if found.error == "BusyError":
             return None  # whoever works there comes to an end
-        check_answer(self._client, call.function, found)
         waits = found.error == "PendingError"
         self._pending(self._client, str(raised(found, call.function)) if waits else "")
         if waits:

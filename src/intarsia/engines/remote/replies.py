@@ -12,14 +12,14 @@ import typing
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 from intarsia.core.client_functions import ClientFunction, Layout
-from intarsia.engines.remote.wire import Answer, SealedReply
+from intarsia.engines.remote.wire import Answer, SealedReply, Version, odd_field, shown
 from intarsia.engines.sums.plain import Geometry
 from intarsia.engines.sums.sealed import SealedRecord, counted_cells, layouts
 from intarsia.engines.sums.secure import (
@@ -32,24 +32,33 @@ from intarsia.engines.sums.secure import (
 from intarsia.errors import IntarsiaError, RangeError, SiteError
 from intarsia.privacy.secure_aggregation.protocol import Piece
 
+_Record = TypeVar("_Record", Answer, Version)
+
 _ODD = (IntarsiaError, TypeError, ValueError, AttributeError, LookupError, struct.error)
 
 
 def malformed(client: ClientId, function: str, field: str, found: object) -> SiteError:
     """Return the error about a field of a site's answer."""
     return SiteError(
-        f"{client!r} answers {function} with a malformed {field} ({str(found)[:160]}); install the "
-        "same version of intarsia there, or see who runs the site."
+        f"{client!r} answers {function} with a malformed {field} ({shown(str(found))[:160]}); "
+        "install the same version of intarsia there, or see who runs the site."
     )
 
 
-def check_answer(client: ClientId, function: str, answer: Answer) -> None:
-    """Refuse an answer whose fields are of other classes than an answer's."""
-    for name in ("error", "sentence", "body", "down", "up"):
-        value: Any = getattr(answer, name)
-        kind = {"body": bytes, "down": int, "up": int}.get(name, str)
-        if type(value) is not kind or (type(value) is int and value < 0):
-            raise malformed(client, function, f"answer.{name}", repr(value)[:80])
+def checked(record: type[_Record], client: ClientId, function: str, found: object) -> _Record:
+    """Return what a site answers; refuse what is no such record, or has fields of other classes."""
+    odd = odd_field(found, record)
+    if odd or not isinstance(found, record):
+        raise malformed(client, function, record.__name__.lower(), odd)
+    return found
+
+
+def checked_answer(client: ClientId, function: str, found: object) -> Answer:
+    """Return an answer; refuse what is none, or has other fields or less than 0 bytes."""
+    answer = checked(Answer, client, function, found)
+    if min(answer.down, answer.up) < 0:
+        raise malformed(client, function, "answer", f"{answer.down} and {answer.up} bytes")
+    return answer
 
 
 @cache
@@ -69,8 +78,8 @@ class Replies:
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
 
-    def check(self, client: ClientId, fn: ClientFunction, reply: Any) -> None:
-        """Refuse a reply in the clear with fields of other classes or sizes.
+    def check(self, client: ClientId, fn: ClientFunction, reply: Any, *, summed: bool) -> None:
+        """Refuse a reply in the clear with fields of other classes or sizes; `summed`: to a sum.
 
         Raises
         ------
@@ -90,7 +99,8 @@ class Replies:
             place = f"{fn.reply.__name__}.{field}"
             if problem:
                 raise malformed(client, fn.name, place, problem)
-            odd = np.zeros(0) if fn.protocol == "evaluation" else _no_numbers(value)
+            withheld = fn.protocol == "evaluation" and not summed  # what a client does not tell
+            odd = np.zeros(0) if withheld else _no_numbers(value, bound=layout is None)
             if len(odd):
                 raise RangeError(
                     f"{client!r} sends {odd[0]:g} in {place} of {fn.name}, which is no number: "
@@ -311,14 +321,15 @@ def _are_sizes(value: Any) -> bool:
 _MOST = 2**40  # values of a piece: no site has as many
 
 
-def _no_numbers(value: Any) -> NDArray[Any]:
-    """Return what of a reply's values does not add up; -inf, a bound that says nothing, does."""
+def _no_numbers(value: Any, *, bound: bool) -> NDArray[Any]:
+    """Return what of a reply's values does not add up; of a bound -inf does, which says nothing."""
     if isinstance(value, Mapping):
-        parts = [_no_numbers(one) for one in value.values()]
+        parts = [_no_numbers(one, bound=bound) for one in value.values()]
         return np.concatenate([np.zeros(0), *parts])
     known = np.asarray(value) if isinstance(value, float | np.ndarray) else np.zeros(0)
-    odd = known.dtype.kind == "f" and not np.isfinite(known).all()
-    return known[~(np.isfinite(known) | np.isneginf(known))] if odd else np.zeros(0)
+    if known.dtype.kind != "f" or np.isfinite(known).all():
+        return np.zeros(0)
+    return known[~(np.isfinite(known) | (np.isneginf(known) & bound))]
 
 
 def _shape(value: Any) -> tuple[int, ...]:

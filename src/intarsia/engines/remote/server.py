@@ -236,7 +236,7 @@ class Remote:
                 found[client] = self._replies.restored(client, fn, sealed, self._locked)
             else:
                 found[client] = _decoded(client, fn.name, fn.reply, answer.body)
-                self._replies.check(client, fn, found[client])
+                self._replies.check(client, fn, found[client], summed=kind == "sum")
         if kind == "sum":
             fields = {k: one if isinstance(one, dict) else vars(one) for k, one in found.items()}
             self._replies.check_alike(fn, fields)

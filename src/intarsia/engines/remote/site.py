@@ -154,8 +154,8 @@ class Site:
             call = Call("", 0, 0, 0, 0, 0, "", "", "", (), b"")
             try:
                 found = codec.decode(data, Call)
-                if not isinstance(found, Call):
-                    raise CodecError(f"A {type(found).__name__} came where a call was expected.")
+                if odd := wire.odd_field(found, Call):
+                    raise CodecError(f"No call of this version came ({odd}).")
                 call = found
                 with self._alone():
                     return self._of(call.run).answer(call, data)

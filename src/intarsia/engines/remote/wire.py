@@ -7,8 +7,10 @@ names a function that the site has.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -161,6 +163,29 @@ _MOST_WORDS = 400  # letters of these
 _UNFORESEEN = "The site could not do what it was asked; its own log says why."
 
 
+@cache
+def _kinds(record: type) -> tuple[tuple[str, type], ...]:
+    """Return the fields of a record of the protocol and their classes."""
+    hints = typing.get_type_hints(record)
+    return tuple((name, typing.get_origin(hint) or hint) for name, hint in hints.items())
+
+
+def odd_field(found: object, record: type) -> str:
+    """Return what of something is not as a record of the protocol has it, "" if it is all so.
+
+    Every call and answer is held against this, with as many names as there are clients.
+    """
+    kinds = _kinds(record)
+    if type(found) is not record:
+        return f"a {type(found).__name__} is in its place"
+    for name, kind in kinds:
+        value: Any = getattr(found, name)
+        named = value if isinstance(value, tuple) else ()
+        if type(value) is not kind or {type(one) for one in named} - {str}:
+            return f"{name} is {shown(repr(value))[:80]}"
+    return ""
+
+
 def sentence_of(error: Exception) -> tuple[str, str]:
     """Return the class of an error and a sentence about it, both without a value of the site."""
     name = type(error).__name__
@@ -179,7 +204,7 @@ def raised(answer: Answer, function: str) -> IntarsiaError:
         own: type[AbsentError] = getattr(errors, answer.error)
         return own(f"Site {answer.client!r}: {shown(answer.sentence)}", (answer.client,))
     known = getattr(errors, answer.error, SiteError) if answer.error in _SENTENCES else SiteError
-    said = _SENTENCES.get(answer.error, answer.sentence[:200])
+    said = _SENTENCES.get(answer.error, shown(answer.sentence)[:200])
     found: IntarsiaError = known(f"At client {answer.client!r} in {function}: {said}")
     return found
 

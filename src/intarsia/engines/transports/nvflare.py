@@ -197,9 +197,7 @@ class Lines:
             found = proxy(timeout=left).handle(data)
         except CollabCallError as problem:
             raise ConnectionError(f"{client} did not answer") from problem
-        if not isinstance(found, bytes):
-            raise ConnectionError(f"{client} answered with no bytes")
-        return found
+        return _bytes(found, client)
 
 
 def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) -> bytes:
@@ -235,7 +233,14 @@ def _sent_in_one(client: ClientId, backend: Any, data: bytes, seconds: float) ->
         return b""  # a site of an older version has no such channel
     if code != ReturnCode.OK:
         raise ConnectionError(f"{client} did not answer ({code})")
-    return bytes(reply.payload or b"")
+    return _bytes(reply.payload, client)
+
+
+def _bytes(found: object, sender: str) -> bytes:
+    """Return what came as bytes; of a whole number `bytes` would make so many zeros."""
+    if not isinstance(found, bytes | bytearray | memoryview | None):
+        raise ConnectionError(f"{sender} sent a {type(found).__name__} where bytes were expected")
+    return bytes(found or b"")
 
 
 def without_tensors() -> None:
@@ -411,7 +416,7 @@ class SiteSide:
         folder = Path(collab.workspace.get_site_config_dir())
         # by the cell that a call comes from, which is bound to its certificate
         _check_caller(folder, collab.caller, _SERVER)
-        return self._answer(folder, data)
+        return self._answer(folder, _bytes(data, _SERVER))
 
     def _handle_short(self, request: Message, folder: Path, server: str) -> Message:
         """Return the answer to a call that is one message; nothing, if it is asked for by `handle`.
@@ -419,7 +424,7 @@ class SiteSide:
         `server` is the server's cell in this job.
         """
         _check_caller(folder, request.get_header(MessageHeaderKey.ORIGIN), server)
-        data = bytes(request.payload or b"")
+        data = _bytes(request.payload, _SERVER)
         answer = self._answer(folder, data)
         if len(answer) > _SHORT:
             with self._lock:
