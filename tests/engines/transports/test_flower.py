@@ -110,6 +110,43 @@ def test_a_node_whose_site_cannot_begin_tells_the_server_the_class_of_the_error_
     )
 
 
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ({}, "without the bytes"),
+        ({"intarsia": {}}, "without the bytes"),
+        ({"intarsia": {"data": 3}}, "without the bytes"),
+        ({"intarsia": {"data": "bank"}}, "without the bytes"),
+        ({"intarsia": {"data": b"\xff"}}, "utf-8"),
+    ],
+)
+def test_a_node_that_answers_with_no_bytes_is_no_client_and_ends_no_run(
+    records: dict[str, dict[str, Any]], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the server's app by a traceback that named nobody."""
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from intarsia.engines.transports import flower
+
+    for name in ("_run_id", "_node_id", "_task_id"):  # of the process of an app
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    question = flower._message(b"", 7, flower._NAME, 60.0)
+    content = RecordDict({name: ConfigRecord(own) for name, own in records.items()})
+
+    class Odd(Silent):
+        def pull_messages(self, waiting: object) -> list[Any]:
+            return [Message(content, reply_to=question)]
+
+    grid: Any = Odd("")
+    with pytest.raises(AbsentError, match=rf"\(0 of 1 nodes did; 1 failed: .*{why}"):
+        flower.line_to(grid, ["bank"], 1.0)
+    if why != "utf-8":
+        with pytest.raises(ConnectionError, match=why):
+            flower.GridLine(grid, {"bank": 7}).send("bank", b"", 1.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode", "where"),

@@ -89,8 +89,9 @@ def _message(data: bytes, node: int, action: str, ttl: float) -> Message:
 def _data_of(message: Message) -> bytes:
     if message.has_error():
         raise ConnectionError(f"Flower answered with error {message.error.code}")
-    data = message.content.config_records[_RECORD][_DATA]
-    assert isinstance(data, bytes)
+    data = message.content.config_records.get(_RECORD, ConfigRecord()).get(_DATA)
+    if not isinstance(data, bytes):
+        raise ConnectionError("a message over Flower came without the bytes that it is to hold")
     return data
 
 
@@ -140,9 +141,13 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
                 failed[node] = shown(reply.error.reason or reply.error.code, 200)
                 again.add(node)  # it may be starting
                 continue
+            try:
+                name = _data_of(reply).decode()
+            except (ConnectionError, UnicodeDecodeError) as problem:
+                failed[node] = shown(str(problem), 200)
+                continue
             failed.pop(node, None)
             answered.add(node)
-            name = _data_of(reply).decode()
             if name in found:
                 raise FederationError(
                     f"The nodes {found[name]} and {node} both answer for the client {name!r}; stop "
