@@ -173,6 +173,19 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "protocols/figures.py",
+        (
+            "figures of another shape",
+            "    if np.shape(told.values) != (len(MEASURES), 3):\n",
+            "    if False:\n",
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "algorithms/femam/clustering.py",
+        ("models of another size", "    if strange:\n", "    if False:\n", REPLIES),
+    ),
+    *_of(
         "engines/remote/wire.py",
         (
             "lines of a site's own in the server's log",

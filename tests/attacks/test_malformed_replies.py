@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from departures import Departing
 from federations import BINARY
+from intarsia.algorithms.femam import clustering
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -22,7 +24,7 @@ from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer, Opened
 from intarsia.errors import IntarsiaError, RangeError, ReplayError, SiteError, TamperedError
-from intarsia.protocols import evaluation
+from intarsia.protocols import evaluation, figures
 from intarsia.training.registry import ALGORITHMS
 
 FEDAVG = ALGORITHMS["fedavg"]
@@ -414,3 +416,23 @@ def test_what_is_no_number_spoils_no_scores_that_are_graded(value):
     replies.check(ODD, fn, fn.reply(np.zeros((1, size))), summed=True)
     with pytest.raises(RangeError, match=f"'{ODD}' sends {value:g} in PartialScores.z"):
         replies.check(ODD, fn, fn.reply(np.full((1, size), value)), summed=True)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (1, 15, 3), (0, 1 << 20), (14, 3)])
+def test_figures_of_another_shape_are_named_with_their_client(shape):
+    """They come in the clear, with sealed sums too, and ended the run without a culprit."""
+    with pytest.raises(SiteError, match=f"^'{ODD}' tells figures in the shape"):
+        figures.figures_of_one(ODD, figures.ClientFigures(np.zeros(shape)))
+    whole = np.zeros((len(figures.MEASURES), 3))
+    assert figures.figures_of_one(ODD, figures.ClientFigures(whole)).auc == 0.0
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2,), (1, 3), (1 << 20, 0)])
+def test_a_model_of_another_size_is_named_with_its_client(shape):
+    """Where the server reads models, to find clusters, one of another size ended the run."""
+    models = {"a": np.zeros(3), ODD: np.zeros(shape), "c": np.zeros(3)}
+    asked = SimpleNamespace(ask=lambda *_: {k: SimpleNamespace(model=v) for k, v in models.items()})
+    with pytest.raises(SiteError, match=f"^'{ODD}' sends a model of the shape"):
+        clustering.models_of(asked)
+    models[ODD] = np.ones(3)
+    assert clustering.models_of(asked) == models

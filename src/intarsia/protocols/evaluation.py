@@ -406,7 +406,7 @@ def _graded(
         return grades, own
     # discloses how well the model ranks each client's own labelled samples
     told = clients.ask(functions.measure, messages)
-    each = {name: exchanged.figures_of_one(one) for name, one in told.items()}
+    each = {name: exchanged.figures_of_one(name, one) for name, one in told.items()}
     each = {name: _with_loss(each[name], replies[name], 0, loss) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
     if left:

@@ -491,8 +491,14 @@ def _ranked_bins(counts: Array, places: Array, centre: float, scale: float) -> R
     return Ranked(scores[::-1], added[0][::-1], added[1][::-1])
 
 
-def figures_of_one(told: ClientFigures) -> Figures:
-    """Return the figures that a client told."""
+def figures_of_one(client: ClientId, told: ClientFigures) -> Figures:
+    """Return the figures that a client told; SiteError where they are others, or too few."""
+    if np.shape(told.values) != (len(MEASURES), 3):
+        raise SiteError(
+            f"{client!r} tells figures in the shape {np.shape(told.values)}, where "
+            f"{(len(MEASURES), 3)} was expected; install the same version of intarsia there, or "
+            "see who runs the site."
+        )
     known = dict(zip(MEASURES, np.asarray(told.values), strict=True))
     values = {
         name: float(row[0])

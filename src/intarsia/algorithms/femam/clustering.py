@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, S
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.block import Array, ClientId
 from intarsia.core.client_functions import Clients, RandomKey, evolve
-from intarsia.errors import ConvergenceError, listed
+from intarsia.errors import ConvergenceError, SiteError, listed
 from intarsia.maths.matching import kmeans
 
 Labels = NDArray[np.int64]
@@ -59,10 +60,21 @@ def models_of(clients: Clients) -> dict[ClientId, Array]:
     ------
     ConvergenceError
         If one is not finite, or too large for distances.
+    SiteError
+        If one is of another size than the others'.
     """
     # the server reads how each client's model differs from what all started from
     replies = clients.ask(send_model, Ask())
     found = {one: reply.model for one, reply in replies.items()}
+    shapes = Counter(np.shape(model) for model in found.values())
+    usual = shapes.most_common(1)[0][0]
+    strange = [one for one, model in found.items() if np.shape(model) != usual or not model.size]
+    if strange:
+        raise SiteError(
+            f"{strange[0]!r} sends a model of the shape {np.shape(found[strange[0]])}, where "
+            f"others send {usual}; install the same version of intarsia there, or see who runs the "
+            "site."
+        )
     odd = [one for one, model in found.items() if not np.abs(model).max() < _LARGEST]
     if odd:
         raise ConvergenceError(
