@@ -166,6 +166,18 @@ MUTATIONS = [
             REPLIES,
         ),
         (
+            "blocks of another shape",
+            "return {name: np.shape(one) for name, one in value.items()}",
+            "return {}",
+            REPLIES,
+        ),
+        (
+            "scores of other outputs",
+            "np.shape(value)[: None if layout is None else -1]",
+            "np.shape(value) if layout is None else ()",
+            REPLIES,
+        ),
+        (
             "scores that are no numbers",
             'withheld = fn.protocol == "evaluation" and not summed',
             'withheld = fn.protocol == "evaluation"',
@@ -980,7 +992,7 @@ MUTATIONS = [
     *_of(
         "engines/remote/replies.py",
         ("what is no number named", "if len(odd):", "if False:", REPLIES),
-        ("parts of another shape", "if shape != usual[0][0]:", "if False:", REPLIES),
+        ("parts of another shape", "if shape != usual:", "if False:", REPLIES),
     ),
     *_of(
         "models/serialization.py",

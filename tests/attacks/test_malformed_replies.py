@@ -17,6 +17,7 @@ import pytest
 from departures import Departing
 from federations import BINARY
 from intarsia.algorithms.femam import clustering
+from intarsia.algorithms.hyfem.client import local_training
 from intarsia.core.block import Block
 from intarsia.core.schema import Schema
 from intarsia.engines import codec
@@ -436,3 +437,22 @@ def test_a_model_of_another_size_is_named_with_its_client(shape):
         clustering.models_of(asked)
     models[ODD] = np.ones(3)
     assert clustering.models_of(asked) == models
+
+
+def test_parts_with_other_outputs_or_blocks_of_another_shape_are_named_with_their_site():
+    """NumPy repeats an entry where the others have more, or ended the run without a culprit."""
+    made = Departing(FEDAVG, OPTIONS, ODD, mode="plain")
+    replies = made.made.engine._replies
+    fn = next(s.function for s in FEDAVG.disclosure.sends if s.function.name == "part_of_scores")
+    clients = made.made.engine.ids
+    alike = {name: {"z": np.zeros((2, 3 + k))} for k, name in enumerate(clients)}
+    replies.check_alike(fn, alike)
+    with pytest.raises(SiteError, match=f"^'{ODD}' answers part_of_scores with .* shape .1,."):
+        replies.check_alike(fn, {**alike, ODD: {"z": np.zeros((1, 3))}})
+    fn = local_training
+    blocks = {name: {"columns": {"left": np.zeros((12, 4)), name: np.ones(2)}} for name in clients}
+    replies.check_alike(fn, blocks)
+    for shape in [(), (1, 4), (12, 1), (0, 1 << 20)]:
+        odd = {"columns": {"left": np.zeros(shape)}}
+        with pytest.raises(SiteError, match=f"^'{ODD}' answers local_training with a malformed"):
+            replies.check_alike(fn, {**blocks, ODD: odd})

@@ -109,23 +109,22 @@ class Replies:
                 )
 
     def check_alike(self, fn: ClientFunction, found: Mapping[ClientId, Mapping[str, Any]]) -> None:
-        """Refuse parts of a total that are summed entry by entry and are not of one shape.
+        """Refuse parts of a total that are not of one shape, but for the cells that each has.
 
         `found` are the fields of all clients, in the clear or sealed.
         """
         for field, layout in layouts(fn.reply):
-            if layout is not None:
-                continue
-            shapes = {
-                client: _shape(own[field])
-                for client, own in found.items()
-                if own.get(field) is not None
-            }
-            usual = Counter(shapes.values()).most_common(1)
-            for client, shape in shapes.items():
-                if shape != usual[0][0]:
-                    what = f"the shape {shape}, where others have {usual[0][0]}"
-                    raise malformed(client, fn.name, f"{fn.reply.__name__}.{field}", what)
+            shapes: dict[object, dict[ClientId, tuple[int, ...]]] = {}
+            for client, own in found.items():
+                if own.get(field) is not None and layout is not Layout.COUNTS:
+                    for place, shape in _shapes(own[field], layout).items():
+                        shapes.setdefault(place, {})[client] = shape
+            for those in shapes.values():
+                usual = Counter(those.values()).most_common(1)[0][0]
+                for client, shape in those.items():
+                    if shape != usual:
+                        what = f"the shape {shape}, where others have {usual}"
+                        raise malformed(client, fn.name, f"{fn.reply.__name__}.{field}", what)
 
     def _problem(
         self,
@@ -332,12 +331,21 @@ def _no_numbers(value: Any, *, bound: bool) -> NDArray[Any]:
     return known[~(np.isfinite(known) | (np.isneginf(known) & bound))]
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of a field that is summed entry by entry, in the clear or sealed."""
-    if not isinstance(value, Combination):
-        return np.shape(value)
-    ((_, cells),) = value.terms
-    return next((shape_of(piece) for piece in cells.pieces.values()), ())
+def _shapes(value: Any, layout: Layout | None) -> dict[object, tuple[int, ...]]:
+    """Return the shapes that all clients' parts of a field have alike, in the clear or sealed.
+
+    Of feature blocks there is one for each, of others that of what is before the cells.
+    """
+    if isinstance(value, Combination):
+        ((_, cells),) = value.terms
+        pieces: dict[object, tuple[int, ...]]
+        pieces = {cell: shape_of(piece) for cell, piece in cells.pieces.items()}
+        if layout is Layout.BLOCKS:
+            return pieces
+        return {"": next(iter(pieces.values()), ()) if layout is None else tuple(cells.lead)}
+    if layout is Layout.BLOCKS:
+        return {name: np.shape(one) for name, one in value.items()}
+    return {"": np.shape(value)[: None if layout is None else -1]}
 
 
 def _problem_of_array(value: Any) -> str:
