@@ -295,6 +295,6 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     """Keep other processes from a site's folder; BusyError where one works there."""
     return alone(
         folder / _LOCK,
-        f"Another process works in {folder}; a site is served by one: end the other, or wait "
-        "until it is done.",
+        f"Another process works in {folder}, and a site is served by one at a time: wait until it "
+        "is done, as one of another job is, or end it where no other job runs.",
     )
