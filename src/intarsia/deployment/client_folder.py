@@ -261,6 +261,8 @@ def note_put_back(folder: Path, epsilon: float, written: str, begun: Collection[
     closed = (*released, *begun) if epsilon else ()
     found = PutBack(known.epsilon + epsilon, {**known.closed, **dict.fromkeys(closed, written)})
     write_atomically(folder / _PUT_BACK, json.dumps(asdict(found)).encode(), private=True)
+    # what left since then is in the log that was lost
+    log_of(folder).append({"event": "put back", "written": written, "spent": epsilon})
 
 
 def ledger_of(folder: Path, run: str) -> ReleaseLedger:
