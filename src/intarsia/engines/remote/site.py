@@ -384,6 +384,10 @@ class _Run:
         if self._place is not None:
             return self._place
         place = self._make()
+        other = (
+            f"The site's table is not the one that run {self.name} was set up with; put that back "
+            "and resume the run, or start a new run."
+        )
         for number in self._index.stages:
             written = self._shelf.read(f"stage-{number}")
             if written is None:
@@ -393,12 +397,12 @@ class _Run:
                 )
             call = self._read(written, Call)
             place.enter(call)
-            place.stage(call.function, self._state(call.base, place), call.body)
+            try:
+                place.stage(call.function, self._state(call.base, place), call.body)
+            except RefusedError as problem:  # of a step that was not refused before
+                raise CheckpointError(other) from problem
         if place.fingerprint != self._index.fingerprint:
-            raise CheckpointError(
-                f"The site's table is not the one that run {self.name} was set up with; put that "
-                "back and resume the run, or start a new run."
-            )
+            raise CheckpointError(other)
         self._place = place
         return place
 
