@@ -899,8 +899,10 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
             )
         problem = _telling(own, given)
         names = ["" if text is None else own.canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked, used)
-    return LabelColumn(name, values, marked=marked, used=used)
+        return LabelColumn(
+            name, np.array([*names, ""], np.str_)[codes], problem, marked, used, own.unit
+        )
+    return LabelColumn(name, values, marked=marked, used=used, unit=own.unit)
 
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:

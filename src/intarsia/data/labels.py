@@ -84,6 +84,7 @@ class LabelColumn:
     marked: int = 0  # rows without a label by what missing or label_map says of what is written
     # key of the source's label_map -> whether a label is written so, or it is missing anyway
     used: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    unit: str = ""  # that the source says; "": none
 
     @property
     def found(self) -> set[str]:

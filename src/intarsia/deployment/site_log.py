@@ -37,7 +37,7 @@ _MOST = 5  # differences between two sites that are told
 # What leaves in the steps of the set-up, and at the end, where the log of an older version does not
 # say it.
 _STEPS = {
-    "read": "names of columns, and levels and classes if the table has any",
+    "read": "names of columns, and units, levels and classes if the table has any",
     "deal": "what a simulated client was dealt",
     "encode": "which rows and columns the site holds",
     "keep": "means and scales of columns if the site allows it",

@@ -38,8 +38,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # of many levels at one client counted as having none there; in 20 owners opened projections of
 # copies, and one client combinations of labels; in 21 labels were compared to the last bit;
 # in 22 no site said by which column its rows are held out, nor showed that it has an id; in 23 it
-# showed ids of rows by a hash of each.
-PROTOCOL = 24
+# showed ids of rows by a hash of each; in 24 no site said the units of its columns.
+PROTOCOL = 25
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
