@@ -17,7 +17,7 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, several
 from intarsia.results.audit import (
     BY_ROW,
     IDS,
@@ -26,7 +26,6 @@ from intarsia.results.audit import (
     in_words,
     list_contents,
     message_of,
-    several,
 )
 from intarsia.results.chained_log import Chain, Head, read_chain
 

@@ -338,7 +338,7 @@ def notes_on_units(folder: Path, features: Sequence[str]) -> Iterator[str]:
             columns = {*known.columns.get("", {}), *units, feature}
             own = {known.column("", name, units) for name in columns}
             other = next((one.unit for one in own if one.feature == feature), None)
-            if None not in (unit, other) and same_unit(other) != same_unit(unit):
+            if unit and other and same_unit(other) != same_unit(unit):
                 yield (
                     f"{feature} is taken to be in {unit!r}, as in the model; at {client!r} it is "
                     f"in {other!r}: if so here, say that the table is one of {client!r} (--client "

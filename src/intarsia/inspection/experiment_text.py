@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import printable
+from intarsia.errors import printable, several
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
 from intarsia.inspection.table_proposal import TableProposal
@@ -234,7 +234,7 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
     lines = [
         "[[client]]",
         f"name = {toml(source.name)}",
-        f"path = {toml(place)}  # {table.rows:,} rows, {table.width:,} columns",
+        f"path = {toml(place)}  # {several(table.rows, 'row')}, {several(table.width, 'column')}",
     ]
     for key in _KEYS:
         value = getattr(source, key)
