@@ -184,7 +184,7 @@ def test_conflicting_copies_are_in_the_notes(tmp_path):
     write(tmp_path, "a", x, y, range(150), [0, 1, 2])
     write(tmp_path, "b", other, y, range(150), [2, 3, 4, 5])
     found = run(experiment(tmp_path, {"a": True, "b": True}))
-    assert any("1 train samples have different copies at a, b" in note for note in found.notes)
+    assert any("1 train sample has different copies at a, b" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("pattern", ["random", "cyclic"])
