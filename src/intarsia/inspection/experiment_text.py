@@ -280,7 +280,9 @@ def _learned(table: TableProposal) -> list[str]:
     kinds: Mapping[str, list[str]] = {"numbers": [], "text, as categories": []}
     for own in table.features:
         if own.name not in table.source.categorical:
-            kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
+            truths = {one.lower() for one in own.texts} <= {"true", "false"}  # which are 1 and 0
+            plain = own.figures is not None or truths
+            kinds["numbers" if plain else "text, as categories"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
     if answers := [own.name for own in numbers if own.name in table.answers]:
