@@ -22,11 +22,13 @@ from intarsia.deployment.client_setup import site_in
 from intarsia.deployment.site_log import load
 from intarsia.engines import codec
 from intarsia.engines.release_ledger import ReleaseLedger
+from intarsia.engines.remote import site as remote_site
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.engines.remote.server import Remote
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.errors import (
     AbsentError,
+    BusyError,
     CheckpointError,
     ExperimentError,
     FederationError,
@@ -491,7 +493,11 @@ def test_a_site_whose_folder_is_damaged_says_so(tmp_path, name):
         )
 
 
-def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
+@pytest.mark.parametrize("patient", [True, False])
+def test_two_processes_do_not_work_on_one_site_at_once(tmp_path, monkeypatch, patient):
+    """Of two jobs one waits for the other; errors.log and the audit name one that stays long."""
+    if not patient:
+        monkeypatch.setattr(remote_site, "_BUSY", 0.0)
     found = set_up(tmp_path)
     description, held = described(tmp_path), threading.Event()
     told = []
@@ -500,8 +506,9 @@ def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
     def line(client, number, data, deliver):
         if client == "bank" and number == 9:
             with alone_in(tmp_path / "bank"):  # the process of a job before this one
-                answer = deliver(data)
-            assert codec.decode(answer, Answer).error == "BusyError"
+                answers = [deliver(data) for _ in range(2)]
+            for answer in answers:
+                assert codec.decode(answer, Answer).error == "BusyError"
             held.set()
             return answer
         return deliver(data)
@@ -511,7 +518,9 @@ def test_two_processes_do_not_work_on_one_site_at_once(tmp_path):
     result = remote_running.run_over(description, over, NAMES, tmp_path / "sites", patience=HASTY)
     same(expected, result, tmp_path)
     assert held.is_set()
-    assert "a site is served by one" in str(told[0])
+    assert [type(one) for one in told] == [BusyError] * (not patient)
+    refused = load(tmp_path / "bank").of("refused")
+    assert [one["error"] for one in refused] == ["BusyError"] * (not patient)
 
 
 def private(folder):

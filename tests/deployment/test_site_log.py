@@ -20,7 +20,14 @@ from intarsia.core.block import Labels
 from intarsia.core.schema import Holding, Schema
 from intarsia.deployment import client_setup, site_log
 from intarsia.deployment import run as remote_running
-from intarsia.deployment.client_folder import HEAD, LOG, check_log, log_of, refusals_in
+from intarsia.deployment.client_folder import (
+    HEAD,
+    LOG,
+    check_log,
+    log_of,
+    note_put_back,
+    refusals_in,
+)
 from intarsia.deployment.client_setup import READ, site_in
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call, SealedReply
@@ -256,6 +263,43 @@ def test_the_command_begins_with_ten_sentences_and_then_tables(made, capfd):
     assert out.index("10. ") < out.index("What the server could read")
 
 
+def test_what_left_by_one_job_is_told_apart_from_the_others(copies, capfd):
+    alone = site_log.load(copies / "bank")
+    later = log_of(copies / "bank")
+    told = {"run": "feed", "digest": "d"}
+    about = {"algorithm": "cocoa", "mode": "plain", "ids": "plain", "rows": {"train": 7}}
+    for event in ("let in", "began"):
+        later.append({"event": event, "job": "another", **told, **about})
+    whole, four, other = (
+        site_log.load(copies / "bank", job=name) for name in ("", "four", "another")
+    )
+    assert (four.left, four.opened) == (alone.left, alone.opened)
+    assert [[one["job"] for one in log.jobs] for log in (whole, four, other)] == [
+        ["four", "another"],
+        ["four"],
+        ["another"],
+    ]
+    assert (other.left, other.opened) == (Counter(), Counter())
+    count = len(whole.chain.entries)
+    words = f"has {count:,} entries, of which 2 are of the job another, from "
+    assert words in site_log.sentences(other)[0]
+    assert main(["audit", str(copies / "bank"), "--job", "another"]) == 0
+    out = " ".join(said(capfd)[0].split())
+    assert words in out
+    assert "hyfdca" not in out
+    assert main(["audit", str(copies / "bank"), "--job", "for"]) == 2
+    assert "--job 'for' asked nothing of 'bank'; use 'four'" in one_error(said(capfd)[1])
+    assert main(["audit", str(copies / "out"), "--job", "four"]) == 2
+    assert "--job with kits" in one_error(said(capfd)[1])
+
+
+def test_a_folder_that_was_put_back_says_that_something_may_be_missing(copies, capfd):
+    note_put_back(copies / "bank", 0.0, "2026-11-23T04:54:58+00:00", ())
+    assert main(["audit", str(copies / "bank")]) == 0
+    out = " ".join(said(capfd)[0].split())
+    assert "it was put back as of 2026-11-23T04:54, and what left between the two is not in" in out
+
+
 # -- altered, cut, and compared
 
 
@@ -442,7 +486,10 @@ def test_folders_of_a_run_and_of_a_site_are_not_mixed(made, capfd):
 def test_a_site_that_answered_nothing_has_no_log(tmp_path, capfd):
     (tmp_path / "site.toml").write_text('[site]\nname = "bank"\nplain = true\n')
     assert main(["audit", str(tmp_path)]) == 2
-    assert "does not exist" in one_error(said(capfd)[1])
+    assert "does not exist; give" in one_error(said(capfd)[1])
+    (tmp_path / HEAD).write_text(f"1284:{START}\n")
+    assert main(["audit", str(tmp_path)]) == 2
+    assert "says that it had 1,284 entries: it was removed or moved" in one_error(said(capfd)[1])
 
 
 def test_the_kit_of_a_site_is_its_folder_too(copies):

@@ -70,8 +70,8 @@ def test_a_site_whose_version_does_not_go_together_with_the_servers_is_named(tmp
     has = "an intarsia that is too old to say its version" if version is None else str(version)
     assert str(refused.value) == (
         f"The server has intarsia {__version__} (calls of version {PROTOCOL}), and site 'telecom' "
-        f"has {has}; install intarsia {__version__} at 'telecom', then let the run go on with "
-        "`intarsia federation resume`."
+        f"has {has}; install the server's intarsia {__version__} at 'telecom', then let the "
+        "run go on with `intarsia federation resume`."
     )
     assert not any((tmp_path / name / "log").exists() for name in NAMES)  # no site was called
 

@@ -112,6 +112,14 @@ def test_the_last_round_is_compared_too():
     assert (found.finished, found.best_round, found.rounds) == ("rounds", 5, 5)
 
 
+def test_a_round_by_which_the_algorithm_ends_is_compared_too():
+    """No round is evaluated before it, nor is this one due."""
+    often = {"rounds": 400, "evaluate_every": 1000, "early_stopping": 400}
+    found = ran("femam", own={"engine": "loop"}, **often)
+    assert found.finished == "algorithm"
+    assert found.best_round == found.rounds < 400
+
+
 def test_clients_that_are_away_are_compared_and_go_back_too():
     found = ran("ditto", own={"rate": 0.02, "engine": "loop"}, participation=0.34)
     assert found.finished == "early_stopping"

@@ -355,6 +355,9 @@ def audit(
         str,
         typer.Option("--noted", metavar="HEAD", help="The head of a site's log, as noted before."),
     ] = "",
+    job: Annotated[
+        str, typer.Option("--job", metavar="NAME", help="Of a site's log: what is of this job.")
+    ] = "",
     fields: Annotated[
         bool, typer.Option("--fields", help="Of a run: name each field as the code does.")
     ] = False,
@@ -372,12 +375,13 @@ def audit(
 
     sites = [one for folder in folders if (one := site_of(folder)) is not None]
     if len(sites) == len(folders):
-        _audit_sites(sites, client, noted, as_json)
+        _audit_sites(sites, client, noted, job, as_json)
         return
-    if len(folders) > 1 or noted:
+    if len(folders) > 1 or noted or job:
         raise ExperimentError(
             f"{len(folders) - len(sites)} of {len(folders)} folders are no sites' kits; give one "
-            "output folder of a run, or kits of sites, and --noted with one kit alone."
+            "output folder of a run, or kits of sites, and --noted with one kit alone, --job with "
+            "kits."
         )
     found = audit.load(folders[0])
     if client is not None and client not in found.clients:
@@ -389,7 +393,9 @@ def audit(
         put(json.dumps(found.to_dict(), ensure_ascii=False))
 
 
-def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: bool) -> None:
+def _audit_sites(
+    sites: list[Path], client: str | None, noted: str, job: str, as_json: bool
+) -> None:
     """Check and show the logs of sites, and compare them."""
     from intarsia.cli import tables as display
     from intarsia.deployment import site_log
@@ -399,7 +405,7 @@ def _audit_sites(sites: list[Path], client: str | None, noted: str, as_json: boo
             "--client is for a run's folder, and --noted for one site's kit; leave it out, or give "
             "that folder alone."
         )
-    logs = site_log.each_once([site_log.load(site, noted) for site in sites])
+    logs = site_log.each_once([site_log.load(site, noted, job) for site in sites])
     apart = site_log.differences(logs)
     parts = [part for log in logs for part in display.log_parts(log, site_log.sentences(log))]
     if len(logs) > 1:

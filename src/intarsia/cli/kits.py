@@ -291,6 +291,10 @@ def restore(
     say(f"{kit} is {what} as of {found.written}, of intarsia {found.version}")
     if spent:
         say(f"  epsilon {spent:g} counts as spent; runs with noise of before do not go on here")
+    if found.server:
+        say("  certificates that were revoked since then are valid again: `revoke` them once more")
+    else:
+        say("  rows that jobs trained on since then are not known here: see `least_changed`")
 
 
 def dashboard(out: Output = None) -> None:

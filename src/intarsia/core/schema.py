@@ -76,16 +76,25 @@ class Index:
         return tuple(name for name in self.positions if name in found)
 
     @cached_property
-    def cells_of(self) -> Mapping[ClientId, Mapping[int, int]]:
-        """Return the numbers of each client's cells, with its place among their owners.
+    def cells_of(self) -> Mapping[ClientId, NDArray[np.int32]]:
+        """Return the numbers of each client's cells, ascending."""
+        return {name: own[0] for name, own in self._cells_and_ranks.items()}
+
+    @cached_property
+    def _cells_and_ranks(self) -> Mapping[ClientId, NDArray[np.int32]]:
+        """Return each client's cells, and its place among the owners of each, (2, own cells).
 
         For all clients at once: each by itself would go through the cells of all.
         """
-        found: dict[ClientId, dict[int, int]] = {name: {} for name in self.positions}
-        for number, cell in enumerate(self.cells):
-            for place, name in enumerate(cell.owners):
-                found[name][number] = place
-        return found
+        numbers = {name: number for number, name in enumerate(self.positions)}
+        sizes = [len(cell.owners) for cell in self.cells]
+        owners = np.array([numbers[name] for cell in self.cells for name in cell.owners], np.int32)
+        order = np.argsort(owners, kind="stable")
+        cells = np.repeat(np.arange(len(self.cells), dtype=np.int32), sizes)
+        starts = np.repeat(np.cumsum([0, *sizes])[:-1], sizes)
+        both = np.stack([cells, np.arange(len(owners)) - starts]).astype(np.int32)[:, order]
+        stops = np.cumsum(np.bincount(owners, minlength=len(numbers)))
+        return dict(zip(numbers, np.split(both, stops[:-1], axis=1), strict=True))
 
     @cached_property
     def owner_sets(self) -> tuple[frozenset[ClientId], ...]:
@@ -105,16 +114,16 @@ class Index:
 
     def rank(self, client: ClientId, positions: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the client's place among the owners of some of its entries."""
+        numbers, ranks = self._cells_and_ranks[client]
         places = np.zeros(len(self.cells), np.intp)
-        for number, place in self.cells_of[client].items():
-            places[number] = place
+        places[numbers] = ranks
         return places[self.cell_of[positions]]
 
     def own_cells(self, client: ClientId) -> tuple[tuple[int, int, int, int], ...]:
         """Return start, stop (in the client's order), holders and own rank of each of its cells."""
         found: list[tuple[int, int, int, int]] = []
         start = 0
-        for number, place in self.cells_of[client].items():
+        for number, place in self._cells_and_ranks[client].T.tolist():
             cell = self.cells[number]
             stop = start + cell.stop - cell.start
             found.append((start, stop, len(cell.owners), place))
@@ -459,24 +468,32 @@ class Schema:
         columns = self.features.cell_of[self.features.own(client)]
         kinds, row_kind = np.unique(rows, return_inverse=True)
         column_kinds, column_kind = np.unique(columns, return_inverse=True)
-        cells = column_kinds.tolist()
-        shared = [[self._holders(row, column) for column in cells] for row in kinds.tolist()]
-        counts = np.array(shared, np.float64).reshape(len(kinds), len(column_kinds))
+        counts = _count_holders(self.samples, kinds, self.features, column_kinds)
         if (counts <= 1).all():
             return None
         return Copies(row_kind, column_kind, counts)
 
-    def _holders(self, row: int, column: int) -> int:
-        """Return how many clients hold both a cell of samples and one of features.
 
-        Without a set of each cell's owners, in which each client of very many is once a column.
-        """
-        rows, columns = self.samples, self.features
-        few, many = rows.cells[row].owners, columns.cells[column].owners
-        held, cell = columns.cells_of, column
-        if len(many) < len(few):
-            few, held, cell = many, rows.cells_of, row
-        return sum(cell in held[name] for name in few)
+def _count_holders(
+    rows: Index, own_rows: NDArray[np.intp], columns: Index, own_columns: NDArray[np.intp]
+) -> Array:
+    """Return how many clients hold each pair of a client's cells, (own rows, own columns).
+
+    It goes through the owners of the side that has fewer: among very many clients one of rows is
+    often one client's, and one of columns all clients'.
+    """
+    owners = [rows.cells[row].owners for row in own_rows.tolist()]
+    others = [columns.cells[column].owners for column in own_columns.tolist()]
+    if sum(map(len, others)) < sum(map(len, owners)):
+        return _count_holders(columns, own_columns, rows, own_rows).T
+    counts = np.ones((len(own_rows), len(own_columns)))  # alone, the client holds all its columns
+    for count, names in zip(counts, owners, strict=True):
+        if len(names) > 1:
+            held = np.concatenate([columns.cells_of[name] for name in names])
+            places = np.minimum(np.searchsorted(own_columns, held), len(own_columns) - 1)
+            found = places[own_columns[places] == held]
+            count[:] = np.bincount(found, minlength=len(own_columns))
+    return counts
 
 
 def _order(have: NDArray[Any], want: NDArray[Any]) -> NDArray[np.intp] | None:

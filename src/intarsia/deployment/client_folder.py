@@ -261,6 +261,8 @@ def note_put_back(folder: Path, epsilon: float, written: str, begun: Collection[
     closed = (*released, *begun) if epsilon else ()
     found = PutBack(known.epsilon + epsilon, {**known.closed, **dict.fromkeys(closed, written)})
     write_atomically(folder / _PUT_BACK, json.dumps(asdict(found)).encode(), private=True)
+    # what left since then is in the log that was lost
+    log_of(folder).append({"event": "put back", "written": written, "spent": epsilon})
 
 
 def ledger_of(folder: Path, run: str) -> ReleaseLedger:
@@ -295,6 +297,6 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     """Keep other processes from a site's folder; BusyError where one works there."""
     return alone(
         folder / _LOCK,
-        f"Another process works in {folder}; a site is served by one: end the other, or wait "
-        "until it is done.",
+        f"Another process works in {folder}, and a site is served by one at a time: wait until it "
+        "is done, as one of another job is, or end it where no other job runs.",
     )

@@ -645,7 +645,7 @@ class Work:
             cells = index.cell_of[rows]
             for other, known in ids.items():
                 both = np.zeros(len(index.cells), bool)
-                both[[*index.cells_of[other]]] = True
+                both[index.cells_of[other]] = True
                 known.append(own_ids[both[cells]])
         return {other: shown(np.concatenate(known), key) for other, known in ids.items()}
 

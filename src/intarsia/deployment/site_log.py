@@ -17,7 +17,7 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import ExperimentError, several
+from intarsia.errors import ExperimentError, nearest, several
 from intarsia.results.audit import (
     BY_ROW,
     IDS,
@@ -87,6 +87,7 @@ class _Tally:
     """What the entries of a log come to, in one pass over them: a log may be long."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
+        self.count = 0
         self.span: tuple[str, str] | None = None  # days of the first entry and the last
         self.events: Counter[str] = Counter()
         self.decisions: dict[str, list[Entry]] = {one: [] for one in _DECISIONS}
@@ -98,6 +99,7 @@ class _Tally:
         self.by: set[int] = set()  # of how many clients totals were that were opened
         self.contents: dict[tuple[str, str], str] = {}
         for entry in entries:
+            self.count += 1
             day = entry["at"][:10]
             self.span = (self.span[0] if self.span else day, day)
             event = entry.get("event", "")
@@ -134,6 +136,7 @@ class SiteLog:
 
     name: str
     chain: Chain
+    job: str = ""  # what its entries come to is of this job alone; "": of all
 
     @property
     def whole(self) -> bool:
@@ -147,7 +150,15 @@ class SiteLog:
     @cached_property
     def tally(self) -> _Tally:
         """Return what its entries come to."""
-        return _Tally(self.chain.entries)
+        if not self.job:
+            return _Tally(self.chain.entries)
+        runs = {one["run"] for one in self.chain.entries if one.get("job") == self.job}
+        return _Tally(one for one in self.chain.entries if one.get("run") in runs)
+
+    @cached_property
+    def put_back(self) -> list[Entry]:
+        """Return when its folder was put back from a backup, and of when that was."""
+        return self.of("put back")
 
     @cached_property
     def jobs(self) -> list[Entry]:
@@ -207,15 +218,22 @@ def _total(opened: Entry) -> str:
     return " and ".join(sorted({term["total"] for term in opened["of"]}))
 
 
-def load(folder: Path, noted: str = "") -> SiteLog:
-    """Return the log of a site in its folder; `noted` is a head that was noted before.
+def load(folder: Path, noted: str = "", job: str = "") -> SiteLog:
+    """Return the log of a site in its folder.
+
+    Parameters
+    ----------
+    noted
+        A head that was noted before.
+    job
+        The name of a job, if what it says is to be of this one alone.
 
     Raises
     ------
     CheckpointError
         If there is none.
     ExperimentError
-        If `noted` is no head.
+        If `noted` is no head, or the log has no job of that name.
     """
     try:
         head = Head.of(noted) if noted else None
@@ -225,7 +243,13 @@ def load(folder: Path, noted: str = "") -> SiteLog:
             "number of an entry, a colon and 64 hex digits."
         ) from None
     name = folder.parent.name if folder.name == "local" else folder.name
-    return SiteLog(name, read_chain(_log_in(folder), folder / HEAD, head))
+    found = SiteLog(name, read_chain(_log_in(folder), folder / HEAD, head), job)
+    known = {str(one["job"]) for one in found.chain.entries if "job" in one} if job else {job}
+    if job not in known:
+        raise ExperimentError(
+            f"--job {job[:80]!r} asked nothing of {name!r}; {nearest(job, sorted(known))}."
+        )
+    return found
 
 
 def sentences(log: SiteLog) -> tuple[str, ...]:
@@ -256,13 +280,20 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
     known = {"masked": MASKS, "ckks": "CKKS encryption"}
     sealed_by = in_words(sorted(known.get(one, one) for one in protections))
     noise = sum(times for key, times in log.left.items() if "noise" in key[4])
-    own: list[tuple[str, str, int]] = []
+    here: list[tuple[str, str, int]] = []
     server: list[tuple[str, str, int]] = []
     for (field, total, to), times in log.opened.items():
         one = log.contents["", total], f"{message_of(field)} {message_of(total)}", times
-        (server if to == "server" else own).append(one)
+        (server if to == "server" else here).append(one)
+    own = f", of which {found.count:,} are of the job {shown(log.job)}" * bool(log.job)
+    put_back = [
+        f"; on {one['at'][:10]} it was put back as of {one['written'][:16]}, and what left between "
+        "the two is not in it"
+        for one in log.put_back
+    ]
     return (
-        f"The log of {log.name!r} has {entries:,} entries, {span}: {state}.",
+        f"The log of {log.name!r} has {entries:,} entries{own}, {span}: {state}"
+        f"{''.join(put_back)}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
         f"{several(len(jobs), 'job')} began: {in_words(jobs) or 'none'}"
         + f"; {several(idle, 'job')} more came no further than to the table" * bool(idle)
@@ -279,7 +310,7 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"{list_contents(left['sealed'])}.",
         f"In the clear left: {list_contents(left['clear'])}.",
         f"Of the fields that left, {noise:,} had noise of differential privacy.",
-        f"This site opened its own entries of totals: {list_contents(own)}; "
+        f"This site opened its own entries of totals: {list_contents(here)}; "
         + (
             f"each was by {min(found.by)} to {max(found.by)} clients."
             if found.by

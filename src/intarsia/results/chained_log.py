@@ -179,6 +179,11 @@ def read_chain(path: Path, head: Path | None = None, noted: Head | None = None) 
     try:
         file = path.open("rb")
     except FileNotFoundError:
+        if head is not None and (known := read_head(head)) is not None:
+            raise CheckpointError(
+                f"{path} does not exist, and {head} says that it had {known.number:,} entries: it "
+                "was removed or moved; put it back, and ask who could do that."
+            ) from None
         raise CheckpointError(
             f"{path} does not exist; give the folder of a site that answered calls, or its log."
         ) from None

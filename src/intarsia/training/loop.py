@@ -304,9 +304,6 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
     warm: tuple[int, float] | None = None  # this process's first round, and the seconds after it
     while state.finished is None:
         number, began = state.round + 1, time.perf_counter()
-        due = description.evaluate_every > 0 and number % description.evaluate_every == 0
-        compares = description.early_stopping > 0
-        due = due or (compares and number >= description.rounds)
         with clock.part("training"):
             engine.return_of(wait=False)
             engine.begin_round(number, present(description, clients, number))
@@ -317,36 +314,12 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             break
         server, info = after
         _check_finite(number, info)
-        absent = len(engine.ids) < len(clients)
-        before, certified = replace(state, round=number), due and (absent or info.primal is None)
-        phase = info.phase
-        if certified and not engine.away:
-            # a gap counts only where all clients are up to date
-            server, info = _certify(task, server, number, clients)
-            info = replace(info, phase=info.phase or phase)
-        elif absent:
-            # these are sums over the clients that were there
-            info = replace(info, primal=None, dual=None, gap_relative=None)
-        state = _judge(description, before, info)
-        if (state.finished == "tolerance" or is_false(info)) and not certified:
-            # a round may report the gap where it started, and end at a wider one
-            server, info = _certify(task, server, number, clients)
-            state = _judge(description, before, info)
-        evaluated = compares
-        if state.finished is None:
-            evaluated = due and _is_graded(task, number)
-        evaluated = evaluated and not engine.away
-        if evaluated and compares:
-            if not certified:  # the last round: who was away has what is graded now
-                server, _ = _certify(task, server, number, clients)
-            server, state, found = _compared(task, server, state)
-        elif evaluated:
-            with clock.part("evaluation"):
-                found = _grades(task, task.part, totals_only=True)[0]
-        if evaluated:
-            scores = {} if found is None else dataclasses.asdict(found)
-            scores = {name: value for name, value in scores.items() if value is not None}
-            state = replace(state, scores=scores, scored=number)
+        due = description.evaluate_every > 0 and number % description.evaluate_every == 0
+        due = due or (description.early_stopping > 0 and number >= description.rounds)
+        before = replace(state, round=number)
+        server, info, state, certified = _judged(task, server, info, before, clients, due)
+        server, state = _scored(task, server, state, clients, due, certified)
+        evaluated = state.scored == number
         seconds = clock.seconds["training"]
         warm = warm or (number, seconds)
         pace = _pace(number - warm[0], seconds - warm[1])
@@ -378,6 +351,63 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
                 _save(task, server, state)
             break
     return server, state
+
+
+def _judged(
+    task: Task,
+    server: Any,
+    info: fl.RoundMetrics,
+    before: TrainingState,
+    clients: Sequence[ClientId],
+    due: bool,
+) -> tuple[Any, fl.RoundMetrics, TrainingState, bool]:
+    """Return a round's metrics, where training stands by them, and whether they are a certificate.
+
+    `due`: whether the round asks for one; the state `before` has the round's number.
+    """
+    engine, number = task.engine, before.round
+    absent = len(engine.ids) < len(clients)
+    phase, certified = info.phase, due and (absent or info.primal is None)
+    if certified and not engine.away:
+        # a gap counts only where all clients are up to date
+        server, info = _certify(task, server, number, clients)
+        info = replace(info, phase=info.phase or phase)
+    elif absent:
+        # these are sums over the clients that were there
+        info = replace(info, primal=None, dual=None, gap_relative=None)
+    state = _judge(task.description, before, info)
+    if (state.finished == "tolerance" or is_false(info)) and not certified:
+        # a round may report the gap where it started, and end at a wider one
+        server, info = _certify(task, server, number, clients)
+        state = _judge(task.description, before, info)
+    return server, info, state, certified
+
+
+def _scored(
+    task: Task,
+    server: Any,
+    state: TrainingState,
+    clients: Sequence[ClientId],
+    due: bool,
+    certified: bool,
+) -> tuple[Any, TrainingState]:
+    """Return the state with the scores of a round that is graded, and kept if it is the best."""
+    compares, number = task.description.early_stopping > 0, state.round
+    evaluated = compares
+    if state.finished is None:
+        evaluated = due and _is_graded(task, number)
+    if not evaluated or task.engine.away:
+        return server, state
+    if compares:
+        if not certified:  # the last round: who was away has what is graded now
+            server, _ = _certify(task, server, number, clients)
+        server, state, found = _compared(task, server, state)
+    else:
+        with task.clock.part("evaluation"):
+            found = _grades(task, task.part, totals_only=True)[0]
+    scores = {} if found is None else dataclasses.asdict(found)
+    scores = {name: value for name, value in scores.items() if value is not None}
+    return server, replace(state, scores=scores, scored=number)
 
 
 def present(

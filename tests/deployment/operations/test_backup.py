@@ -18,13 +18,14 @@ pytest.importorskip("nvflare", reason="nvflare is not installed: pip install int
 from command_line import one_error
 from intarsia.cli.main import main
 from intarsia.core.client_functions import RandomKey, SecretKey
-from intarsia.deployment.client_folder import ledger_of
+from intarsia.deployment.client_folder import HEAD, LOG, ledger_of
 from intarsia.deployment.job_requests import Asked, Requests
 from intarsia.deployment.operations import archive
 from intarsia.deployment.policy import Policy
 from intarsia.deployment.process import at_rest
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import PolicyError
+from intarsia.results.chained_log import read_chain
 
 
 @pytest.fixture
@@ -76,11 +77,20 @@ def test_a_kit_comes_back_as_it_was(kits, name, tmp_path, capfd):
     assert name == "server" or f"key, {tmp_path / 'keys' / 'shared.key'}" in said
     before = content(kit)
     spent = NONE_SINCE if name == "bank" else ()
-    assert "as of 20" in run(capfd, "restore", file, elsewhere, *spent)
+    said = run(capfd, "restore", file, elsewhere, *spent)
+    assert "as of 20" in said
+    # what the file cannot know, and somebody else has to
+    assert ("certificates that were revoked since then" in said) == (name == "server")
+    assert ("rows that jobs trained on since then" in said) == (name == "bank")
     put_back = elsewhere / "local" / "put-back.json"
     if name == "bank":
         assert json.loads(put_back.read_text()) == {"epsilon": 0.0, "closed": {}}
         put_back.unlink()
+        (entry,) = read_chain(elsewhere / "local" / LOG, elsewhere / "local" / HEAD).entries
+        assert (entry["event"], entry["spent"]) == ("put back", 0.0)
+        assert entry["written"] in said
+        shutil.rmtree(elsewhere / "local" / "log")
+        (elsewhere / "local" / HEAD).unlink()
     assert content(elsewhere) == before == content(kit)
     for path in elsewhere.rglob("*"):
         executable = path.is_dir() or path.suffix == ".sh"

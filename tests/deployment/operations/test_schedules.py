@@ -21,6 +21,7 @@ from intarsia.deployment.operations.schedules import Daily, add, schedules
 from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import ExperimentError
 from intarsia.experiment import config as experiments
+from intarsia.inspection.holdings import Holdings, Part
 from intarsia.training import run as running
 from tests.deployment import test_run as remote
 
@@ -84,6 +85,38 @@ def test_a_run_is_asked_for_once_a_day_from_its_time_on(kit):
     assert days.at(27, 3) == ["calm-2026-11-27"]
     assert days.at(28, 9) == ["calm-2026-11-27", "calm-2026-11-28"]  # it was away at two
     assert days.said == [f"calm-2026-11-{day} is asked for by its schedule" for day in (27, 28)]
+
+
+def test_a_table_that_is_another_matter_than_the_night_before_is_noted_once(kit):
+    """Nobody looks at a run of a night that finished: a column may have gone by mistake."""
+    days = Days(kit)
+    days.add(keep=2)
+    tables = {
+        27: (700, ["late", "orders", "city=Rome", "city=Oslo"]),
+        28: (690, ["age", "orders", "city=Rome", "city=Lima"]),
+        29: (345, ["age", "orders", "city=Oslo"]),
+        30: None,  # of an older version
+    }
+    for day, known in tables.items():
+        days.at(day, 2)
+        days.end(day)
+        if known is not None:
+            rows, columns = known
+            bank, shop = Part(("bank",), 2, (), ("debt", "income")), Part(("shop",), 4, (), columns)
+            held = Holdings(("bank", "shop"), (Part(("bank", "shop"), rows),), (bank, shop))
+            out = kit / f"local/runs/calm-2026-11-{day}/out/holdings.json"
+            out.write_text(json.dumps(held.to_dict()))
+        days.at(day, 3)
+        days.at(day, 4)
+    said = [one for one in days.said if "the table of" in one]
+    assert said == [
+        "calm-2026-11-28: the table of 'shop' lacks 'late', has 'age' anew, unlike in "
+        "calm-2026-11-27",
+        "calm-2026-11-29: the table of 'bank' has 345 rows to train, for 690, unlike in "
+        "calm-2026-11-28",
+        "calm-2026-11-29: the table of 'shop' has 345 rows to train, for 690, unlike in "
+        "calm-2026-11-28",
+    ]
 
 
 DAMAGED = {

@@ -81,6 +81,30 @@ def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit)
     assert result.metrics == expected.metrics
 
 
+def test_a_table_that_lost_a_column_since_the_run_began_is_named_and_not_the_server(tmp_path):
+    """The steps of the set-up, done again, find that first: they would take it for an attack."""
+    description, found = set_up(tmp_path)
+    calls, out = 0, tmp_path / "sites"
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls > 60:
+            raise Killed
+        return deliver(data)
+
+    lines = sites.Lines(found, line)
+    with pytest.raises(Killed):
+        remote_running.run_over(description, lines, four_sites.NAMES, out, patience=sites.HASTY)
+    path = tmp_path / "bank.csv"
+    table = pd.read_csv(path)
+    table.drop(columns=table.columns[0]).to_csv(path, index=False)
+    again = sites.Lines({name: site_in(tmp_path / name) for name in found})
+    with pytest.raises(CheckpointError, match=r"'bank'.*its table changed"):
+        remote_running.resume_over(out, again, patience=sites.HASTY)
+    assert "is not the one that run" in (tmp_path / "bank" / "errors.log").read_text()
+
+
 def test_an_answer_that_was_lost_is_given_again_and_not_made_anew(tmp_path):
     """Sealed anew from another table it would be a second text under one mask."""
     description, found = set_up(tmp_path)

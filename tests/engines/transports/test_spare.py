@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import logging
+import resource
 import shlex
 import subprocess
 import sys
@@ -145,6 +148,59 @@ def test_a_job_whose_process_the_system_ends_is_told_of_and_one_that_is_aborted_
     handle.terminate()
     handle.wait()
     assert take_ends(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("worker", "limited", "problem", "ends"),
+    [
+        (spare._SITE[0], True, MemoryError(), True),
+        (spare._SERVER[0], True, OSError(errno.ENOMEM, "Cannot allocate memory"), True),
+        (spare._SITE[0], False, RuntimeError("can't start new thread"), True),
+        # its size may be made up by whoever sent it, where this machine has no limit
+        (spare._SITE[0], False, MemoryError(), False),
+        # whoever is called may say such words
+        (spare._SITE[0], True, ConnectionError("MemoryError: can't start new thread"), False),
+        (spare._SITE[1], True, MemoryError(), False),  # of a kit, which starts jobs
+    ],
+)
+def test_a_job_ends_where_the_library_goes_on_without_memory_or_threads(
+    monkeypatch, worker, limited, problem, ends
+):
+    """It writes that into its log and tries again, without a word to anybody, for ever."""
+    main, ended = SimpleNamespace(__spec__=SimpleNamespace(name=worker)), []
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(spare.os, "_exit", ended.append)
+    most = 10**9 if limited else resource.RLIM_INFINITY
+    monkeypatch.setattr(spare.resource, "getrlimit", lambda one: (most, most))
+    log = logging.Logger("Cell")
+    log.addHandler(spare.EndWithoutMemory())
+    try:
+        raise problem
+    except Exception as caught:
+        log.error("exception sending request: %s", caught)
+    assert ended == [71] * ends
+
+
+@pytest.mark.parametrize(
+    ("memory", "threads", "words"),
+    [
+        (10**9, 40, "1 GB (ulimit -v) and 40 threads (ulimit -u); raise"),
+        (resource.RLIM_INFINITY, 40, "threads, under 40 threads (ulimit -u); raise"),
+        (*[resource.RLIM_INFINITY] * 2, "under the limits of its container or service; raise"),
+    ],
+)
+def test_a_job_that_ended_for_want_of_memory_is_told_of_with_the_limits(
+    tmp_path, monkeypatch, module, memory, threads, words
+):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "of_a_job.py").write_text('if __name__ == "__main__": raise SystemExit(71)\n')
+    own = launcher(tmp_path, monkeypatch, waits=True)
+    known = {resource.RLIMIT_AS: memory, resource.RLIMIT_NPROC: threads}
+    monkeypatch.setattr(spare.resource, "getrlimit", lambda one: (known[one], known[one]))
+    own.launch_job({"job_id": JOB}, context(tmp_path)).wait()
+    (said,) = take_ends(tmp_path)
+    assert said.startswith(f"The process of the job {JOB} ended, as it got no more memory")
+    assert words in said
 
 
 def test_only_the_process_that_starts_jobs_has_one_waiting_and_the_next_a_pause_later(

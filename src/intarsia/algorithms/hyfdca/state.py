@@ -435,7 +435,7 @@ def init_client(
         kept_features=np.array(
             _find_kept(schema.features, client, feature_numbers.tolist()), float
         )[feature_cell],
-        kept_samples=_find_kept(schema.samples, client, schema.samples.cells_of[client]),
+        kept_samples=_find_kept(schema.samples, client, schema.samples.cells_of[client].tolist()),
         feature_turn=_assign_turns(schema.features, client),
         label_share=share,
         label_cell=cell,

@@ -31,6 +31,8 @@ from intarsia.deployment.server import (
 from intarsia.errors import BusyError, ExperimentError, UserError, listed, nearest
 from intarsia.experiment import config as experiments
 from intarsia.experiment.config import Experiment
+from intarsia.inspection.holdings import NAME as HOLDINGS
+from intarsia.inspection.holdings import Holdings
 from intarsia.results import run_folder
 
 _FOLDER: Final = "local/schedules"
@@ -39,6 +41,7 @@ _AT_WORK: Final = ("waiting", "running")
 _TRIES: Final = "tries.json"  # of a run: how often it was tried again, and since when it is failed
 _MOST_TRIES: Final = 4  # of a run that failed
 _BETWEEN: Final = timedelta(minutes=15)  # tries
+_OTHER: Final = 2.0  # times as many rows as the night before, or as few, are told of
 _MAY_PASS: Final = ("TableError", "SiteError")  # such as of a database that is started again
 
 
@@ -146,7 +149,8 @@ class Daily:
     before is at work still, as when it waits for an owner, none is asked for, and that is noted.
     One that waits for sites and did not begin so far gives way, as it would come to what the new
     one does; so does one that waits for a site which has left. One that failed of what may pass is
-    tried again, until another is due.
+    tried again, until another is due. Of one that finished it is noted which columns sites have no
+    more, or anew, since the one before, and whose rows are other than twice as many.
 
     Parameters
     ----------
@@ -164,6 +168,7 @@ class Daily:
         self._kit, self._note, self._now = kit, note, now
         self._looked = ""  # the minute
         self._told: set[str] = set()  # what is wrong with schedules
+        self._compared: set[str] = set()  # runs, with those before them
         self._put_off: set[tuple[str, str]] = set()  # runs, and those at work that they wait for
 
     def look(self) -> None:
@@ -185,6 +190,10 @@ class Daily:
         one, tree = _read(path)
         runs, run = _runs_of(self._kit, one), one.run_of(now.date())
         finished = [known.name for known in runs if known.state == "finished"]
+        if len(finished) > 1 and finished[-1] not in self._compared:
+            self._compared.add(finished[-1])
+            for sentence in _changes(self._kit, *finished[-2:]):
+                self._note(sentence)
         for old in finished[: -one.keep] if one.keep else ():
             self._remove(old, one.keep)
         if not _is_due(one, runs, now):
@@ -262,6 +271,35 @@ def held_up(kit: Path, one: Schedule, now: datetime) -> str:
         return ""
     at = (tries[1] or now) + _BETWEEN
     return f"{newest.name} failed and is tried again at {at:%H:%M}"
+
+
+def _changes(kit: Path, before: str, run: str) -> list[str]:
+    """Return in sentences what sites hold in a run that is another matter than in one before."""
+    try:
+        was, now = (_held(kit / "local" / "runs" / one / "out") for one in (before, run))
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # of an older version, or damaged, which `status` says
+    said: list[str] = []
+    for site in was.keys() & now.keys():
+        (rows, columns), (later, others) = was[site], now[site]
+        what = [f"lacks {listed(gone)}"] if (gone := sorted(columns - others)) else []
+        what += [f"has {listed(new)} anew"] if (new := sorted(others - columns)) else []
+        if max(rows, later) >= _OTHER * min(rows, later):
+            what.append(f"has {later:,} rows to train, for {rows:,}")
+        if what:
+            said.append(f"{run}: the table of {site!r} {', '.join(what)}, unlike in {before}")
+    return sorted(said)
+
+
+def _held(out: Path) -> dict[ClientId, tuple[int, set[str]]]:
+    """Return how many rows each site trained on in a run, and columns of which table."""
+    found = Holdings.from_dict(parse_json((out / HOLDINGS).read_bytes()))
+    columns: dict[ClientId, set[str]] = {site: set() for site in found.clients}
+    for part in found.features:
+        for site in part.holders:
+            # levels of a column come and go
+            columns[site] |= {one.partition("=")[0] for one in part.features}
+    return {site: (rows, columns[site]) for site, rows, _, _ in found.counts()}
 
 
 def _tries(own: Path) -> tuple[int, datetime | None] | None:

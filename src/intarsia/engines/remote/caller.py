@@ -353,8 +353,9 @@ def _check_versions(found: Mapping[ClientId, Version]) -> None:
     others = {client: one for client, one in found.items() if not one.fits(own)}
     if others:
         have = ", ".join(f"site {client!r} has {one}" for client, one in others.items())
+        # of a checkout the package's number may be the same, and the calls others
         raise VersionError(
-            f"The server has {own}, and {have}; install intarsia {own.package} at "
+            f"The server has {own}, and {have}; install the server's intarsia {own.package} at "
             f"{listed(others)}, then let the run go on with `intarsia federation resume`."
         )
 

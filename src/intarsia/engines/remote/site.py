@@ -22,12 +22,14 @@ functions are looked up by name among those of the run's algorithm. One call at 
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from intarsia.core.block import Block, ClientId
 from intarsia.core.client_functions import Layout, RandomKey, SecretKey, evolve
@@ -56,6 +58,9 @@ from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 _INDEX = "index"
 # errors after which what the site has of the run in memory is as it was before the call
 _HARMLESS = ("ReplayError", "StaleError", "CodecError", "BusyError", "PendingError")
+
+
+_BUSY: Final = 60.0  # seconds of a call during which another job's process may work, unsaid
 
 
 class StateStore(Protocol):
@@ -142,6 +147,7 @@ class Site:
         self._secret, self._ledger = secret, ledger
         self._lock = threading.Lock()
         self._run: _Run | None = None
+        self._busy = b"", 0.0  # the last call that another process kept from here, and since when
 
     @property
     def client(self) -> ClientId:
@@ -164,7 +170,8 @@ class Site:
                 # zeros, or no bytes, ask whether the site is there, and for its version; what is
                 # pending is asked every second
                 asks = data == bytes(len(data))
-                if not asks and name != "PendingError":
+                waits = name == "PendingError" or (name == "BusyError" and not self._late(data))
+                if not asks and not waits:
                     self._report(error)
                     self._refuse(call, data, error)
                 if name not in _HARMLESS:
@@ -173,6 +180,19 @@ class Site:
                 return codec.encode(
                     Answer(call.run, self._client, call.sequence, name, sentence, 0, 0, body)
                 )
+
+    def _late(self, data: bytes) -> bool:
+        """Return, once, that another process has kept a call from here for long.
+
+        It comes again and again; of two jobs at once each waits while the other one computes.
+        """
+        own, now = _digest(data), time.monotonic()
+        if self._busy[0] != own:
+            self._busy = own, now
+        late = now - self._busy[1] >= _BUSY
+        if late:
+            self._busy = own, math.inf
+        return late
 
     def _refuse(self, call: Call, data: bytes, error: Exception) -> None:
         """Write down that a call is refused; a disk that is full is told of as the error was."""
@@ -364,6 +384,10 @@ class _Run:
         if self._place is not None:
             return self._place
         place = self._make()
+        other = (
+            f"The site's table is not the one that run {self.name} was set up with; put that back "
+            "and resume the run, or start a new run."
+        )
         for number in self._index.stages:
             written = self._shelf.read(f"stage-{number}")
             if written is None:
@@ -373,12 +397,12 @@ class _Run:
                 )
             call = self._read(written, Call)
             place.enter(call)
-            place.stage(call.function, self._state(call.base, place), call.body)
+            try:
+                place.stage(call.function, self._state(call.base, place), call.body)
+            except RefusedError as problem:  # of a step that was not refused before
+                raise CheckpointError(other) from problem
         if place.fingerprint != self._index.fingerprint:
-            raise CheckpointError(
-                f"The site's table is not the one that run {self.name} was set up with; put that "
-                "back and resume the run, or start a new run."
-            )
+            raise CheckpointError(other)
         self._place = place
         return place
 

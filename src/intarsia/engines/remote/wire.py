@@ -38,8 +38,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # of many levels at one client counted as having none there; in 20 owners opened projections of
 # copies, and one client combinations of labels; in 21 labels were compared to the last bit;
 # in 22 no site said by which column its rows are held out, nor showed that it has an id; in 23 it
-# showed ids of rows by a hash of each; in 24 no site said the units of its columns,
-# and rare levels of a category of many were scaled each by its own deviation.
+# showed ids of rows by a hash of each; in 24 the rounded duals of a certificate were not bound to
+# what clients were told, steps of sums of columns were as the server said, no site said the units
+# of its columns, and rare levels of a category of many were scaled each by its own deviation.
 PROTOCOL = 25
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with

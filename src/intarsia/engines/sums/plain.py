@@ -240,7 +240,7 @@ _CACHED = 1 << 12
 def _runs(index: Index, client: ClientId) -> tuple[tuple[int, int, int], ...]:
     found: list[tuple[int, int, int]] = []
     start = 0
-    for number in index.cells_of[client]:
+    for number in index.cells_of[client].tolist():
         stop = start + index.cells[number].stop - index.cells[number].start
         found.append((number, start, stop))
         start = stop

@@ -721,5 +721,7 @@ def _made_safe(kit: Path, *, server: bool, ahead: bool) -> None:
         for handler in found["handlers"].values():
             if "maxBytes" in handler:
                 handler.update(maxBytes=_LOG_BYTES, backupCount=2)
+        found["handlers"]["memory"] = {"class": f"{spare.__name__}.EndWithoutMemory"}
         found["loggers"]["root"]["level"] = "WARNING"
+        found["loggers"]["root"]["handlers"].append("memory")
         write_atomically(local / "log_config.json", json.dumps(found, indent=1).encode())

@@ -11,9 +11,12 @@ A spare process ends when whoever started it does, killed or not: its input ends
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import json
+import logging
 import os
+import resource
 import runpy
 import shlex
 import subprocess
@@ -48,6 +51,10 @@ _NEEDED: Final = {
 _PAUSE: Final = 10.0  # seconds after a job's start, which takes all cores, until the next spare's
 # By exit status: how a process is ended from without, for want of memory by the first.
 _KILLED: Final = {-one: one.name for one in (SIGKILL, SIGSEGV, SIGBUS, SIGABRT)}
+# of a job's process that ends itself, as the system gives it no more; EX_OSERR of sysexits.h
+_REFUSED: Final = 71
+_ADDRESSES: Final = resource.RLIMIT_AS
+_NO_THREAD: Final = "can't start new thread"  # what Python says, and no class of its own
 _NAME_LETTERS: Final = 8  # of a job's id, by which ps and top call its process
 
 
@@ -83,6 +90,46 @@ class Handle(ProcessHandle):  # type: ignore[misc]  # the library has no types
                 "the system's for want of memory, give this machine or its container more, or let "
                 "fewer jobs run at a time. The server begins another job.",
             )
+        elif status == _REFUSED and not self._ended:
+            connection.note_end(
+                self._kit,
+                f"The process of the job {self._job} ended, as it got no more memory, or no more "
+                f"threads, under {_limits()}; raise what is too low (a job without networks takes "
+                "2 GB under ulimit -v, besides its table). The server begins another job.",
+            )
+
+
+class EndWithoutMemory(logging.Handler):
+    """Ends a job's process in which the library could do something for want of memory or threads.
+
+    The library writes that into its log, and tries the same again, for as long as the job lasts.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """End the process if what is being handled is such a want; of words others may be authors.
+
+        Without a limit a want of memory is of a size that somebody else may have made up.
+        """
+        running = getattr(sys.modules["__main__"], "__spec__", None)
+        if running is None or running.name not in _NEEDED:
+            return
+        problem = sys.exception()
+        wanted = isinstance(problem, MemoryError) or (
+            isinstance(problem, OSError) and problem.errno == errno.ENOMEM
+        )
+        limited = resource.getrlimit(_ADDRESSES)[0] != resource.RLIM_INFINITY
+        if (wanted and limited) or (
+            isinstance(problem, RuntimeError) and _NO_THREAD in str(problem)
+        ):
+            os._exit(_REFUSED)
+
+
+def _limits() -> str:
+    """Return in words what the system gives this process, and those that it starts, at most."""
+    memory, threads = (resource.getrlimit(one)[0] for one in (_ADDRESSES, resource.RLIMIT_NPROC))
+    known = [] if memory == resource.RLIM_INFINITY else [f"{memory / 1e9:.2g} GB (ulimit -v)"]
+    known += [] if threads == resource.RLIM_INFINITY else [f"{threads:,} threads (ulimit -u)"]
+    return " and ".join(known) if known else "the limits of its container or service"
 
 
 class Launcher(ProcessJobLauncher):  # type: ignore[misc]  # the library has no types

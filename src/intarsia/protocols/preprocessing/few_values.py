@@ -87,7 +87,7 @@ def notes_on_few(schema: Schema, sparse: Mapping[ClientId, bool]) -> tuple[str, 
     who, samples = list[ClientId](), np.zeros(len(schema.samples), bool)
     columns = np.zeros(len(schema.features.cells), bool)
     for client in schema.clients:
-        cells = np.array([*schema.features.cells_of[client]], np.intp)
+        cells = schema.features.cells_of[client].astype(np.intp)
         few = _few_if_whole(schema, client, cells)
         if few.any() and not sparse.get(client, False):
             who.append(client)

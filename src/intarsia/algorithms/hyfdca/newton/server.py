@@ -306,40 +306,11 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     """Take one Newton step; return the state and the certificate at the new point."""
     if newton.lift > 1 and (newton.gap.max() < _FAR or newton.still > 3):
         newton = _lift(newton, clients, max(newton.lift / LOWER, 1.0))
-    # step 1: direction
-    count, weight = newton.samples, newton.regularisation * newton.lift
-    if newton.dealer is not None:
-        given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
-        smoothed = newton.loss in losses.SMOOTHED
-        found = solve_shared(*given, _share(newton.dealer), smoothed=smoothed)
-        products = clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
-    elif newton.framed:
-        products = multiply_exact(clients, newton.labelled[0], newton.gradient, newton.hessian)
-    else:
-        products, used = multiply_conjugate(
-            clients,
-            newton.gram,
-            samples=count,
-            regularisation=weight,
-            residual=_COARSE if newton.gap.max() > _FAR else _FINE,
-            single=newton.single,
-        )
-        sent = newton.gram is not None
-        since = used + (0 if sent and newton.whole else newton.since)
-        newton = evolve(newton, single=newton.single and used < MOST, since=since)
-        pays = since >= newton.grams  # whole Gram matrices are no more than was sent without
-        if used >= FEW and pays and not newton.whole:
-            newton = evolve(newton, whole=True, refresh=True)
-        elif sent:
-            newton = evolve(newton, iterations=used, refresh=False)
-        else:
-            worse = used > 1.3 * newton.iterations + 3 and (pays or not newton.whole)
-            newton = evolve(newton, refresh=newton.refresh or worse)
-    # step 2: line search
-    elastic = newton.threshold > 0
+    elastic, weight = newton.threshold > 0, newton.regularisation * newton.lift
+    newton, products = _find_direction(newton, clients, weight, rng)
     length, bend = line_search(
         *(clients, newton.labelled, products, newton.weight),
-        samples=count,
+        samples=newton.samples,
         regularisation=weight,
         steep=newton.loss in losses.LOG_LINK,
         elastic=elastic,
@@ -347,12 +318,77 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if newton.loss == losses.LOGISTIC and not newton.framed:
         # a longer step takes samples so far that their curvature is lost: the way back is tiny
         length = np.minimum(length, 1 / np.clip(bend, 0.25, 1.0))
-    blind = (bend < _HIDDEN) | ((length < _TINY) & (bend > 1 / _TINY) & (newton.steps > _EIGHT))
+    newton, length = _judge_length(newton, length, bend, sealed=clients.sealed)
+    # the new point, with a new centre at once where the step was a full one
+    centred = newton.loss in losses.SMOOTHED or elastic
+    full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
+    eager = (full | (length == 0)) & centred
+    newton = _ease(newton, length, eager, weight)
+    newton = _move(newton, clients, length, bend, eager)
+    allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
+    if elastic:
+        stiff = stiffness(newton.threshold, newton.weight)
+        allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
+    good = 0.5 * weight * newton.error <= allowed
+    if newton.hidden >= _HIDES:
+        newton = _leave_exact(newton, clients)
+    settled = centred & ~eager & (newton.centred_at >= 1) & good
+    if settled.any():
+        newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
+    if lost_digits(newton):
+        newton, _ = certify(newton, clients)
+    return newton, info(newton)
+
+
+def _find_direction(
+    newton: Newton, clients: Clients, weight: float, rng: RandomKey
+) -> tuple[Newton, Any]:
+    """Solve Newton's system under a ridge penalty; return the rows' products with the direction."""
+    if newton.dealer is not None:
+        given = clients, newton.dealer, newton.bounds, len(newton.weight), rng
+        smoothed = newton.loss in losses.SMOOTHED
+        found = solve_shared(*given, _share(newton.dealer), smoothed=smoothed)
+        return newton, clients.sum(multiply, {name: Coefficients(y) for name, y in found.items()})
+    if newton.framed:
+        known = newton.labelled[0], newton.gradient, newton.hessian
+        return newton, multiply_exact(clients, *known)
+    products, used = multiply_conjugate(
+        clients,
+        newton.gram,
+        samples=newton.samples,
+        regularisation=weight,
+        residual=_COARSE if newton.gap.max() > _FAR else _FINE,
+        single=newton.single,
+    )
+    sent = newton.gram is not None
+    since = used + (0 if sent and newton.whole else newton.since)
+    newton = evolve(newton, single=newton.single and used < MOST, since=since)
+    pays = since >= newton.grams  # whole Gram matrices are no more than was sent without
+    if used >= FEW and pays and not newton.whole:
+        newton = evolve(newton, whole=True, refresh=True)
+    elif sent:
+        newton = evolve(newton, iterations=used, refresh=False)
+    else:
+        worse = used > 1.3 * newton.iterations + 3 and (pays or not newton.whole)
+        newton = evolve(newton, refresh=newton.refresh or worse)
+    return newton, products
+
+
+def _judge_length(
+    newton: Newton, length: Array, bend: Array, *, sealed: bool
+) -> tuple[Newton, Array]:
+    """Count the step by its length, and take more samples where those taken missed too much.
+
+    Return the state and the length, 0 where the system is to be solved again from here. `bend` is
+    how much more than the solved system says F bends along the direction.
+    """
+    elastic = newton.threshold > 0
     if newton.dealer is None:  # in a frame
         blind = (bend < _HIDDEN) & (newton.gap > _SOLVED)
         hidden = newton.framed and newton.curved <= newton.budget
     else:
-        hidden = elastic and not clients.sealed
+        blind = (bend < _HIDDEN) | ((length < _TINY) & (bend > 1 / _TINY) & (newton.steps > _EIGHT))
+        hidden = elastic and not sealed
     hidden = hidden and bool((_matters(newton) & blind).any())
     some = newton.dealer is None and newton.curved > newton.budget  # some samples are left out
     missed = _matters(newton) & (bend > _MISSED) & some
@@ -370,28 +406,35 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     )
     if missed.any():
         newton = _grow(newton, far=bool((missed & (bend > _MISSED_FAR)).any()))
-    length = np.where(stays, 0.0, length)
-    # steps 3 and 4: the new point, with a new centre at once where the step was a full one
-    hinge = newton.loss in losses.SMOOTHED
+    return newton, np.where(stays, 0.0, length)
+
+
+def _ease(newton: Newton, length: Array, eager: NDArray[np.bool_], weight: float) -> Newton:
+    """Make the inner problem smoother where a step was short, under a ridge penalty."""
+    hinge, elastic = newton.loss in losses.SMOOTHED, newton.threshold > 0
     # with the log link each sample has curvature wherever it is
     loses = not hinge and newton.loss not in losses.LOG_LINK
     if loses and not newton.framed and (_matters(newton) & (length < _SHORT)).any():
         newton = evolve(newton, faded=True)
-    centred = hinge or elastic
-    full = newton.eager & (newton.gap > 1e-2) & (length >= 0.8) & (length <= 1.2)
-    eager = (full | (length == 0)) & centred
-    if hinge and (newton.eases or not newton.framed):
-        # many samples change sides within a short step: a smoother inner problem, the centre stays
-        bent = np.full(len(length), newton.curved > 0)
-        if elastic:
-            # at zeros no sample has curvature, and the first step is short for that; where the
-            # inner problem is solved to what matters, steps are short by its rounding
-            left = 0.5 * weight * newton.error > _SOLVING * (newton.primal - newton.best)
-            bent = (newton.steps > 1) & left
-        tiny = (length < _TINY) & bent
-        short = (length < _SHORT) & (newton.gap > _FAR) & bent & (not newton.framed)
-        eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
-        newton = evolve(newton, weight=np.where(eager, newton.weight, eased))
+    if not hinge or not (newton.eases or not newton.framed):
+        return newton
+    # many samples change sides within a short step: a smoother inner problem, the centre stays
+    bent = np.full(len(length), newton.curved > 0)
+    if elastic:
+        # at zeros no sample has curvature, and the first step is short for that; where the
+        # inner problem is solved to what matters, steps are short by its rounding
+        left = 0.5 * weight * newton.error > _SOLVING * (newton.primal - newton.best)
+        bent = (newton.steps > 1) & left
+    tiny = (length < _TINY) & bent
+    short = (length < _SHORT) & (newton.gap > _FAR) & bent & (not newton.framed)
+    eased = np.where(tiny, _fallen(newton, 8), np.where(short, _fallen(newton), newton.weight))
+    return evolve(newton, weight=np.where(eager, newton.weight, eased))
+
+
+def _move(
+    newton: Newton, clients: Clients, length: Array, bend: Array, eager: NDArray[np.bool_]
+) -> Newton:
+    """Go so far along the direction, and choose by the new point what the next system takes in."""
     previous, curved = newton.error, newton.curved
     if newton.faded and (tiny := length < _RETURN).any():
         # there and back: samples that gain curvature on the whole way count from now on
@@ -410,19 +453,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
         # far more than an exact solve says, and not by samples that gain curvature
         lost = _matters(newton) & (bend > _LOST) & (newton.gap > _SOLVED)
         newton = evolve(newton, hidden=_HIDES if lost.any() else newton.hidden)
-    allowed = newton.inner * newton.moved / (2 * newton.weight * newton.samples)
-    if elastic:
-        stiff = stiffness(newton.threshold, newton.weight)
-        allowed = allowed + newton.inner * weight * newton.drift / (2 * stiff)
-    good = 0.5 * weight * newton.error <= allowed
-    if newton.hidden >= _HIDES:
-        newton = _leave_exact(newton, clients)
-    settled = centred & ~eager & (newton.centred_at >= 1) & good
-    if settled.any():
-        newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
-    if lost_digits(newton):
-        newton, _ = certify(newton, clients)
-    return newton, info(newton)
+    return newton
 
 
 def _leave_exact(newton: Newton, clients: Clients) -> Newton:

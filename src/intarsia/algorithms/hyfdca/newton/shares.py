@@ -225,8 +225,8 @@ def deal_overlaps(schema: Schema, *, deals: bool = True) -> Dealer:
 def find_overlap(schema: Schema, name: ClientId) -> Overlap:
     """Return who has which samples in common with a client, and where its columns lie."""
     index, turns = schema.samples, schema.turns
-    cells = np.array(list(index.cells_of[name]), np.int64)
-    own = [index.cells[number] for number in index.cells_of[name]]
+    cells = index.cells_of[name].astype(np.int64)
+    own = [index.cells[number] for number in cells.tolist()]
     common: dict[ClientId, list[int]] = {}  # the places of cells among the client's
     for place, cell in enumerate(own):
         for other in cell.owners:
