@@ -237,6 +237,14 @@ def nearest_column(name: str, columns: Iterable[str]) -> str:
     return f"use {shown} (the nearest of {len(known)} columns{then})"
 
 
+def several(number: int, one: str, more: str = "") -> str:
+    """Return a number of things, "1 call" or "2 calls"; `more` is not `one` and an "s".
+
+    As in several(rows, "row is", "rows are").
+    """
+    return f"{number:,} {one if number == 1 else more or f'{one}s'}"
+
+
 def shown(value: object, most: int = 80) -> str:
     """Return the start of how Python writes a value, on one line."""
     return " ".join(repr(value).split())[:most]

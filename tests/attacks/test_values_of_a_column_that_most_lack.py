@@ -290,6 +290,6 @@ def test_a_run_leaves_few_such_values_out(works, tmp_path, monkeypatch):
     }
     how = {"id": "id", "label": "y", "loss": "logistic", "privacy": "masked", "test": 0.0}
     found = intarsia.run(tables=tables, rounds=2, yardsticks=False, **how)
-    assert sum("Values of 1 training samples" in note for note in found.notes) == 1
+    assert sum("Values of 1 training sample at" in note for note in found.notes) == 1
     rows = ROWS + works
     np.testing.assert_allclose(found.model.means_, x[:rows].mean(axis=0), atol=1e-6)

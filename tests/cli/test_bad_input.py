@@ -275,12 +275,12 @@ REFUSED: dict[str, Case] = {
         bank_file=lambda text: text.replace("\n", ",\n"),
     ),
     "an id twice": Case(
-        f"{BANK_CSV}id column 'customer' has 3 in 2 rows (first: rows 4 and 8; 1 ids repeat); "
+        f"{BANK_CSV}id column 'customer' has 3 in 2 rows (first: rows 4 and 8; 1 id repeats); "
         "every sample needs one row: aggregate or drop the repeated rows.",
         bank={"customer": at(7, "3.0")},
     ),
     "an id missing": Case(
-        f"{BANK_CSV}id column 'customer' has no id in 1 rows (first: row 8); every row needs an "
+        f"{BANK_CSV}id column 'customer' has no id in 1 row (first: row 8); every row needs an "
         "id: fill it in or drop the row.",
         bank={"customer": at(7, "")},
     ),

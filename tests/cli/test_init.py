@@ -1196,3 +1196,21 @@ def test_numbers_of_which_few_are_shared_do_not_go_before_ids_that_all_share(tmp
     there["basket"] = BASKET[:80]
     found = proposed(tmp_path, monkeypatch, here, there)
     assert [client(found, at)["id"] for at in (0, 1)] == ["customer", "customer"]
+
+
+def test_columns_of_true_and_false_are_named_among_the_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(
+        f"{k},{k * k % 97},{k % 3 == 0},{'xyz'[k * 5 % 7 % 3]},{k // 7 % 2}\n" for k in range(60)
+    )
+    Path("shop.csv").write_text(f"id,orders,staff,kind,label\n{rows}")
+    assert main(["init", "shop.csv"]) == 0
+    text = Path("mine.toml").read_text()
+    assert "# numbers: orders, staff\n" in text
+
+
+def test_a_database_is_refused_with_what_reads_one(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    Path("shop.sqlite").write_bytes(b"SQLite format 3\0")
+    assert main(["init", "shop.sqlite"]) == 2
+    assert "of a database an experiment file says url and query" in one_error(said(capfd)[1])

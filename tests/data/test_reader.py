@@ -611,7 +611,7 @@ def test_ids_are_whole_numbers_if_every_one_is(
         (("1", str(2**63)), "integer", f"has '{2**63}' in row 2, which is not a whole number"),
         (("1", "2", "1E+05"), None, "has '1E+05', a number of which digits may be lost"),
         (("1", " nAn ", "?"), None, "has no id in 2 rows (first: row 2)"),
-        (("1", "(-9)", "-9"), "text", "has no id in 1 rows (first: row 2)"),
+        (("1", "(-9)", "-9"), "text", "has no id in 1 row (first: row 2)"),
         (("7", "a", "7.0"), "integer", "has 'a' in row 2"),
         (("7", "3", "7.0"), None, "has 7 in 2 rows (first: rows 1 and 3"),
     ],
@@ -735,7 +735,7 @@ def test_what_label_map_names_and_no_client_has_is_said(tmp_path: Path) -> None:
 
 
 def test_an_id_that_a_word_of_missing_takes_away_is_named(tmp_path: Path) -> None:
-    said = r"has no id in 1 rows \(first: row 2\), where 'x' counts as missing; every row"
+    said = r"has no id in 1 row \(first: row 2\), where 'x' counts as missing; every row"
     with pytest.raises(TableError, match=said):
         csv_table(tmp_path, "id,a\n1,1\nx,2\n", id="id", missing=("x",))
 

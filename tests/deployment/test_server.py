@@ -15,6 +15,7 @@ import pytest
 
 import sites
 from command_line import one_error, said
+from intarsia.cli import federation
 from intarsia.cli.main import main
 from intarsia.deployment import federation_file
 from intarsia.deployment import server as federation_server
@@ -503,7 +504,7 @@ ENDS = {
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["watched", "while no server runs"])
 @pytest.mark.parametrize(("sentence", "state"), ENDS.items(), ids=ENDS.values())
-def test_the_end_of_a_run_is_told_once(tmp_path, sentence, state, meanwhile):
+def test_the_end_of_a_run_is_told_once(tmp_path, capfd, sentence, state, meanwhile):
     own, jobs, noted = asked(tmp_path), Jobs(), []
 
     def end():
@@ -527,6 +528,17 @@ def test_the_end_of_a_run_is_told_once(tmp_path, sentence, state, meanwhile):
     assert noted[0].startswith("four: job job-1 is submitted")
     assert noted[1:] == [sentence]
     assert before == 1 + (not meanwhile)
+    last = {"finished": "out/result.json", "failed": "failure.json"}.get(state, "stopped")
+    os.utime(own / last, (1_800_000_000, 1_800_000_000))
+    (status,) = federation_server.list_statuses(tmp_path)
+    assert status.ended == "2027-01-15T08:00:00+00:00"
+    federation._show(
+        tmp_path, {"running": True, "certificates": (), "runs": [dataclasses.asdict(status)]}
+    )
+    assert f"  {status}, ended 2027-01-15 08:00:00 UTC\n" in capfd.readouterr().err
+    if state != "finished":
+        federation_server.resume_run(tmp_path, "four")
+        assert not federation_server.list_statuses(tmp_path)[0].ended
 
 
 def test_how_a_run_stands_takes_as_long_after_thousands_of_rounds(tmp_path, monkeypatch):

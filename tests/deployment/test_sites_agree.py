@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -199,3 +200,53 @@ def test_sites_hold_out_groups_of_rows_as_clients_in_one_place_do(tmp_path):
         remote_running.run_over(
             description, sites.Lines(found), NAMES, tmp_path / "third", patience=HASTY
         )
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        (
+            [{"crp": "mg/l"}, {"crp": "mg/dl"}],
+            "Feature 'crp' is in 'mg/l' at client 'north' but in 'mg/dl' at client 'south'; conv",
+        ),
+        (
+            [{"bill": "€"}, {"bill": "$"}],
+            "The label is in '€' at client 'north' but in '$' at client 'south'; write all",
+        ),
+        ([{"crp": "mg/L", "bill": "€"}, {"crp": "mg/l", "bill": "EUR"}], ""),
+    ],
+)
+def test_units_that_differ_are_refused_at_sites_as_in_one_place(tmp_path, units, message):
+    rng = np.random.default_rng(0)
+    found, tables = {}, {}
+    for name, own in zip(("north", "south"), units, strict=True):
+        rows = rng.random((40, 2)).tolist()
+        lines = "".join(f"{a:.3f},{b:.3f}\n" for a, b in rows)
+        (tmp_path / f"{name}.csv").write_text("crp,bill\n" + lines)
+        written = ", ".join(f'"{column}" = "{unit}"' for column, unit in own.items())
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.toml").write_text(
+            f'[site]\nname = "{name}"\nplain = true\nids = true\n[table]\npath = "../{name}.csv"\n'
+            f'label = "bill"\nunits = {{ {written} }}\n'
+        )
+        found[name] = site_in(tmp_path / name)
+        tables[name] = {"name": name, "path": f"{name}.csv", "label": "bill", "units": own}
+    tree = {
+        "experiment": {"name": "two", "rounds": 1, "yardsticks": False},
+        "algorithm": {"name": "fedavg", "loss": "squared"},
+        "client": [*tables.values()],
+    }
+    one = experiment.from_dict(tree, tmp_path)
+    of_server = {**tree, "client": [{**own, "units": {}} for own in tables.values()]}
+    described = experiment.from_dict(of_server, tmp_path)
+
+    def over_sites():
+        where = sites.Lines(found), tuple(tables), tmp_path / "sites"
+        return remote_running.run_over(described, *where, patience=HASTY)
+
+    for run in (lambda: running.run(one, out=tmp_path / "one"), over_sites):
+        if message:
+            with pytest.raises(FederationError, match=f"^{re.escape(message)}"):
+                run()
+        else:
+            assert run().rounds == 1

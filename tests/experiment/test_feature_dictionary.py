@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from intarsia.core.block import Block
+from intarsia.data.parsing import same_unit
 from intarsia.data.reader import read, table_from
 from intarsia.data.source import Source
 from intarsia.errors import ExperimentError, FederationError, TableError
@@ -149,6 +150,26 @@ def test_units_that_differ_are_reported_without_a_dictionary(folder):
     ):
         federation.build(experiment(folder, None, **different))
     federation.build(experiment(folder, None, clinic={"units": {"age": "years"}}))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("€", "EUR"), ("$", "USD"), ("£", "GBP"), ("%", "percent"), ("mg/dL", "mg/dl"), ("µg", "μg")],
+)
+def test_a_unit_written_in_two_ways_is_one(folder, one, other):
+    (folder / "clinic.csv").write_text(CLINIC.replace("AGE_M", "age").replace("SEX", "s"))
+    written = {"clinic": {"units": {"age": one}}, "hospital": {"units": {"age": other}}}
+    federation.build(experiment(folder, None, **written))
+    (folder / "d.toml").write_text(
+        f'[feature.age]\nunit = "years"\nfactors = {{ "{one}" = 2.0 }}\n'
+    )
+    doubled = federation.build(experiment(folder, **written))
+    np.testing.assert_array_equal(doubled.train["hospital"].x[:, 0], [4.0, 80.0])
+
+
+def test_units_of_another_size_are_not_one():
+    pairs = ("mg", "Mg"), ("m", "M"), ("mg/l", "mg/dl"), ("$", "CAD"), ("LU", "lU")
+    assert all(same_unit(one) != same_unit(other) for one, other in pairs)
 
 
 def test_labels_in_units_that_differ_are_reported(folder):

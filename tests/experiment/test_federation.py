@@ -462,6 +462,9 @@ def test_labels_that_differ_are_counted_in_all_parts_of_the_rows_at_once():
     tables = {"one": one, "other": other}
     with pytest.raises(FederationError, match=r"^20 samples have different labels"):
         intarsia.run(tables=tables, id="id", label="y", test=0.5)
+    tables["other"] = tables["other"].assign(y=np.where(rows == 40, 1, rows) % 2)
+    with pytest.raises(FederationError, match=r"^1 sample has different labels"):
+        intarsia.run(tables=tables, id="id", label="y", test=0.5)
 
 
 @pytest.mark.parametrize(

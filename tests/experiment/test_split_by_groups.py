@@ -172,7 +172,7 @@ def test_what_is_no_group_is_refused_in_a_sentence(tmp_path):
         return table_from(frame, client="ward", **{"id": "visit", "label": "ill", **own})
 
     ward.loc[3, "patient"] = None
-    with pytest.raises(TableError, match=r"'patient' has no value in 1 rows \(first: row 4\)"):
+    with pytest.raises(TableError, match=r"'patient' has no value in 1 row \(first: row 4\)"):
         table(split_by="patient")
     with pytest.raises(TableError, match="in row 1 in which split_by_pattern, 'Q', is nowhere"):
         table(split_by="visit", split_by_pattern="Q")
@@ -276,9 +276,9 @@ def test_parts_of_clients_are_compared_where_one_of_them_has_groups():
     one, two = np.array([1, 2]), np.array([2, 3])
     checks.check_parts(["c"], [{"a": one}, {}, {"b": two}])  # c does not take part
     checks.check_parts([], [{"a": one}, {}, {"b": two}])
-    with pytest.raises(FederationError, match="'b' has no split_by, and has 1 rows in common"):
+    with pytest.raises(FederationError, match="'b' has no split_by, and has 1 row in common"):
         checks.check_parts(["a"], [{"a": one}, {}, {"b": two}])
-    with pytest.raises(FederationError, match="1 rows are in different parts of the split"):
+    with pytest.raises(FederationError, match="1 row is in different parts of the split"):
         checks.check_parts(["a", "b"], [{"a": one}, {}, {"b": two}])
     checks.check_parts(["a", "b"], [{"a": one, "b": two}, {}, {}])
 

@@ -493,7 +493,7 @@ def test_the_very_table_of_a_client_is_read_as_it_was_and_known_to_have_trained(
         (
             "age,sex\n1\n",
             [],
-            "line 2 has 1 values ('1') but the header has 2; give every line 2 "
+            "line 2 has 1 value ('1') but the header has 2; give every line 2 "
             "values, and put a value with a separator in quotes.",
         ),
         ("age,sex\n1,F\nn/a,M\n", [], "correct it, or let it count as missing: --missing 'n/a'."),

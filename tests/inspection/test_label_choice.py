@@ -232,7 +232,10 @@ IDS = np.array([f"{at:05d}" for at in range(ROWS)])
             "column that tells the rows apart: --id COLUMN",
         ),
         (np.append(IDS[:-3], ["00007", "00007", "00009"]), "2 ids repeat, most often '00007' in 3"),
-        (np.append(IDS[:-1], ""), "'bank', but none in 1 rows (first: row 60); fill them in,"),
+        (
+            np.append(IDS[:-1], ""),
+            "'bank', but none in 1 row (first: row 60); fill in what is missing,",
+        ),
     ],
 )
 def test_ids_that_repeat_are_named(ids, said, tmp_path):

@@ -244,8 +244,30 @@ def test_beside_a_category_of_many_levels_few_values_are_told_to_nobody_either(a
     np.testing.assert_allclose(found[:, 0], expected, rtol=0, atol=1e-12)
     assert not found[:, -1].any()
     codes = np.eye(21)[np.arange(len(x)) % 21]  # whose absent entries are values
-    scale = np.sqrt((codes**2).mean(axis=0))
+    scale = np.sqrt(np.maximum((codes**2).mean(axis=0), 0.05))
     np.testing.assert_allclose(found[:, 1:-1], codes / scale, atol=1e-12)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_rare_level_of_many_is_scaled_as_one_of_a_twentieth_of_the_rows(sparse):
+    of = np.r_[np.zeros(72, int), np.repeat(np.arange(1, 29), 1)]  # a level in 72 rows, 28 in one
+    codes = np.eye(30)[of]  # and one in none
+    levels = tuple(f"shop={number:02}" for number in range(30))
+    blocks = {
+        name: Block(
+            np.arange(start, start + 50),
+            levels,
+            csr_array(codes[start : start + 50]) if sparse else codes[start : start + 50],
+            np.where(np.arange(50) % 2, 1.0, -1.0),
+            indicators=np.ones(30, int),
+        )
+        for name, start in (("north", 0), ("south", 50))
+    }
+    engine, _ = prepared(blocks, known=True)
+    found = pooled(engine)
+    np.testing.assert_allclose(found[:, 0], codes[:, 0] / np.sqrt(0.72), atol=1e-12)
+    np.testing.assert_allclose(found[:, 1:29], codes[:, 1:29] * np.sqrt(20), atol=1e-12)
+    assert not found[:, 29].any()
 
 
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
@@ -304,7 +326,7 @@ def test_conflicts_in_the_test_part_are_reported_too():
     test = {"a": block(x, y, range(10), [0]), "b": block(other, y, range(10), [0, 1])}
     _, notes = prepared(blocks, test)
     assert len(notes) == 1
-    assert notes[0].startswith("1 test samples have different copies at a, b")
+    assert notes[0].startswith("1 test sample has different copies at a, b")
 
 
 def test_rounding_is_no_conflict():

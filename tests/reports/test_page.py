@@ -368,7 +368,7 @@ def test_groups_at_each_level_are_drawn_and_counted():
     assert cells[:2] == cells[8:10]
     assert cells[0] != cells[2] == cells[10]
     assert cells[11] == "currentColor"  # no part in level 2
-    assert "<b>east</b>: level 2 (2 clusters), group 2, 1 clients" in drawn.texts
+    assert "<b>east</b>: level 2 (2 clusters), group 2, 1 client" in drawn.texts
     assert groups_drawing(Structures(truth)) == ""
     assert levels_of(Structures(truth), None) == ()
 

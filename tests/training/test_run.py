@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -18,6 +20,7 @@ from sklearn.metrics import (
 )
 from sklearn.multiclass import OneVsRestClassifier
 
+import intarsia
 from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, TableError
 from intarsia.experiment.config import from_dict
 from intarsia.experiment.federation import build
@@ -184,7 +187,7 @@ def test_conflicting_copies_are_in_the_notes(tmp_path):
     write(tmp_path, "a", x, y, range(150), [0, 1, 2])
     write(tmp_path, "b", other, y, range(150), [2, 3, 4, 5])
     found = run(experiment(tmp_path, {"a": True, "b": True}))
-    assert any("1 train samples have different copies at a, b" in note for note in found.notes)
+    assert any("1 train sample has different copies at a, b" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("pattern", ["random", "cyclic"])
@@ -344,6 +347,34 @@ def test_figures_of_a_run_are_those_of_the_joined_table(tmp_path, layout, mode):
     assert found.metrics.centralised.figures.auc == pytest.approx(figures.auc, abs=1e-2)
 
 
+@pytest.mark.parametrize("signal", [0.0, 1.0])
+def test_scores_that_are_no_better_than_chance_are_noted(signal):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(600, 30))
+    y = signal * x[:, 0] + 0.3 * rng.normal(size=600) > 0
+    tables = {"a": pd.DataFrame(x).rename(columns=str).assign(y=y.astype(int))}
+    how = {"label": "y", "yardsticks": False, "regularisation": 1e-4}
+    told = [one for one in intarsia.run(tables=tables, **how).notes if "chance" in one]
+    assert len(told) == (signal == 0)
+    if told:
+        assert re.search(r"the AUC is 0\.\d+, 95 % interval 0\.\d+ to 0\.\d+, and", told[0])
+        assert "See whether 'y' is the column to predict" in told[0]
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0])
+def test_a_model_that_errs_more_than_the_mean_is_noted(signal):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(120, 60))
+    tables = {"a": pd.DataFrame(x).rename(columns=str)}
+    tables["a"]["y"] = signal * x[:, 0] + 0.1 * rng.normal(size=120)
+    how = {"label": "y", "loss": "squared", "regularisation": 1e-4, "yardsticks": False}
+    result = intarsia.run(tables=tables, **how)
+    r2 = result.metrics.server.r2
+    assert (r2 < -0.05) == (signal == 0)
+    said = f"R² is {r2:.3g}: the mean of the labels would err less than the model."
+    assert sum(one.startswith(said) for one in result.notes) == (signal == 0)
+
+
 def test_a_model_that_says_one_class_is_noted(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, FEATURES))
@@ -450,7 +481,7 @@ def test_a_rare_class_is_judged_by_the_auc(tmp_path, positives, rare):
 
 @pytest.mark.parametrize(
     ("loss", "bad", "said"),
-    [("poisson", -3, "are below 0"), ("gamma", 0, "are 0 or below")],
+    [("poisson", -3, "is below 0"), ("gamma", 0, "is 0 or below")],
 )
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_numbers_that_the_loss_is_not_for_are_refused_before_anything_is_written(
@@ -464,7 +495,7 @@ def test_numbers_that_the_loss_is_not_for_are_refused_before_anything_is_written
     row = int(getattr(build(described), part)["a"].samples[0])
     y[row] = bad
     write(tmp_path, "a", x, y, range(40), [0, 1])
-    with pytest.raises(TableError, match="1 of 40 labels of client 'a' are") as problem:
+    with pytest.raises(TableError, match="1 of 40 labels of client 'a' is") as problem:
         run(described)
     assert f"{said} (the first: {bad} in row {row + 1}), and the" in str(problem.value)
     assert not (tmp_path / "out").exists()

@@ -457,7 +457,8 @@ def _show(kit: Path, found: dict[str, Any]) -> None:
         said = ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
         say(f"  {len(found['runs'])} runs: {said}")
     for one in found["runs"]:
-        say(f"  {RunStatus(**one)}")
+        moment = one["ended"] and datetime.fromisoformat(one["ended"])
+        say(f"  {RunStatus(**one)}" + (f", ended {moment:%Y-%m-%d %H:%M:%S} UTC" if moment else ""))
 
 
 @app.command()

@@ -35,7 +35,7 @@ from intarsia.data.column_types import (
 )
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
-from intarsia.errors import listed, nearest_column
+from intarsia.errors import listed, nearest_column, several
 
 
 class Columns(Protocol):
@@ -80,7 +80,7 @@ def table_of_columns(
     check_names(names, source)
     if not columns.num_rows:
         raise source.error(
-            f"the table has {len(names)} columns but 0 rows",
+            f"the table has {several(len(names), 'column')} but 0 rows",
             "a client needs one row at least: check the file or the query, or leave the client out",
             "check that its rows were written",
         )

@@ -43,7 +43,7 @@ from intarsia.data.parsing import (
 )
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.table import Category
-from intarsia.errors import TableError
+from intarsia.errors import TableError, several
 
 # A text column is refused, unless it is listed as categorical, if it has more levels than this,
 MOST_LEVELS = 200
@@ -765,7 +765,8 @@ def ids_of(column: pa.ChunkedArray | None, rows: int, source: Source) -> NDArray
         written = str(own.values[absent[0]].as_py() or "").strip()
         counts = f", where {written!r} counts as missing" if written else ""
         raise source.error(
-            f"{own.name} has no id in {len(absent)} rows (first: row {absent[0] + 1}){counts}",
+            f"{own.name} has no id in {several(len(absent), 'row')} (first: row {absent[0] + 1})"
+            f"{counts}",
             "every row needs an id: fill it in or drop the row",
         )
     if types.is_floating(own.values.type):
@@ -843,12 +844,12 @@ def _unique(samples: NDArray[Any], own: _Column) -> NDArray[Any]:
         rows = np.flatnonzero(samples == twice)[:2] + 1
         plain = advice = "every sample needs one row: aggregate or drop the repeated rows"
         if repeated.sum() > _VISITS * len(ids):
-            several = "if they are samples of their own, such as visits of a patient"
+            visits = "if they are samples of their own, such as visits of a patient"
             named = f"split_by = {own.source.id!r} and, as id, what tells them apart, or none"
-            advice, plain = f"{plain}; {several}, set {named}", f"{plain}, or name another column"
+            advice, plain = f"{plain}; {visits}, set {named}", f"{plain}, or name another column"
         raise own.source.error(
             f"{own.name} has {twice.item()!r} in {counts[repeated][0]} rows (first: rows "
-            f"{rows[0]} and {rows[1]}; {int(repeated.sum())} ids repeat)",
+            f"{rows[0]} and {rows[1]}; {several(int(repeated.sum()), 'id repeats', 'ids repeat')})",
             *(advice, plain),
         )
     return samples
@@ -899,8 +900,10 @@ def labels_of(column: pa.ChunkedArray, source: Source) -> LabelColumn:
             )
         problem = _telling(own, given)
         names = ["" if text is None else own.canonical(text) for text in texts]
-        return LabelColumn(name, np.array([*names, ""], np.str_)[codes], problem, marked, used)
-    return LabelColumn(name, values, marked=marked, used=used)
+        return LabelColumn(
+            name, np.array([*names, ""], np.str_)[codes], problem, marked, used, own.unit
+        )
+    return LabelColumn(name, values, marked=marked, used=used, unit=own.unit)
 
 
 def weights_of(column: pa.ChunkedArray, labels: LabelColumn | None, source: Source) -> Array:
@@ -939,7 +942,7 @@ def split_keys_of(column: pa.ChunkedArray, source: Source) -> NDArray[np.str_]:
     if absent:
         rows = np.array([one is None for one in [*texts, None]])[codes]
         raise source.error(
-            f"{own.name} has no value in {absent} rows (first: row {rows.argmax() + 1})",
+            f"{own.name} has no value in {several(absent, 'row')} (first: row {rows.argmax() + 1})",
             "which rows belong together must be known of each: fill it in, such as by the row's "
             "id, or drop the row",
         )

@@ -34,7 +34,7 @@ from intarsia.data.labels import (
     spelled_apart,
     with_weights,
 )
-from intarsia.data.parsing import ascending
+from intarsia.data.parsing import ascending, same_unit
 from intarsia.data.table import Table
 from intarsia.errors import FederationError, TableError, listed
 from intarsia.maths.one_hot import write_entries, write_rows
@@ -64,7 +64,8 @@ def encoding_of(
     Raises
     ------
     FederationError
-        If a column is categorical at one client and numeric at another, a column has the name of a
+        If a column is categorical at one client and numeric at another, a column or the label is in
+        other units at two clients (who says none has the others'), a column has the name of a
         level or of the constant, nobody has a label, or the labels do not fit the task.
     """
     if not tables:
@@ -89,6 +90,7 @@ def encoding_of(
                 f"{min(levels[column], default='')!r}) but numeric at client {client!r}; {advice}."
             )
     _check_features(tables, levels)
+    _check_units(tables)
     labelled = {name: table.labels for name, table in tables.items() if table.labels is not None}
     settings = settings or LabelSettings()
     labels, codes = meaning(labelled, settings, tables)
@@ -118,6 +120,32 @@ def _check_features(tables: Mapping[ClientId, Table], levels: Mapping[str, set[s
                     f"Column {column!r} of client {client!r} has the name of {taken[column]} in "
                     "the model, and both would have one weight; rename the column."
                 )
+
+
+def _check_units(tables: Mapping[ClientId, Table]) -> None:
+    """Refuse a column, or labels, in other units at two clients."""
+    seen: dict[str, tuple[ClientId, str]] = {}
+    for client, table in tables.items():
+        for column in table.columns:
+            if (unit := table.units.get(column)) is None:
+                continue
+            other, first = seen.setdefault(column, (client, unit))
+            if same_unit(first) != same_unit(unit):
+                raise FederationError(
+                    f"Feature {column!r} is in {first!r} at client {other!r} but in {unit!r} at "
+                    f"client {client!r}; convert one of them, or give the feature a unit and a "
+                    "factor in a dictionary ([alignment] dictionary)."
+                )
+    labels: dict[str, str] = {}
+    for client, table in tables.items():
+        if table.labels is not None and table.labels.unit:
+            stated = f"{table.labels.unit!r} at client {client!r}"
+            labels.setdefault(same_unit(table.labels.unit), stated)
+    if len(labels) > 1:
+        raise FederationError(
+            f"The label is in {' but in '.join(labels.values())}; write all labels in one unit in "
+            "the tables."
+        )
 
 
 def encode(table: Table, encoding: Encoding, *, later: bool = False) -> Block:

@@ -44,6 +44,7 @@ from intarsia.errors import (
     TableError,
     listed,
     nearest,
+    several,
 )
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
@@ -84,6 +85,7 @@ class LabelColumn:
     marked: int = 0  # rows without a label by what missing or label_map says of what is written
     # key of the source's label_map -> whether a label is written so, or it is missing anyway
     used: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    unit: str = ""  # that the source says; "": none
 
     @property
     def found(self) -> set[str]:
@@ -309,8 +311,9 @@ def _coded(
         classes = positive_last(classes)
     if task == "binary" and len(classes) != 2:
         raise FederationError(
-            f"The task is 'binary' but label column {name!r} has {len(classes)} classes "
-            f"({listed(classes)}); say which are +1 with positive in [labels]."
+            f"The task is 'binary' but label column {name!r} has "
+            f"{several(len(classes), 'class', 'classes')} ({listed(classes)}); say which are +1 "
+            "with positive in [labels]."
         )
     values = (-1.0, 1.0) if task == "binary" else map(float, range(len(classes)))
     return Labels(task, classes, name), dict(zip(classes, values, strict=True))

@@ -27,6 +27,9 @@ _CURRENCIES = {
     *("EUR", "USD", "GBP", "CHF", "JPY", "CNY", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON"),
     *("INR", "AUD", "CAD", "NZD", "BRL", "MXN", "ZAR", "TRY", "KRW", "Rs.", "Fr.", "kr"),
 }
+# how else a unit is written -> how it is compared
+_SAME_UNIT = {"€": "EUR", "$": "USD", "£": "GBP", "percent": "%", "per cent": "%"}
+_LITRE = re.compile(r"(?<![^\W\d_])([cdmnµμ]?)L(?![^\W\d_])")  # as in "mg/dL"
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
 _YEAR_LAST = re.compile(r"(\d\d?)[-/.](\d\d?)[-/.](\d{4})(| .*|T.*)")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]*)")
@@ -111,6 +114,12 @@ def without_unit(text: str, unit: str) -> str:
     sign = text[:1] if text[:1] in ("+", "-", _MINUS) else ""
     rest = text.removeprefix(sign).lstrip()
     return sign + rest.removeprefix(unit).lstrip() if rest.startswith(unit) else text
+
+
+def same_unit(unit: str) -> str:
+    """Return a unit as it is compared with others: € is EUR, percent is %, mg/dL is mg/dl."""
+    plain = unicodedata.normalize("NFKC", unit.strip())
+    return _SAME_UNIT.get(plain, _LITRE.sub(r"\1l", plain))
 
 
 def limit_of(text: str) -> str:

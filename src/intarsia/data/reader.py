@@ -312,6 +312,8 @@ def _format(source: Source) -> Format:
             f"the ending {ending!r} tells no format",
             f"set format to one of {listed(['csv', 'parquet', 'libsvm', 'npz'])}, or url and "
             "query for a database",
+            "write the rows as CSV or Parquet, and name that file; of a database an experiment "
+            "file says url and query",
         )
     return ENDINGS[ending]
 

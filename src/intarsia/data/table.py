@@ -58,6 +58,8 @@ class Table:
     split_by: NDArray[Any] | None = None
     # that have another number than most, so that it trains; 0: any
     least_rows: int = 0
+    # column -> its unit, where the source or a dictionary says it
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def numeric(self) -> tuple[str, ...]:

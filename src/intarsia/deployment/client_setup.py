@@ -365,7 +365,11 @@ class Work:
         self._prove = self._level_proofs(message)
         said = describe(self._table, id, job.labels, self._prove, by, self._key_proof())
         self.fingerprint = b"%08x" % zlib.crc32(codec.encode(said))  # nothing else counts so far
-        more = ("levels of text columns", said.levels), ("classes of labels", said.classes)
+        more = (
+            ("units of columns", said.units or said.label_unit),
+            ("levels of text columns", said.levels),
+            ("classes of labels", said.classes),
+        )
         self.told = ("names of columns", *(words for words, there in more if there))
         return state, said
 

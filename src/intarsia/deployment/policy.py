@@ -32,7 +32,7 @@ from intarsia.core.settings import (
 from intarsia.engines import codec
 from intarsia.engines.remote.round_count import Rounds
 from intarsia.engines.remote.wire import Call
-from intarsia.errors import CodecError, ExperimentError, PolicyError, nearest
+from intarsia.errors import CodecError, ExperimentError, PolicyError, nearest, several
 from intarsia.experiment.config import Experiment
 
 DIGEST: Final = 64  # hex digits of the digest of a job
@@ -187,8 +187,8 @@ def check_job(
     if rows is not None and rows < policy.least_rows:
         raise _forbidden(
             "least_rows",
-            f"asks for {policy.least_rows} rows or more in the change of a round, and the job's "
-            f"steps take {rows}",
+            f"asks for {several(policy.least_rows, 'row')} or more in the change of a round, and "
+            f"the job's steps take {rows}",
         )
     readable = plain if policy.models_readable is None else policy.models_readable
     told = algorithm.disclosure.server_reads(options)
@@ -232,18 +232,18 @@ def check_table(policy: Policy, columns: Iterable[str], rows: int) -> None:
     check_rows(policy, rows)
     if policy.most_rows and rows > policy.most_rows:
         error = _forbidden("most_rows", "allows fewer rows than the site's table has")
-        error.add_note(f"{rows} rows, and {policy.most_rows} are the most")
+        error.add_note(f"{several(rows, 'row')}, and {policy.most_rows} are the most")
         raise error
 
 
 def check_rows(policy: Policy, rows: int, labelled: int = 0) -> None:
     """Refuse to train on too few rows, or on the site's labels of few of them; 0: it has none."""
     least = policy.least_rows
-    for what, count, most in ("rows", rows, least), ("labelled rows", labelled, min(least, _FEW)):
-        if count < most and (count or what == "rows"):
-            said = f"asks for more {what} than would take part at the site"
+    for what, count, most in ("row", rows, least), ("labelled row", labelled, min(least, _FEW)):
+        if count < most and (count or what == "row"):
+            said = f"asks for more {what}s than would take part at the site"
             error = _forbidden("least_rows", said)
-            error.add_note(f"{count} {what}, and {most} are the least")
+            error.add_note(f"{several(count, what)}, and {most} are the least")
             raise error
 
 
@@ -255,8 +255,9 @@ def check_graded(policy: Policy, part: str, rows: int) -> None:
             f"asks for more labelled rows than the site would be graded on, of the {part} part",
         )
         error.add_note(
-            f"{rows} rows, and {policy.least_rows} are the least. Training rows are graded where "
-            "split.test holds none out, and none that grades of clients less each other would tell"
+            f"{several(rows, 'row')}, and {policy.least_rows} are the least. Training rows are "
+            "graded where split.test holds none out, and none that grades of clients less each "
+            "other would tell"
         )
         raise error
 

@@ -62,7 +62,7 @@ from intarsia.experiment.checks import (
     check_split_columns,
 )
 from intarsia.experiment.config import Experiment
-from intarsia.experiment.federation import NARROW, labelled_somewhere
+from intarsia.experiment.federation import NARROW, labelled_somewhere, left_out
 from intarsia.partition.client_clusters import Structure
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.protocols.preprocessing import few_values
@@ -484,7 +484,7 @@ def _left_out(held: Mapping[ClientId, Held], kept: Mapping[ClientId, Any]) -> tu
         without.update(one.train.samples[~kept[name]].tolist())
     if not without:
         return ()
-    return (f"{len(without)} training samples have a label at no client; they are left out.",)
+    return (left_out(len(without)),)
 
 
 def _take(holding: Holding, kept: Any) -> Holding:

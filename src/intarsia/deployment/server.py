@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -102,6 +102,7 @@ class RunStatus:
     bytes: int
     problem: str  # what ended it, or why it waits
     away: tuple[ClientId, ...] = ()  # sites that it goes on without
+    ended: str = ""  # when, of one that goes on no longer by itself, as 2026-01-31T12:00:00+00:00
 
     def __str__(self) -> str:
         """Return it on one line."""
@@ -308,7 +309,18 @@ def _status_in(own: Path) -> RunStatus:
         last.get("bytes", 0),
         problem,
         _away(own) if state == "running" else (),
+        _ended(own, state),
     )
+
+
+def _ended(own: Path, state: State) -> str:
+    """Return when what ended a run was written; "": it goes on."""
+    by = {"finished": own / "out" / "result.json", "failed": own / FAILURE}
+    written = {**by, "stopped": own / _STOPPED}.get(state)
+    if written is None:
+        return ""
+    moment = datetime.fromtimestamp(written.stat().st_mtime, UTC)
+    return moment.isoformat(timespec="seconds")
 
 
 def sites_of_run(folder: Path, name: str) -> tuple[ClientId, ...]:

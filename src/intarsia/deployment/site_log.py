@@ -17,7 +17,7 @@ from typing import Any
 
 from intarsia.deployment.client_folder import HEAD, LOG
 from intarsia.engines.remote.wire import shown
-from intarsia.errors import ExperimentError, nearest
+from intarsia.errors import ExperimentError, nearest, several
 from intarsia.results.audit import (
     BY_ROW,
     IDS,
@@ -26,7 +26,6 @@ from intarsia.results.audit import (
     in_words,
     list_contents,
     message_of,
-    several,
 )
 from intarsia.results.chained_log import Chain, Head, read_chain
 
@@ -37,7 +36,7 @@ _MOST = 5  # differences between two sites that are told
 # What leaves in the steps of the set-up, and at the end, where the log of an older version does not
 # say it.
 _STEPS = {
-    "read": "names of columns, and levels and classes if the table has any",
+    "read": "names of columns, and units, levels and classes if the table has any",
     "deal": "what a simulated client was dealt",
     "encode": "which rows and columns the site holds",
     "keep": "means and scales of columns if the site allows it",

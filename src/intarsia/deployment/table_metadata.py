@@ -1,8 +1,8 @@
 """What a site says of its table before the clients agree on an encoding, and after: public things.
 
-These are the columns' names and kinds, the levels of categorical columns that enough rows have, and
-the classes of the labels. No value of a numeric column is in it, and of labels that are numbers to
-predict only that they are.
+These are the columns' names, kinds and units, the levels of categorical columns that enough rows
+have, and the classes of the labels. No value of a numeric column is in it, and of labels that are
+numbers to predict only that they are.
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class TableMetadata:
     # of each level, under a key that the server lacks; {}: the run has no keys
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
     key: bytes = b""  # the same where the shared key is; b"": the run has none
+    # column -> its unit, where the site says one
+    units: Mapping[str, str] = field(default_factory=dict[str, str])
+    label_unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ def describe(
         split_by,
         {} if prove is None else _proofs(levels, prove),
         key,
+        table.units,
+        "" if labels is None else labels.unit,
     )
 
 
@@ -175,7 +180,7 @@ def _table(client: ClientId, one: TableMetadata) -> Table:
     labels = None
     if one.label is not None:
         kind = np.float64 if one.numbers else np.str_
-        labels = LabelColumn(one.label, np.array(one.classes, kind))
+        labels = LabelColumn(one.label, np.array(one.classes, kind), unit=one.label_unit)
     return Table(
         client,
         np.array([0]),
@@ -184,4 +189,5 @@ def _table(client: ClientId, one: TableMetadata) -> Table:
         {name: Category(none, levels) for name, levels in one.levels.items()},
         labels,
         weights=np.ones(1) if one.weighted else None,
+        units=one.units,
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import Array, Block, ClientId, Labels, sort_keys
 from intarsia.core.schema import Schema
 from intarsia.data.column_types import LARGEST
-from intarsia.errors import ExperimentError, FederationError, TableError, listed
+from intarsia.errors import ExperimentError, FederationError, TableError, listed, several
 from intarsia.experiment.config import Experiment, Split
 from intarsia.experiment.entity_alignment import Names
 from intarsia.maths.linear import losses
@@ -124,11 +124,12 @@ def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDAr
         rows = 0 if name in by else int(np.isin(held[name], grouped).sum())
         if rows:
             raise FederationError(
-                f"Client {name!r} has no split_by, and has {rows} rows in common with clients "
-                f"whose rows are split by groups ({listed(one for one in clients if one in by)}), "
-                "of which it cannot tell what is held out; set split_by there too, to a column "
-                "with the same groups (add it to the table by the ids, where it lacks one), or to "
-                "that of the ids, with a split_by_pattern that finds the group in them."
+                f"Client {name!r} has no split_by, and has {several(rows, 'row')} in common with "
+                "clients whose rows are split by groups "
+                f"({listed(one for one in clients if one in by)}), of which it cannot tell what is "
+                "held out; set split_by there too, to a column with the same groups (add it to the "
+                "table by the ids, where it lacks one), or to that of the ids, with a "
+                "split_by_pattern that finds the group in them."
             )
     for one, other in combinations([part for part in parts if part], 2):
         first, second = (np.concatenate([*part.values()]) for part in (one, other))
@@ -139,9 +140,9 @@ def check_parts(by: Collection[ClientId], parts: Sequence[Mapping[ClientId, NDAr
                 for part in (one, other)
             )
             raise FederationError(
-                f"{len(both)} rows are in different parts of the split at two clients, such as "
-                f"{a!r} and {b!r}: what rows are split by (split_by) is not the same "
-                "there; write it alike, or declare how to by normalise in [alignment]."
+                f"{several(len(both), 'row is', 'rows are')} in different parts of the split at "
+                f"two clients, such as {a!r} and {b!r}: what rows are split by (split_by) is not "
+                "the same there; write it alike, or declare how to by normalise in [alignment]."
             )
 
 
@@ -211,7 +212,8 @@ def check_labels(parts: Iterable[Mapping[ClientId, Block]], own: Names, meaning:
         first = wrong[0]
         holder = names[client[first]]
         raise FederationError(
-            f"{len(wrong)} samples have different labels at two clients (first: sample "
+            f"{several(len(wrong), 'sample has', 'samples have')} different labels at two clients "
+            f"(first: sample "
             f"{own.id_of(holder, ids[first])!r} at {holder!r} and {names[client[first + 1]]!r}); "
             f"{correct_labels(meaning)}."
         )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
 from intarsia.data.parsing import canonical
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, several
 from intarsia.experiment.config import Alignment
 from intarsia.privacy.entity_matching import normalisation
 from intarsia.privacy.entity_matching.normalisation import Rule
@@ -101,8 +101,9 @@ def notes_on_ids(ids: Mapping[ClientId, Ids]) -> tuple[str, ...]:
     for one, other in combinations(few, 2):
         if rows := _same_numbers(numbers[one], numbers[other]):
             told.append(
-                f"{rows} ids of {one!r} and {other!r} are the same number in two ways, as 1.50 and "
-                "1.5 are, and count as different samples; write them alike in both tables."
+                f"{several(rows, 'id')} of {one!r} and {other!r} {'is' if rows == 1 else 'are'} "
+                "the same number in two ways, as 1.50 and 1.5 are, and count as different samples; "
+                "write them alike in both tables."
             )
             continue
         least = _ALIKE * min(len(written[one]), len(written[other]))

@@ -39,11 +39,11 @@ from scipy.sparse import issparse
 from intarsia.core.block import ClientId, stored, with_data
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
+from intarsia.data.parsing import same_unit
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
 from intarsia.errors import (
     ExperimentError,
-    FederationError,
     TableError,
     listed,
     nearest,
@@ -158,33 +158,8 @@ def with_categories(source: Source, dictionary: Dictionary) -> Source:
 def translate(
     tables: Mapping[ClientId, Table], sources: Mapping[ClientId, Source], dictionary: Dictionary
 ) -> dict[ClientId, Table]:
-    """Return the parties' tables with the features' names and units.
-
-    FederationError if a feature is in different units at two parties that no dictionary relates,
-    or the label is. A party that says no unit is taken to have the others'.
-    """
+    """Return the parties' tables with the features' names and units."""
     units = {name: sources[name].units if name in sources else {} for name in tables}
-    seen: dict[str, tuple[ClientId, str]] = {}
-    for client, table in tables.items():
-        for name in table.columns:
-            column = dictionary.column(client, name, units[client])
-            if column.unit is None or dictionary.feature(column.feature).unit is not None:
-                continue
-            other, first = seen.setdefault(column.feature, (client, column.unit))
-            if first != column.unit:
-                raise FederationError(
-                    f"Feature {column.feature!r} is in {first!r} at client {other!r} but in "
-                    f"{column.unit!r} at client {client!r}; convert one of them, or give the "
-                    "feature a unit and a factor in a dictionary ([alignment] dictionary)."
-                )
-    told = {name: own.get(sources[name].label or "") for name, own in units.items() if own}
-    labels = {unit: name for name, unit in told.items() if unit is not None}
-    if len(labels) > 1:
-        stated = (f"{unit!r} at client {name!r}" for unit, name in labels.items())
-        raise FederationError(
-            f"The label is in {' but in '.join(stated)}; write all labels in one unit in the "
-            "tables."
-        )
     for client in dictionary.columns:
         if client not in tables:
             raise ExperimentError(
@@ -217,10 +192,13 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
                 f"{where}: the columns {first!r} and {name!r} are both the feature {feature!r} by "
                 f"the dictionary {dictionary.place}; list one of them in exclude."
             )
-    factors = {}
+    factors, agreed = dict[str, float](), dict[str, str]()
     for name, column in columns.items():
         _check_type(table, name, column.feature, dictionary)
         factors[name] = _factor(f"{where}: column {name!r}", column, dictionary)
+        unit = dictionary.feature(column.feature).unit or column.unit
+        if unit is not None:
+            agreed[column.feature] = unit
     return replace(
         table,
         columns=tuple(names.values()),
@@ -232,6 +210,7 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
             for name, category in table.categorical.items()
         },
         groups={group: tuple(names[name] for name in some) for group, some in table.groups.items()},
+        units=agreed,
     )
 
 
@@ -268,10 +247,13 @@ def _check_type(table: Table, name: str, feature: str, dictionary: Dictionary) -
 def _factor(where: str, column: Column, dictionary: Dictionary) -> float:
     """Return what makes a column's values those of the feature's unit."""
     own, meant = column.unit, dictionary.feature(column.feature)
-    if own is None or own == meant.unit or (meant.unit is None and meant.type != "category"):
+    if own is None or (meant.unit is None and meant.type != "category"):
         return 1.0
-    if own in meant.factors:
-        return meant.factors[own]
+    if same_unit(own) == same_unit(meant.unit or ""):
+        return 1.0
+    for unit, factor in meant.factors.items():
+        if same_unit(own) == same_unit(unit):
+            return factor
     start = f"{where} is in {own!r} but the feature {column.feature!r} is"
     if meant.type == "category":
         raise TableError(

@@ -52,7 +52,7 @@ from intarsia.data.reader import read, values_size
 from intarsia.data.source import Source
 from intarsia.data.table import Hashes, Held, Table, split
 from intarsia.datasets import registry as datasets
-from intarsia.errors import ExperimentError, FederationError, TableError, listed
+from intarsia.errors import ExperimentError, FederationError, TableError, listed, several
 from intarsia.experiment import checks, entity_alignment, feature_dictionary
 from intarsia.experiment.config import Alignment, Experiment, NamedDataset, Split
 from intarsia.experiment.entity_alignment import Names, notes_on_ids, same_numbers
@@ -237,7 +237,7 @@ def build(
     checks.check_features(train)
     left = _drop_unlabelled(train)
     if left:
-        notes.append(f"{left} training samples have a label at no client; they are left out.")
+        notes.append(left_out(left))
     checks.check_labels((train, validation, test), names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
@@ -602,7 +602,11 @@ def _dealt(
     # a client of a few samples may have all of them in one part
     alone = len(held.keys() - blocks.keys())
     if alone:
-        notes.append(f"{alone} clients have no training sample and are left out.")
+        one, more = (
+            "client has no training sample and is",
+            "clients have no training sample and are",
+        )
+        notes.append(f"{several(alone, one, more)} left out.")
     none = np.zeros(0, np.intp)
     found = {name: held.get(name, block.take(none)) for name, block in blocks.items()}
     return blocks, found, labels, notes, dealt.structure, groups
@@ -682,6 +686,15 @@ NARROW = (
 )
 
 
+def left_out(unlabelled: int) -> str:
+    """Return a note of how many training samples have a label nowhere."""
+    one, more = (
+        "training sample has a label at no client; it is",
+        "training samples have a label at no client; they are",
+    )
+    return f"{several(unlabelled, one, more)} left out."
+
+
 def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
     """Return a note of the groups by which clients' rows are split; none: each row is one."""
     told: list[str] = []
@@ -689,7 +702,10 @@ def _notes_on_groups(tables: Mapping[ClientId, Table]) -> tuple[str, ...]:
     for name, one in tables.items():
         if one.split_by is not None:
             rows = np.unique(one.split_by, return_counts=True)[1]
-            told.append(f"{len(rows)} in {rows.sum()} rows at {name!r} (up to {rows.max()} rows)")
+            told.append(
+                f"{len(rows)} in {several(rows.sum(), 'row')} at {name!r} (up to "
+                f"{several(rows.max(), 'row')})"
+            )
             repeated |= bool(rows.max() > 1)
     if not told:
         return ()
@@ -737,7 +753,7 @@ def labelled_somewhere(
         if not keep.any():
             others = np.concatenate(ids)[np.concatenate(known)]
             raise FederationError(
-                f"Client {name!r} has {len(keep)} training samples, none of which has a "
+                f"Client {name!r} has {several(len(keep), 'training sample')}, none of which has a "
                 f"label at any client; {_unmatched(name, samples[name], others)}"
             )
     return dict(zip(samples, kept, strict=True))

@@ -16,7 +16,7 @@ from typing import Any
 from intarsia.core.block import ClientId
 from intarsia.core.files.json_text import check_kind, parse_json
 from intarsia.data.formats.csv import header_of
-from intarsia.data.parsing import canonical, number
+from intarsia.data.parsing import canonical, number, same_unit
 from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, read
 from intarsia.data.source import Format, Source
 from intarsia.data.table import Table
@@ -338,7 +338,7 @@ def notes_on_units(folder: Path, features: Sequence[str]) -> Iterator[str]:
             columns = {*known.columns.get("", {}), *units, feature}
             own = {known.column("", name, units) for name in columns}
             other = next((one.unit for one in own if one.feature == feature), None)
-            if unit is not None and other not in (None, unit):
+            if unit and other and same_unit(other) != same_unit(unit):
                 yield (
                     f"{feature} is taken to be in {unit!r}, as in the model; at {client!r} it is "
                     f"in {other!r}: if so here, say that the table is one of {client!r} (--client "

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from intarsia.errors import printable
+from intarsia.errors import printable, several
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
 from intarsia.inspection.table_proposal import TableProposal
@@ -234,7 +234,7 @@ def _client(table: TableProposal, folder: Path, names: Collection[str]) -> list[
     lines = [
         "[[client]]",
         f"name = {toml(source.name)}",
-        f"path = {toml(place)}  # {table.rows:,} rows, {table.width:,} columns",
+        f"path = {toml(place)}  # {several(table.rows, 'row')}, {several(table.width, 'column')}",
     ]
     for key in _KEYS:
         value = getattr(source, key)
@@ -280,7 +280,9 @@ def _learned(table: TableProposal) -> list[str]:
     kinds: Mapping[str, list[str]] = {"numbers": [], "text, as categories": []}
     for own in table.features:
         if own.name not in table.source.categorical:
-            kinds["text, as categories" if own.figures is None else "numbers"].append(own.name)
+            truths = {one.lower() for one in own.texts} <= {"true", "false"}  # which are 1 and 0
+            plain = own.figures is not None or truths
+            kinds["numbers" if plain else "text, as categories"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]
     if answers := [own.name for own in numbers if own.name in table.answers]:

@@ -16,7 +16,7 @@ from intarsia.data.column_types import ids_of
 from intarsia.data.formats.parquet import ParquetColumns, row_numbers
 from intarsia.data.parsing import date_orders, day, number
 from intarsia.data.reader import ending_of
-from intarsia.errors import TableError, listed
+from intarsia.errors import TableError, listed, several
 from intarsia.experiment.entity_alignment import notes_on_ids
 from intarsia.inspection.column_names import is_amount, is_id, is_person, numbers_rows
 from intarsia.inspection.table_proposal import (
@@ -346,10 +346,10 @@ def _repeated(one: TableProposal, own: Column, other: str) -> TableError:
     if own.missing and len(own.texts) == int((own.codes >= 0).sum()):
         empty = np.flatnonzero(own.codes < 0)
         return one.source.error(
-            f"the column {own.name!r} has the ids of {other!r}, but none in {len(empty):,} rows "
-            f"(first: row {empty[0] + 1})",
-            "fill them in, drop these rows, or name another column that tells the rows apart: --id "
-            "COLUMN",
+            f"the column {own.name!r} has the ids of {other!r}, but none in "
+            f"{several(len(empty), 'row')} (first: row {empty[0] + 1})",
+            "fill in what is missing, drop the row, or name another column that tells the rows "
+            "apart: --id COLUMN",
         )
     rows = np.bincount(own.codes[own.codes >= 0], minlength=len(own.texts))
     most = int(rows.argmax())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Array
 from intarsia.core.files.json_text import check_kind
-from intarsia.errors import ExperimentError
+from intarsia.errors import ExperimentError, several
 from intarsia.maths.linear.losses import LOSSES, SHAPES, shape_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class LinearParameters:
 
     def __repr__(self) -> str:
         aim = "numbers" if self.classes is None else f"{len(self.classes):,} classes"
-        return f"<LinearParameters: {len(self.features):,} columns, {aim}, loss {self.loss!r}>"
+        columns = several(len(self.features), "column")
+        return f"<LinearParameters: {columns}, {aim}, loss {self.loss!r}>"
 
     @classmethod
     def of(cls, model: LinearClassifier | LinearRegressor) -> LinearParameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from intarsia.errors import several
 from intarsia.partition.client_clusters import Structure, Structures
 from intarsia.plots.client_clusters import level_colours
 from intarsia.reports.drawing import WIDTH, drawing, element, label, short, text_of
@@ -84,8 +85,9 @@ def _level(
     number = {group: at + 1 for at, group in enumerate(order)}
     for at, (client, group, fill) in enumerate(zip(one.clients, groups, colours, strict=True)):
         x = _LEFT + at * wide
+        among = several(groups.count(group), "client")
         said = f"{client}: {one.said(name)}, " + (
-            "no part" if group is None else f"group {number[group]}, {groups.count(group)} clients"
+            "no part" if group is None else f"group {number[group]}, {among}"
         )
         ink = {"fill": fill} if fill else {"fill": "currentColor", "fill_opacity": 0.06}
         parts.append(

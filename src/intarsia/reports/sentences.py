@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from intarsia.core.block import ClientId
+from intarsia.errors import several
 from intarsia.reports.contents import Contents
-from intarsia.results.audit import in_words, named, several
+from intarsia.results.audit import in_words, named
 from intarsia.results.comparison import (
     duration,
     figure_of,

@@ -18,7 +18,7 @@ from intarsia.core.disclosure import Sends
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.contained import check_contained
 from intarsia.core.files.json_text import check_kind, parse_json
-from intarsia.errors import CheckpointError, lacks
+from intarsia.errors import CheckpointError, lacks, several
 from intarsia.results.checkpoint import Checkpoints
 
 _OF = {
@@ -243,11 +243,6 @@ def in_words(some: Sequence[str]) -> str:
 def counted(times: int) -> str:
     """Return how often something was, in words."""
     return {0: "never", 1: "once", 2: "twice"}.get(times, f"{times:,} times")
-
-
-def several(number: int, noun: str) -> str:
-    """Return a number of things, "1 call" or "2 calls"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def named(some: Sequence[str], most: int = 6) -> str:

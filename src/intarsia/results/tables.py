@@ -10,8 +10,9 @@ from rich.text import Text
 
 from intarsia.core.block import ClientId
 from intarsia.core.text_tables import Part, new_table
+from intarsia.errors import several
 from intarsia.results import comparison as figures
-from intarsia.results.audit import Audit, AuditLine, sentences, several
+from intarsia.results.audit import Audit, AuditLine, sentences
 from intarsia.results.comparison import FigureRow, Group, Row, Spread
 from intarsia.results.result import Guarantee, Result, Score, one_class_each
 

@@ -37,7 +37,7 @@ from intarsia.core.memory import made_like, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Between, Count, Penalty, Positive, check_ranges
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import ConvergenceError, ExperimentError, FederationError
+from intarsia.errors import ConvergenceError, ExperimentError, FederationError, several
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
@@ -289,8 +289,8 @@ def alone(
         return grades, ()
     worst = max(gaps, key=lambda name: gaps[name])
     return grades, (
-        f"The stand-alone models of {len(gaps)} clients did not converge (largest relative gap: "
-        f"{gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
+        f"The stand-alone models of {several(len(gaps), 'client')} did not converge (largest "
+        f"relative gap: {gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
         "approximate.",
     )
 

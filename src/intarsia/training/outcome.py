@@ -27,7 +27,7 @@ from intarsia.data.labels import positive_class
 from intarsia.engines import codec
 from intarsia.engines.forks import Channel, Fork, failure_of
 from intarsia.engines.simulation import Simulation
-from intarsia.errors import WorkerError
+from intarsia.errors import WorkerError, several
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
@@ -127,7 +127,7 @@ def _above(outcome: Outcome, gap: float, tolerance: float) -> tuple[str, ...]:
         if outcome.helps:
             helps = f"the last rounds hardly lowered it, more may not either; {outcome.helps}"
         return (
-            f"Stopped after {audit.several(outcome.rounds, 'round')} at a relative gap of "
+            f"Stopped after {several(outcome.rounds, 'round')} at a relative gap of "
             f"{gap:.1e}, above the tolerance {tolerance:.0e}: {helps}.",
         )
     if outcome.finished == "tolerance":

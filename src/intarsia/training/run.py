@@ -527,7 +527,8 @@ def train_to_end(task: training.Task) -> Outcome:
     notes += one_class(every, schema.labels, part)
     notes += few_of_a_class(every, schema.labels, part)
     if part == "test":
-        notes += extreme_scores(every, task.description, task.options)
+        chance = no_better_than_chance(every, schema.labels)
+        notes += chance or extreme_scores(every, task.description, task.options)
         notes += off_quantile(every, task, ended)
     description = task.description
     best = state.chosen if description.early_stopping else None
@@ -570,6 +571,31 @@ def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple
     )
 
 
+_WORSE_THAN_MEAN = -0.05  # an R² from which on the mean of the labels clearly errs less
+
+
+def no_better_than_chance(every: Evaluation | None, labels: Labels) -> tuple[str, ...]:
+    """Return a note where a model says no more of the labels than their shares, or their mean."""
+    if every is not None and every.r2 is not None and every.r2 < _WORSE_THAN_MEAN:
+        return (
+            f"R² is {every.r2:.3g}: the mean of the labels would err less than the model. Where a "
+            "few labels are far from the rest, squares follow these alone: compare another "
+            "algorithm.loss, such as huber, or labels in logarithms. A higher "
+            "algorithm.regularisation may help, too.",
+        )
+    found = None if every is None else every.figures
+    interval = None if found is None else found.intervals.get("auc")
+    if found is None or found.auc is None or interval is None or interval[0] > _CHANCE:
+        return ()
+    return (
+        f"The scores may be no better than chance: the AUC is {found.auc:.3g}, 95 % interval "
+        f"{interval[0]:.3g} to {interval[1]:.3g}, and chance is {_CHANCE}. See whether "
+        f"{labels.name!r} is the column to predict, and whether the others can tell it; of few "
+        "rows, more that are held out (split.test) make the interval narrower.",
+    )
+
+
+_CHANCE = 0.5
 _EXTREME = 0.8  # the calibration slope that the whole interval is below; 1 is right
 
 

@@ -25,7 +25,7 @@ from intarsia.engines.remote.server import Remote
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.transcript import Recorder, Transcript
 from intarsia.engines.workers import Cluster
-from intarsia.errors import ExperimentError, KeyMaterialError, listed
+from intarsia.errors import ExperimentError, KeyMaterialError, listed, several
 from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.maths.linear import losses
 from intarsia.privacy.keys.secret_file import drawn_once
@@ -338,7 +338,7 @@ class LocalParties:
         if not self.rare:
             return ()
         told = [f"{column!r} at {listed(own, 6)}" for column, own in self.rare.items()]
-        more = f" and {len(told) - 6} columns more" if told[6:] else ""
+        more = f" and {several(len(told) - 6, 'column')} more" if told[6:] else ""
         return (
             "Numbers that fewer than least_rows training rows of a client have, where the others "
             "have one and the same, count as that one there, or as missing, and train where "

@@ -34,6 +34,7 @@ from intarsia.errors import (
     ExperimentError,
     IntarsiaError,
     first_line,
+    several,
 )
 from intarsia.experiment import config, federation, search
 from intarsia.experiment.config import Experiment
@@ -546,7 +547,9 @@ def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
     where = f"fold {split.fold + 1} of {split.folds}"
     if not split.folds:
         where, more = "the validation part", "set validation higher in [split]"
-    shown = "; ".join(held[:3]) + f"; and others at {len(held) - 3} clients" * (len(held) > 3)
+    shown = "; ".join(held[:3]) + f"; and others at {several(len(held) - 3, 'client')}" * (
+        len(held) > 3
+    )
     return f"takes {needs}, and {where} has {shown}: {more}, or "
 
 

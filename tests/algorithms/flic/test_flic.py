@@ -500,7 +500,7 @@ def test_what_cannot_train_is_said():
         FLIC.init_server(Flic(), Schema.of(shared, LABELS), None)
     x = blocks["c1"].x.copy()
     x[0, 0] = np.nan
-    with pytest.raises(TableError, match="1 values are missing"):
+    with pytest.raises(TableError, match="1 value is missing"):
         started(FLIC, Flic(), {**blocks, "c1": dataclasses.replace(blocks["c1"], x=x)})
     with pytest.raises(ExperimentError, match="sample"):
         Flic(anchor_covariance="learned", alignment="sample")

@@ -117,7 +117,7 @@ def test_other_features_are_refused():
     x, y = table()
     blocks = horizontal(x, y)
     blocks["c2"] = blocks["c2"].take(None, np.arange(5))
-    with pytest.raises(FederationError, match="'c0' and 'c2' differ in 1 features"):
+    with pytest.raises(FederationError, match="'c0' and 'c2' differ in 1 feature"):
         started(COCOA, CoCoA(), blocks)
 
 

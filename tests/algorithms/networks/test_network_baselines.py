@@ -401,7 +401,7 @@ SAME_FEATURES = ["fedrep", "fedavg-ft", "l2gd", "fedprox", "ditto", "pfedme"]
 def test_other_columns_are_named(name):
     algorithm, options = EVERY[name]
     schema = Schema.of(clients(widths=(3, 4)), LABELS)
-    with pytest.raises(FederationError, match=r"'c0' and 'c1' differ in 1 features \('f3'\)"):
+    with pytest.raises(FederationError, match=r"'c0' and 'c1' differ in 1 feature \('f3'\)"):
         algorithm.init_server(options, schema, RandomKey((0,)))
 
 

@@ -255,7 +255,7 @@ def test_dual_coordinate_ascent_reaches_scikit_learns_poisson_regression():
 def test_labels_that_have_no_logarithm_of_a_mean_are_refused():
     with pytest.raises(TableError, match=r"2 of 3 labels of north are below 0, and the Poisson"):
         losses.check_labels(POISSON, np.array([-1.0, 2.5, -0.5, np.nan]), "north")
-    with pytest.raises(TableError, match=r"1 of 2 labels of north are 0 or below, and the Gamma"):
+    with pytest.raises(TableError, match=r"1 of 2 labels of north is 0 or below, and the Gamma"):
         losses.check_labels(GAMMA, np.array([0.0, 2.5]), "north")
     for loss, y in ((POISSON, np.array([0.0, 2.5, np.nan])), (GAMMA, np.array([0.1, np.nan]))):
         losses.check_labels(loss, y, "north")

@@ -65,7 +65,7 @@ def test_two_ids_that_become_one_are_named_with_the_rule():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", "b", "a"], r"'a' is in the rows 1 and 3 \(1 rows repeat"),
+        (["a", "b", "a"], r"'a' is in the rows 1 and 3 \(1 row repeats"),
         ([7, 8, 7], r"the id 7 is in the rows 1 and 3"),
         (["a", ""], "the id '' in row 2 is empty after normalising"),
         (["a", "  "], "the id '  ' in row 2 is empty"),

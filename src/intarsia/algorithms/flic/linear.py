@@ -44,7 +44,7 @@ from intarsia.algorithms.networks.training_rows import dense, labelled_rows
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Positive, check_ranges
-from intarsia.errors import ExperimentError, FederationError, TableError
+from intarsia.errors import ExperimentError, FederationError, TableError, several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +228,8 @@ def init_server(options: FlicLinear, schema: Schema) -> Server:
     for name, held in schema.holdings.items():
         if len(held.features) < options.latent or not held.labelled.any():
             raise FederationError(
-                f"Client {name!r} has {len(held.features)} features and "
-                f"{int(held.labelled.sum())} labels; it needs {options.latent} features "
+                f"Client {name!r} has {several(len(held.features), 'feature')} and "
+                f"{several(int(held.labelled.sum()), 'label')}; it needs {options.latent} features "
                 "(algorithm.latent) and labels: lower the one, or leave the client out."
             )
     return Server(options)

@@ -141,8 +141,9 @@ def _note(own: Sequence[ClientId], count: int) -> str:
             f"All {count} clients keep flic's network: none that they trained alone "
             "errs less on rows for validation, by a standard error."
         )
+    kept = "keeps the network that it" if len(own) == 1 else "keep the network that they"
     return (
-        f"{len(own)} of {count} clients keep the network that they trained alone, which errs less "
+        f"{len(own)} of {count} clients {kept} trained alone, which errs less "
         f"on rows for validation: {listed(own, _SHOWN)}."
     )
 

@@ -31,7 +31,7 @@ from intarsia.algorithms.linear.sealed_weights import Weights, send_zeros
 from intarsia.core.block import Array, Block, ClientId, targets
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Between, Penalty, Positive, PositiveFraction, check_ranges
-from intarsia.errors import FederationError
+from intarsia.errors import FederationError, several
 from intarsia.maths.linear import losses
 from intarsia.maths.linear.products import gather, row_norms, scores
 from intarsia.maths.linear.sdca import ascend_slice
@@ -196,19 +196,20 @@ def init_server(options: CoCoA, schema: Schema) -> Server:
         odd = features ^ set(schema.holdings[name].features)
         if odd:
             raise FederationError(
-                f"Clients {first!r} and {name!r} differ in {len(odd)} features (first: "
-                f'{min(odd)!r}); cocoa needs the same features everywhere: use "hyfdca".'
+                f"Clients {first!r} and {name!r} differ in {several(len(odd), 'feature')} "
+                f'(first: {min(odd)!r}); cocoa needs the same features everywhere: use "hyfdca".'
             )
     shared = int((schema.samples.holders > 1).sum())
     if shared:
         raise FederationError(
-            f"{shared} samples are held by more than one client; cocoa needs each sample at one: "
-            'drop the copies or use "hyfdca".'
+            f"{several(shared, 'sample is', 'samples are')} held by more than one client; cocoa "
+            'needs each sample at one: drop the copies or use "hyfdca".'
         )
     bare = int((schema.label_holders == 0).sum())
     if bare:
         raise FederationError(
-            f"{bare} training samples have no label; cocoa needs one for each: drop them."
+            f"{several(bare, 'training sample has', 'training samples have')} no label; cocoa "
+            "needs one for each: drop what has none."
         )
     return Server(options, len(schema.samples))
 

@@ -28,7 +28,7 @@ from intarsia.algorithms.networks.training_rows import columns
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
-from intarsia.errors import ConvergenceError, FederationError, listed
+from intarsia.errors import ConvergenceError, FederationError, listed, several
 from intarsia.maths.training import vectorised
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining, initial_parameters
 from intarsia.maths.training.locks import drawing_from
@@ -264,7 +264,7 @@ def check_same_features(schema: Schema, name: str, options: NetworkOptions) -> i
         odd = features ^ set(schema.holdings[other].features)
         if odd:
             raise FederationError(
-                f"Clients {first!r} and {other!r} differ in {len(odd)} features "
+                f"Clients {first!r} and {other!r} differ in {several(len(odd), 'feature')} "
                 f"({listed(sorted(odd), 4)}); {name} shares layers that read the features, and "
                 'needs the same everywhere: use "flic" or "hetfedrep".'
             )

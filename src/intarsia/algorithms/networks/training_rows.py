@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from intarsia.core.block import INTERCEPT, Array, Block
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.feature_blocks import split_numbers
-from intarsia.errors import TableError
+from intarsia.errors import TableError, several
 
 
 @lru_cache(maxsize=1024)
@@ -34,8 +34,8 @@ def dense(block: Block) -> Array:
     x: Array = np.asarray(block.x.toarray() if block.sparse else block.x, np.float64)
     if np.isnan(x).any():
         raise TableError(
-            f"{int(np.isnan(x).sum())} values are missing, and the model takes none: set "
-            "preprocessing.standardise = true, which puts the mean in their place."
+            f"{several(int(np.isnan(x).sum()), 'value is', 'values are')} missing, and the model "
+            "takes none: set preprocessing.standardise = true, which puts the mean in their place."
         )
     return x
 

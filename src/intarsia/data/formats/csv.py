@@ -22,7 +22,7 @@ import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
 
 from intarsia.data.source import Source
-from intarsia.errors import first_line
+from intarsia.errors import first_line, several
 
 Opened = Callable[[], Any]  # opens a file of Arrow at its beginning, to be read once
 
@@ -83,7 +83,8 @@ def delimited_text(opened: Opened, source: Source) -> pa.Table:
             found = read(as_text | unclear)
     except pa.ArrowInvalid as error:
         _check_quotes(opened, separator, source)
-        advice = f"give every line {len(header)} values, and put a value with a separator in quotes"
+        values = several(len(header), "value")
+        advice = f"give every line {values}, and put a value with a separator in quotes"
         if len(header) == 1:
             advice = f"if {header[0][:40]!r} is no header, remove this line; else {advice}"
         other = "" if source.separator else f", or set separator if it is not {separator!r}"
@@ -359,7 +360,7 @@ def _ragged(opened: Opened, separator: str, width: int) -> str | None:
         for row in rows:
             if row and len(row) != width:
                 return (
-                    f"line {rows.line_num} has {len(row)} values "
+                    f"line {rows.line_num} has {several(len(row), 'value')} "
                     f"({separator.join(row)[:40]!r}) but the header has {width}"
                 )
     except csv.Error as error:

@@ -41,7 +41,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # copies, and one client combinations of labels; in 21 labels were compared to the last bit;
 # in 22 no site said by which column its rows are held out, nor showed that it has an id; in 23 it
 # showed ids of rows by a hash of each; in 24 the rounded duals of a certificate were not bound to
-# what clients were told, and steps of sums of columns were as the server said.
+# what clients were told, steps of sums of columns were as the server said, no site said the units
+# of its columns, and rare levels of a category of many were scaled each by its own deviation.
 PROTOCOL = 25
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with

@@ -118,7 +118,8 @@ def check_labels(loss: int, y: Array | None, owner: str, *, rows: bool = False) 
         what, meant = "0 or below", "the Gamma loss is for amounts above 0"
     first = f" (the first: {y[wrong[0]]:g} in row {wrong[0] + 1})" if rows else ""
     raise TableError(
-        f"{len(wrong)} of {np.count_nonzero(~np.isnan(y))} labels of {owner} are {what}{first}, "
+        f"{len(wrong)} of {np.count_nonzero(~np.isnan(y))} labels of {owner} "
+        f"{'is' if len(wrong) == 1 else 'are'} {what}{first}, "
         f'and {meant}: correct or leave out these rows, or set algorithm.loss = "squared".'
     )
 

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
-from intarsia.errors import FederationError, TableError
+from intarsia.errors import FederationError, TableError, several
 
 Rule = Literal["strip", "spaces", "case", "zeros", "width"]
 
@@ -207,8 +207,8 @@ def _refuse_repeated(ids: Sequence[Any], where: str) -> None:
         one, other = _first_pair(ids)
         raise TableError(
             f"{where}: the id {ids[one]!r} is in the rows {one + 1} and {other + 1} "
-            f"({len(ids) - distinct} rows repeat an id); every sample needs one row: aggregate or "
-            "drop the repeated rows."
+            f"({several(len(ids) - distinct, 'row repeats', 'rows repeat')} an id); every sample "
+            "needs one row: aggregate or drop the repeated rows."
         )
 
 

@@ -46,7 +46,7 @@ from intarsia import core as fl
 from intarsia.core.block import INTERCEPT, Array, Block, ClientId, Labels, row_weights, stored
 from intarsia.core.memory import pieces
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError, RefusedError, SiteError, listed
+from intarsia.errors import FederationError, RefusedError, SiteError, listed, several
 from intarsia.protocols.preprocessing.few_values import few_everywhere
 from intarsia.protocols.preprocessing.preparation import (
     Positions,
@@ -305,9 +305,9 @@ def count_shared(clients: fl.Clients, schema: Schema, part: str) -> list[str]:
                 "are compared by sums over all of them)"
             )
         notes.append(
-            f"{conflicts} {part} samples have different copies at {', '.join(cell.owners)} in "
-            f"{which}; their average is used: compare these tables. Where all tables are in one "
-            "place, intarsia inspect names the columns."
+            f"{several(conflicts, f'{part} sample has', f'{part} samples have')} different copies "
+            f"at {', '.join(cell.owners)} in {which}; their average is used: compare these tables. "
+            "Where all tables are in one place, intarsia inspect names the columns."
         )
     return notes
 

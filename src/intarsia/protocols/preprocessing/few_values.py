@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from intarsia.core.block import Block, ClientId, taken
 from intarsia.core.schema import Schema
-from intarsia.errors import listed
+from intarsia.errors import listed, several
 from intarsia.protocols.preprocessing.preparation import FEWEST, Positions
 
 
@@ -97,9 +97,9 @@ def notes_on_few(schema: Schema, sparse: Mapping[ClientId, bool]) -> tuple[str, 
         return ()
     names = schema.features.ids[columns[schema.features.cell_of]]
     return (
-        f"Values of {samples.sum():,} training samples at {listed(who, 6)} count as missing there, "
-        f"in {listed(map(str, names), 6)}: another client has these columns and lacks the samples, "
-        f"and would know sums over fewer than {FEWEST}.",
+        f"Values of {several(samples.sum(), 'training sample')} at {listed(who, 6)} count as "
+        f"missing there, in {listed(map(str, names), 6)}: another client has these columns and "
+        f"lacks the samples, and would know sums over fewer than {FEWEST}.",
     )
 
 

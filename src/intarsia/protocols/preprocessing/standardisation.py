@@ -6,6 +6,7 @@
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. So who has few values of a feature tells none of them
    there, see `least_holders`. A constant feature becomes 0, a missing value the mean.
+   A level of a category of many that few rows have is scaled as if more had it, see `_RAREST`.
    A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
    new tables that lack it.
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
@@ -47,6 +48,11 @@ _OF_FEW_ROWS = (
 )
 _UNTOLD = f"Of fewer than {FEWEST} training values at each client that has it"
 _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size is constant
+# The share of rows that a level of a category of many levels counts as having at least, when it is
+# scaled: a twentieth, as of a level of those that are centred. By its own deviation a level of one
+# row in ten thousand would be 100 where it is, and its weight as good as not penalised: the rows of
+# rare levels would be learned by heart.
+_RAREST = 0.05
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
 )
@@ -310,6 +316,9 @@ def settle_scale(
     squares = np.maximum(_of_units(message.squares), 0.0)
     deviation = np.sqrt(squares / np.maximum(message.count[0], 1.0))
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
+    for levels in block.kinds_of_levels():
+        own = scale[levels]
+        scale[levels] = np.where(own > 0, np.maximum(own, np.sqrt(_RAREST)), 0.0)
     untold = message.count[0] < _NONE
     scale[untold] = 0.0
     scale[_is_intercept(block)] = 1.0
