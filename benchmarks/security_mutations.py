@@ -2098,8 +2098,8 @@ MUTATIONS = [
         "deployment/policy.py",
         (
             "labels of few rows",
-            'if count < most and (count or what == "rows"):',
-            'if count < most and what == "rows":',
+            'if count < most and (count or what == "row"):',
+            'if count < most and what == "row":',
             POLICY,
         ),
     ),
