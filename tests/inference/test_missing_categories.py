@@ -81,9 +81,10 @@ def pooled(whole, gaps=""):
         return found
 
     train = features(whole)
-    means, scales = train.mean(), train.std(ddof=0)
-    centres = means.where(~means.index.str.startswith("town="), 0.0)  # these are scaled only
+    means, towns = train.mean(), train.columns.str.startswith("town=")
+    centres = means.where(~towns, 0.0)  # these are scaled only, as if 5 % of the rows had them
     scales = np.sqrt(((train - centres) ** 2).mean())
+    scales[towns] = scales[towns].clip(lower=np.sqrt(0.05))
 
     def prepared(table):
         x = (features(table).fillna(means) - centres) / scales
