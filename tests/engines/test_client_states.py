@@ -71,6 +71,22 @@ def test_those_within_the_budget_stay_in_memory():
     assert kept.mapped == 0
 
 
+def test_memory_is_given_back_where_states_are_more_than_the_budget(monkeypatch):
+    given = []
+    monkeypatch.setattr(states, "give_back", lambda: given.append(len(given)))
+    monkeypatch.setattr(states, "_RESIDENT", 3 * states._size(state(0)))
+    size = states._size(state(0))
+    for most, clients in ((2 * size, "abcd"), (4 * size, "abcd"), (None, "abcd")):
+        given.clear()
+        kept = States(most)
+        kept.begin((name, state(0)) for name in clients)
+        for round in range(4):
+            for name in clients:
+                kept.replace(name, state(round))
+        # eight states in memory were replaced, of which three may be left
+        assert len(given) == (2 if most == 2 * size else 0)
+
+
 def test_a_state_that_somebody_holds_never_changes():
     kept = States(0)
     kept.begin([("a", state(0))])

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.block import ClientId
-from intarsia.core.memory import reserve
+from intarsia.core.memory import give_back, reserve
 from intarsia.engines.codec import replace_within
 
 _SEGMENT = 1 << 26  # bytes by which the file grows
 _PAGE = mmap.PAGESIZE
 _ALIGNED = 64  # bytes, as libraries lay out arrays
-_RESIDENT = 1 << 28  # bytes of rows that may be touched before their pages are given back
+_RESIDENT = 1 << 28  # bytes that may be touched, or left, before their pages are given back
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class States(Mapping[ClientId, Any]):
         self._rows: _Rows | None = None
         self._mapped: set[ClientId] = set()
         self._inside = 0  # bytes of those in memory
+        self._replaced = 0  # bytes of those in memory that new ones took the place of
 
     def __getitem__(self, client: ClientId) -> Any:
         if self._rows is not None and client in self._mapped:
@@ -72,6 +73,11 @@ class States(Mapping[ClientId, Any]):
         if self._rows is not None and client in self._mapped:
             state = self._rows.kept(state)
         self._held[client] = state
+        if self._rows is not None and client not in self._mapped:
+            self._replaced += self._sizes[client]
+            if self._replaced > _RESIDENT:
+                self._replaced = 0
+                give_back()  # holes between states, which others often do not fit into
 
     def begin(self, states: Iterable[tuple[ClientId, Any]]) -> None:
         """Take the states of some clients, one by one, and decide which stay in memory."""
