@@ -28,7 +28,7 @@ from intarsia.algorithms.networks.client_network import network_scores
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
 from intarsia.algorithms.networks.training_rows import (
-    dense,
+    check_whole,
     held_out_rows,
     is_labelled,
     labelled_rows,
@@ -86,7 +86,7 @@ def init_client(
     """Return a client's state before the first level."""
     outputs = targets.output_count(schema)
     options = _decayed(options, schema)
-    dense(block)  # a missing value is said before anything trains
+    check_whole(block)  # a missing value is said before anything trains
     made = networks.drawn(networks.features_of(options, block), outputs, options, rng)
     # of fewer rows nothing is sent where the server reads models (`_enough`)
     least = LEAST_ROWS if options.adaptive and options.read_of_clients else 1
@@ -203,7 +203,7 @@ def _learner(
     """Return what trains the latest level, on all rows or without those for validation."""
     parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
     kind = parameters["classifier.bias"].dtype
-    x, y = labelled_rows(block)
+    x, y = labelled_rows(block, client.latest["classifier.bias"].dtype)
     x, rows = pictures(training.model, x, block), ~client.held_out
     if whole:
         rows = np.ones_like(rows)
@@ -217,7 +217,7 @@ def _learner(
     return Learner(
         parameters=parameters,
         rows={
-            "x": torch.from_numpy(x[rows]).to(kind),
+            "x": torch.from_numpy(x[rows]),
             "y": labels,
             "base": torch.from_numpy(base),
             **targets.importance(labels, like, client.outputs, classes),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from intarsia.algorithms.networks import embeddings
 from intarsia.algorithms.networks.resnet import Residual
 from intarsia.algorithms.networks.targets import predict
-from intarsia.algorithms.networks.training_rows import columns, dense
+from intarsia.algorithms.networks.training_rows import blocks_of_rows, columns, dense
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear, affine
@@ -313,11 +313,15 @@ def outputs_of(
     tensors = as_tensors(parameters, device)
     width = named_width(made_of, block)
     network = structure(len(parameters["classifier.bias"]), made_of, width, training=False)
-    x = torch.from_numpy(pictures(network, dense(block), block))
-    x = x.to(tensors["classifier.bias"].dtype).to(device)
+    kind = parameters["classifier.bias"].dtype
+    found: list[tuple[Array, Array]] = []
     with torch.no_grad():
-        latent, scores = applied(network, tensors, x)
-    return latent.cpu().double().numpy(), scores.cpu().double().numpy()
+        for some in blocks_of_rows(block):
+            x = torch.from_numpy(pictures(network, dense(some, kind), block)).to(device)
+            both = applied(network, tensors, x)
+            found.append(tuple(one.cpu().double().numpy() for one in both))
+    latent, scores = (np.concatenate(one) for one in zip(*found, strict=True))
+    return latent, scores
 
 
 def named_width(made_of: Architecture, block: Block) -> int:

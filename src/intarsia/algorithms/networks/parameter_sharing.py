@@ -29,7 +29,7 @@ from intarsia.algorithms.networks.options import (
     relative_weight,
     relative_weights,
 )
-from intarsia.algorithms.networks.training_rows import dense, is_labelled, labelled_rows
+from intarsia.algorithms.networks.training_rows import check_whole, is_labelled, labelled_rows
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
@@ -128,7 +128,7 @@ def init_client(
 ) -> Client:
     """Return a client's state: a network that is drawn from the client's own key."""
     outputs = targets.output_count(schema)
-    dense(block)  # a missing value is said before anything trains
+    check_whole(block)  # a missing value is said before anything trains
     made = Client(
         options,
         outputs,
@@ -180,10 +180,10 @@ def train(
     learners = []
     for place, (client, block, rng, _) in enumerate(tasks):
         tensors = as_tensors(client.parameters)
-        x, y = labelled_rows(block)
         like = tensors["classifier.weight"]
+        x, y = labelled_rows(block, client.parameters["classifier.weight"].dtype)
         rows = {
-            "x": torch.from_numpy(pictures(training.model, x, block)).to(like.dtype),
+            "x": torch.from_numpy(pictures(training.model, x, block)),
             "y": targets.label_tensor(y, like, client.outputs),
         }
         rows |= targets.importance(rows["y"], like, client.outputs, client.options.class_weights)

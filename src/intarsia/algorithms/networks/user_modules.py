@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.named_modules import checked, named, try_on_two_rows
 from intarsia.algorithms.networks.targets import odds
-from intarsia.algorithms.networks.training_rows import columns, dense
+from intarsia.algorithms.networks.training_rows import blocks_of_rows, columns, dense
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import applied, drawing_from
@@ -93,8 +93,11 @@ def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     """Return the scores that a module with these parameters gives, (samples, outputs)."""
     own = columns(block.features)
     double = any(values.dtype == np.float64 for values in parameters.values())
-    x = torch.from_numpy(dense(block)[:, own]).to(torch.float64 if double else torch.float32)
+    kind = np.float64 if double else np.float32
+    module, tensors = _judging(name, len(own), outputs), as_tensors(parameters)
+    found: list[Array] = []
     with torch.no_grad():
-        found = applied(_judging(name, len(own), outputs), as_tensors(parameters), x)
-    array: Array = found.double().numpy()
-    return array
+        for some in blocks_of_rows(block):
+            x = torch.from_numpy(dense(some, kind)[:, own])
+            found.append(applied(module, tensors, x).double().numpy())
+    return np.concatenate(found)

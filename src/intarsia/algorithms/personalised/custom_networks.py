@@ -42,7 +42,7 @@ from intarsia.algorithms.networks.options import (
 )
 from intarsia.algorithms.networks.parameter_sharing import Change, Client, Server, Shared
 from intarsia.algorithms.networks.parameter_sharing import Loss as PartOfLoss
-from intarsia.algorithms.networks.training_rows import columns, dense, labelled_rows
+from intarsia.algorithms.networks.training_rows import check_whole, columns, labelled_rows
 from intarsia.algorithms.networks.user_modules import Named
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
@@ -176,7 +176,7 @@ def init_client(
     outputs = targets.output_count(schema)
     own = _own(options, client)
     features = len(columns(block.features))
-    dense(block)  # a missing value is said before anything trains
+    check_whole(block)  # a missing value is said before anything trains
     # whether it fits is said before training
     module = user_modules.structure(own.model, features, outputs)
     shared = tuple(_shared_shapes(own, module))
@@ -198,8 +198,8 @@ def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharin
         frozen = options.shared if final else ()
         alike = fl.evolve(options, shared=())  # names that may differ within a group
         trainings.append(_training(alike, features, client.outputs, epochs, frozen))
-        x, y = labelled_rows(block)
-        x_rows = torch.from_numpy(x[:, own].astype(options.number_type))
+        x, y = labelled_rows(block, options.number_type)
+        x_rows = torch.from_numpy(x[:, own])
         labels = targets.label_tensor(y, x_rows, client.outputs)
         weights = targets.importance(labels, x_rows, client.outputs, options.class_weights)
         rows = {"x": x_rows, "y": labels, **weights}
