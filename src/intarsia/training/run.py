@@ -38,7 +38,7 @@ from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing.preparation import Preparation
 from intarsia.results import audit, result, run_folder
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.result import Guarantee, Result
+from intarsia.results.result import Finished, Guarantee, Result
 from intarsia.training import checks as caveats
 from intarsia.training import loop as training
 from intarsia.training import outcome as outcomes
@@ -453,7 +453,7 @@ def conclude(task: training.Task, server: Any, state: training.TrainingState) ->
 
 def train_to_end(task: training.Task) -> Outcome:
     """Run the rounds that are left; return what they came to, with its scores."""
-    engine, clock = task.engine, task.clock
+    clock = task.clock
     try:
         server, state = training.train(task, *training.start(task))
         conclusion = conclude(task, server, state)
@@ -464,45 +464,72 @@ def train_to_end(task: training.Task) -> Outcome:
         if task.store is not None:
             with clock.part("checkpoints"):
                 task.store.settle()
-    notes: tuple[str, ...] = ()
+    description, ended = task.description, _ending(task, state, conclusion)
+    notes = _notes_on_training(task, state, conclusion, ended)
+    notes += training.fallen(task, state, None if every is None else every.accuracy)
+    notes += training.scored_seldom(task, state)
+    notes += _notes_on_scores(task, conclusion, every, ended)
+    slow = description.participation == 1 and training.barely_moved(state)
+    return Outcome(
+        *(state.round, ended, conclusion, every, own, notes),
+        best_round=state.chosen if description.early_stopping else None,
+        helps=training.remedies(description) if slow else "",
+    )
+
+
+def _ending(
+    task: training.Task, state: training.TrainingState, conclusion: FinalResult
+) -> Finished:
+    """Return why training ended, as `result.json` has it."""
     gap, tolerance = conclusion.info.gap_relative, task.description.tolerance
-    wide = gap is not None and gap > (tolerance or training.WIDE)
     ended = state.finished or "rounds"
     met = gap is not None and tolerance > 0 and training.is_met(gap, tolerance)
-    if met and ended != "early_stopping":
-        # rounds carry scores on, whose rounding hides a gap that a count from new ones shows
-        ended = "tolerance"
-    if ended == "algorithm" and wide:
-        notes = (training.limited(task.description, conclusion.info),)
-    if task.description.early_stopping:
-        notes += (training.stopped(task.description, state),)
-    if state.finished == "rounds" and state.round < task.description.rounds:
+    # rounds carry scores on, whose rounding hides a gap that a count from new ones shows
+    return "tolerance" if met and ended != "early_stopping" else ended
+
+
+def _notes_on_training(
+    task: training.Task, state: training.TrainingState, conclusion: FinalResult, ended: str
+) -> tuple[str, ...]:
+    """Return notes on how training ended."""
+    description, info = task.description, conclusion.info
+    notes: tuple[str, ...] = ()
+    gap = info.gap_relative
+    if ended == "algorithm" and gap is not None and gap > (description.tolerance or training.WIDE):
+        notes += (training.limited(description, info),)
+    if description.early_stopping:
+        notes += (training.stopped(description, state),)
+    if state.finished == "rounds" and state.round < description.rounds:
         assert task.release is not None
-        notes = (
-            f"Training ended after {state.round} of {task.description.rounds} rounds: some "
+        notes += (
+            f"Training ended after {state.round} of {description.rounds} rounds: some "
             f"began again, and each attempt counts among the {task.release.releases} releases "
             "that the noise was measured for.",
         )
-    if training.is_false(conclusion.info):
-        notes += (training.false_bound(task.description, conclusion.info),)
+    if training.is_false(info):
+        notes += (training.false_bound(description, info),)
     elif ended == "stalled":
-        notes = (training.stall(task.description, state),)
-    notes += training.fallen(task, state, None if every is None else every.accuracy)
-    notes += training.scored_seldom(task, state)
+        notes += (training.stall(description, state),)
+    return notes
+
+
+def _notes_on_scores(
+    task: training.Task, conclusion: FinalResult, every: Evaluation | None, ended: str
+) -> tuple[str, ...]:
+    """Return notes on which samples are graded, and on scores that say little."""
+    schema, model = task.engine.schema(task.part), task.algorithm.model
+    part = "test" if task.part == "test" else "training"
+    blocks = evaluation.server_blocks(model, task.options, task.engine.schema("train"))
+    wanted = evaluation.rows_to_grade(schema, blocks)
+    labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
+    few = evaluation.too_few(schema, wanted)
     has_network = conclusion.network is not None
-    if every is None and has_network and task.algorithm.model.server_model is not None:
+    notes: tuple[str, ...] = ()
+    if every is None and has_network and model.server_model is not None:
         notes += (
             "The server's network has no score: at no test sample do the clients together hold all "
             "blocks; score a table that has all of them by intarsia predict --client server.",
         )
-    schema = engine.schema(task.part)
-    part = "test" if task.part == "test" else "training"
-    blocks = evaluation.server_blocks(
-        task.algorithm.model, task.options, task.engine.schema("train")
-    )
-    wanted = evaluation.rows_to_grade(schema, blocks)
-    labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
-    few = evaluation.too_few(schema, wanted)
     if left:
         notes += (
             f"In no grade: {left:,} labelled {part} samples of which clients' grades, less each "
@@ -530,14 +557,7 @@ def train_to_end(task: training.Task) -> Outcome:
         chance = no_better_than_chance(every, schema.labels)
         notes += chance or extreme_scores(every, task.description, task.options)
         notes += off_quantile(every, task, ended)
-    description = task.description
-    best = state.chosen if description.early_stopping else None
-    slow = description.participation == 1 and training.barely_moved(state)
-    return Outcome(
-        *(state.round, ended, conclusion, every, own, notes),
-        best_round=best,
-        helps=training.remedies(description) if slow else "",
-    )
+    return notes
 
 
 def one_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
