@@ -107,7 +107,7 @@ def scaling(monkeypatch):
         return transform(work, state, message)
 
     # rare levels are scaled alike, and an owner that changed its code sees what it opens
-    monkeypatch.setattr(standardisation, "_RAREST", 0.0)
+    monkeypatch.setattr(standardisation, "RAREST", 0.0)
     monkeypatch.setattr(client_setup.Work, "_transform", looked)
     return found
 

@@ -18,10 +18,12 @@ from intarsia.data.encoding import MOST_CENTRED, assemble
 from intarsia.data.reader import table_from
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import site_in
+from intarsia.errors import CheckpointError
 from intarsia.experiment import config as experiment
 from intarsia.experiment.federation import build, checksum
 from intarsia.inspection.overlap import missing_percent
 from intarsia.models.feature_mapping import encode_known
+from intarsia.protocols.preprocessing import standardisation
 from intarsia.training import run as running
 from tests.deployment.test_run import HASTY
 
@@ -330,3 +332,17 @@ def test_a_new_level_counts_as_the_mean_where_training_had_none_of_few_rows():
     model = intarsia.run(tables=fewer, test=0.0, **how).model
     assert "town=other" in model.feature_names_in_  # of seven rows
     assert model.predict(new)[0] != model.predict(new)[1]
+
+
+def test_a_run_that_scaled_rare_levels_otherwise_is_not_gone_on_with(tmp_path, monkeypatch):
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    write_tables(tmp_path)
+    one = replace(described(tmp_path), out=str(tmp_path / "older"))
+    with monkeypatch.context() as older:
+        older.setattr(standardisation, "RAREST", 0.0)  # each by its own deviation
+        with pytest.raises(KeyboardInterrupt):
+            running.run(one, progress=stop)
+    with pytest.raises(CheckpointError, match="another version of intarsia prepared them"):
+        running.resume(tmp_path / "older")

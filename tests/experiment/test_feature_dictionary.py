@@ -149,12 +149,16 @@ def test_units_that_differ_are_reported_without_a_dictionary(folder):
         match=r"'age' is in 'months' at client 'clinic' but in 'years' at client 'hospital'",
     ):
         federation.build(experiment(folder, None, **different))
-    federation.build(experiment(folder, None, clinic={"units": {"age": "years"}}))
+    for unsaid in ({}, {"hospital": {"units": {"age": ""}}}):
+        federation.build(experiment(folder, None, clinic={"units": {"age": "years"}}, **unsaid))
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("€", "EUR"), ("$", "USD"), ("£", "GBP"), ("%", "percent"), ("mg/dL", "mg/dl"), ("µg", "μg")],
+    [
+        *(("€", "EUR"), ("$", "USD"), ("£", "GBP"), ("%", "percent"), ("mg/dL", "mg/dl")),
+        *(("µg", "μg"), ("Euro", "eur"), ("Percent", "%"), ("mg / dl", "mg/dl")),
+    ],
 )
 def test_a_unit_written_in_two_ways_is_one(folder, one, other):
     (folder / "clinic.csv").write_text(CLINIC.replace("AGE_M", "age").replace("SEX", "s"))

@@ -372,7 +372,33 @@ def test_a_model_that_errs_more_than_the_mean_is_noted(signal):
     r2 = result.metrics.server.r2
     assert (r2 < -0.05) == (signal == 0)
     said = f"R² is {r2:.3g}: the mean of the labels would err less than the model."
-    assert sum(one.startswith(said) for one in result.notes) == (signal == 0)
+    told = [one for one in result.notes if one.startswith(said)]
+    assert len(told) == (signal == 0)
+    assert all("such as huber" in one and "regularisation than 0.0001" in one for one in told)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "advice"),
+    [
+        ({"name": "hyfdca", "loss": "huber", "regularisation": 1e-4}, "A higher algorithm.regul"),
+        ({"name": "fedprox"}, "early_stopping in [experiment]"),
+    ],
+)
+def test_a_model_worse_than_the_mean_is_told_of_settings_that_it_has(algorithm, advice):
+    if algorithm["name"] == "fedprox":
+        pytest.importorskip("torch")
+    rng = np.random.default_rng(4)
+    tables = {
+        name: pd.DataFrame(rng.normal(size=(60, 60))).rename(columns=str) for name in ("a", "b")
+    }
+    for table in tables.values():
+        table["y"] = rng.normal(size=60)
+    result = intarsia.run(
+        tables=tables, label="y", algorithm=algorithm, rounds=60, yardsticks=False
+    )
+    r2 = result.metrics.server.r2
+    said = f"R² is {r2:.3g}: the mean of the labels would err less than the model. {advice}"
+    assert any(one.startswith(said) for one in result.notes), result.notes
 
 
 def test_a_model_that_says_one_class_is_noted(tmp_path):

@@ -133,8 +133,8 @@ def _check_units(tables: Mapping[ClientId, Table]) -> None:
             if same_unit(first) != same_unit(unit):
                 raise FederationError(
                     f"Feature {column!r} is in {first!r} at client {other!r} but in {unit!r} at "
-                    f"client {client!r}; convert one of them, or give the feature a unit and a "
-                    "factor in a dictionary ([alignment] dictionary)."
+                    f"client {client!r}; convert one of them, write one unit alike, or give the "
+                    "feature a unit and a factor in a dictionary ([alignment] dictionary)."
                 )
     labels: dict[str, str] = {}
     for client, table in tables.items():

@@ -27,8 +27,12 @@ _CURRENCIES = {
     *("EUR", "USD", "GBP", "CHF", "JPY", "CNY", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON"),
     *("INR", "AUD", "CAD", "NZD", "BRL", "MXN", "ZAR", "TRY", "KRW", "Rs.", "Fr.", "kr"),
 }
-# how else a unit is written -> how it is compared
-_SAME_UNIT = {"€": "EUR", "$": "USD", "£": "GBP", "percent": "%", "per cent": "%"}
+# how else a unit is written, in small letters -> how it is compared
+_SAME_UNIT = {
+    **dict.fromkeys(("€", "eur", "euro"), "EUR"),
+    **{"$": "USD", "usd": "USD", "£": "GBP", "gbp": "GBP", "percent": "%", "per cent": "%"},
+}
+_SPACED = re.compile(r"\s*([/*·^])\s*")  # as in "mg / dl"
 _LITRE = re.compile(r"(?<![^\W\d_])([cdmnµμ]?)L(?![^\W\d_])")  # as in "mg/dL"
 _YEAR_FIRST = re.compile(r"(\d{4})[-/.](\d\d?)[-/.](\d\d?)(.*)")
 _YEAR_LAST = re.compile(r"(\d\d?)[-/.](\d\d?)[-/.](\d{4})(| .*|T.*)")
@@ -118,8 +122,8 @@ def without_unit(text: str, unit: str) -> str:
 
 def same_unit(unit: str) -> str:
     """Return a unit as it is compared with others: € is EUR, percent is %, mg/dL is mg/dl."""
-    plain = unicodedata.normalize("NFKC", unit.strip())
-    return _SAME_UNIT.get(plain, _LITRE.sub(r"\1l", plain))
+    plain = _SPACED.sub(r"\1", unicodedata.normalize("NFKC", unit.strip()))
+    return _SAME_UNIT.get(plain.casefold(), _LITRE.sub(r"\1l", plain))
 
 
 def limit_of(text: str) -> str:

@@ -197,7 +197,7 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
         _check_type(table, name, column.feature, dictionary)
         factors[name] = _factor(f"{where}: column {name!r}", column, dictionary)
         unit = dictionary.feature(column.feature).unit or column.unit
-        if unit is not None:
+        if unit:  # "" says no more than none
             agreed[column.feature] = unit
     return replace(
         table,
@@ -247,7 +247,7 @@ def _check_type(table: Table, name: str, feature: str, dictionary: Dictionary) -
 def _factor(where: str, column: Column, dictionary: Dictionary) -> float:
     """Return what makes a column's values those of the feature's unit."""
     own, meant = column.unit, dictionary.feature(column.feature)
-    if own is None or (meant.unit is None and meant.type != "category"):
+    if not own or (meant.unit is None and meant.type != "category"):
         return 1.0
     if same_unit(own) == same_unit(meant.unit or ""):
         return 1.0

@@ -60,7 +60,7 @@ from intarsia.partition.client_clusters import Structure
 from intarsia.partition.registry import deal
 from intarsia.privacy.entity_matching.normalisation import look, rules_that_match
 from intarsia.privacy.entity_matching.pseudonyms import drawn_key
-from intarsia.protocols.preprocessing import few_values
+from intarsia.protocols.preprocessing import few_values, standardisation
 
 T = TypeVar("T")
 Groups = Mapping[ClientId, NDArray[Any]]  # (samples,) what a client's rows are split by
@@ -105,10 +105,15 @@ class Federation:
         return {"train": dict(self.train), **held, **test}
 
     def fingerprint(self) -> str:
-        """Return a checksum of everything the clients hold."""
+        """Return a checksum of everything the clients hold, and of how rare levels are scaled.
+
+        A run that another version began, which scaled them otherwise, does not go on.
+        """
         total = 0
         for blocks in (self.train, self.test, self.validation):
             total = checksum(blocks, total, self.side_by_side)
+        if any(block.indicators is not None for block in self.train.values()):
+            total = zlib.crc32(f"{standardisation.RAREST}".encode(), total)
         return f"{total:08x}"
 
 

@@ -554,7 +554,7 @@ def _notes_on_scores(
     notes += one_class(every, schema.labels, part)
     notes += few_of_a_class(every, schema.labels, part)
     if part == "test":
-        chance = no_better_than_chance(every, schema.labels)
+        chance = no_better_than_chance(every, schema.labels, task.description, task.options)
         notes += chance or extreme_scores(every, task.description, task.options)
         notes += off_quantile(every, task, ended)
     return notes
@@ -594,14 +594,19 @@ def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple
 _WORSE_THAN_MEAN = -0.05  # an R² from which on the mean of the labels clearly errs less
 
 
-def no_better_than_chance(every: Evaluation | None, labels: Labels) -> tuple[str, ...]:
+def no_better_than_chance(
+    every: Evaluation | None, labels: Labels, description: Experiment, options: Any
+) -> tuple[str, ...]:
     """Return a note where a model says no more of the labels than their shares, or their mean."""
     if every is not None and every.r2 is not None and every.r2 < _WORSE_THAN_MEAN:
+        remedy = _against_overfitting(description, options)
+        if getattr(options, "loss", None) == "squared":
+            remedy = (
+                "Where a few labels are far from the rest, squares follow these alone: compare "
+                f"another algorithm.loss, such as huber, or labels in logarithms. {remedy}"
+            )
         return (
-            f"R² is {every.r2:.3g}: the mean of the labels would err less than the model. Where a "
-            "few labels are far from the rest, squares follow these alone: compare another "
-            "algorithm.loss, such as huber, or labels in logarithms. A higher "
-            "algorithm.regularisation may help, too.",
+            f"R² is {every.r2:.3g}: the mean of the labels would err less than the model. {remedy}",
         )
     found = None if every is None else every.figures
     interval = None if found is None else found.intervals.get("auc")
@@ -630,21 +635,24 @@ def extreme_scores(
     interval = None if found is None else found.intervals.get("calibration_slope")
     if found is None or interval is None or interval[1] >= _EXTREME:
         return ()
-    penalty = getattr(options, "regularisation", None)
-    if penalty is not None:
-        remedy = (
-            f"A higher algorithm.regularisation than {penalty:.4g} mostly helps; intarsia tune "
-            "looks for it."
-        )
-    elif description.early_stopping:
-        remedy = "intarsia tune looks for better hyperparameters."
-    else:
-        remedy = "early_stopping in [experiment], with stopping in [split], mostly helps."
     return (
         f"Probabilities are too near to 0 and 1: the calibration slope is "
         f"{found.calibration_slope:.3g}, 95 % interval {interval[0]:.3g} to {interval[1]:.3g}, "
-        f"where 1 is right. {remedy}",
+        f"where 1 is right. {_against_overfitting(description, options)}",
     )
+
+
+def _against_overfitting(description: Experiment, options: Any) -> str:
+    """Return what to set where a model follows its training rows too closely."""
+    penalty = getattr(options, "regularisation", None)
+    if penalty is not None:
+        return (
+            f"A higher algorithm.regularisation than {penalty:.4g} mostly helps; intarsia tune "
+            "looks for it."
+        )
+    if description.early_stopping:
+        return "intarsia tune looks for better hyperparameters."
+    return "early_stopping in [experiment], with stopping in [split], mostly helps."
 
 
 _OFF = 0.03  # least distance of a coverage from its quantile that a note tells

@@ -6,7 +6,7 @@
    are summed over the clients that hold it; only they open the totals. The server learns no mean;
    of two holders, each knows the other's. So who has few values of a feature tells none of them
    there, see `least_holders`. A constant feature becomes 0, a missing value the mean.
-   A level of a category of many that few rows have is scaled as if more had it, see `_RAREST`.
+   A level of a category of many that few rows have is scaled as if more had it, see `RAREST`.
    A feature that is not centred is 0 where a training row has no value of it; its mean is kept for
    new tables that lack it.
 3. `count_classes`, `settle_weights`: where rows have weights, or classes, the clients with labels
@@ -52,7 +52,7 @@ _CONSTANT = 1e-12  # a feature whose deviation is below this share of its size i
 # scaled: a twentieth, as of a level of those that are centred. By its own deviation a level of one
 # row in ten thousand would be 100 where it is, and its weight as good as not penalised: the rows of
 # rare levels would be learned by heart.
-_RAREST = 0.05
+RAREST = 0.05
 _ALL_HAVE_ONE = (
     0.999  # what the shares of the levels of a category add up to, where all rows have one
 )
@@ -318,7 +318,7 @@ def settle_scale(
     scale = np.where(deviation > _CONSTANT * np.maximum(abs(state.mean), 1e-300), deviation, 0.0)
     for levels in block.kinds_of_levels():
         own = scale[levels]
-        scale[levels] = np.where(own > 0, np.maximum(own, np.sqrt(_RAREST)), 0.0)
+        scale[levels] = np.where(own > 0, np.maximum(own, np.sqrt(RAREST)), 0.0)
     untold = message.count[0] < _NONE
     scale[untold] = 0.0
     scale[_is_intercept(block)] = 1.0
