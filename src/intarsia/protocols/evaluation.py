@@ -36,7 +36,7 @@ of others no term crosses.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Final
@@ -412,44 +412,65 @@ def _graded(
     if left:
         return replace(grades, figures=None if several else next(iter(each.values()))), own
     if counts is None:
-        figures = Figures(
-            mae=float(every.absolute[1] / every.count[1]),
-            rmse=math.sqrt(every.error[1] / every.count[1]),
-            intervals={} if several else next(iter(each.values())).intervals,
-        )
-        figures = _with_loss(figures, every, 1, loss)
-        label = (float(one[1]) for one in (every.label, every.square, every.error))
-        lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
-        edges = np.zeros(0)
-        if several:
-            bins = dict.fromkeys(messages, Binned(message.z, *lie))
-            total = exchanged.count_by_score(
-                clients, functions.draw_key, functions.count_scores, bins
-            )
-            # wide enough that clients seldom have few rows in one: these go with a neighbouring one
-            edges = exchanged.ranges_of_predictions(total, 2 * LEAST_ROWS * len(messages))
-        ranges = Ranges(message.z, *lie, float(every.count[1]), edges)
-        # discloses how far predictions of all samples together are off, and mean and deviation of
-        # the labels in up to ten ranges of the prediction, with LEAST_ROWS samples or more of each
-        # client that has some there
-        wrong = clients.reveal(clients.sum(functions.sum_errors, dict.fromkeys(messages, ranges)))
-        figures = exchanged.errors_of_all(figures, ranges, wrong)
+        figures = _figures_of_numbers(clients, functions, messages, every, each, loss)
     else:
-        # discloses the mean and the deviation of all scores together, and how many samples there
-        # are, and how many the model is right of, in ten ranges of the probability
-        sums = clients.reveal(clients.sum(functions.sum_scores, messages))
-        if several:
-            bins = dict.fromkeys(messages, Binned(message.z, *exchanged.bins_of(sums)))
-            total = exchanged.count_by_score(
-                clients, functions.draw_key, functions.count_scores, bins
-            )
-            by_score = ScoreCounts(
-                *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
-            )
-            figures = exchanged.figures_of_all(counts, sums, by_score, LEAST_ROWS)
-        else:
-            figures = exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
+        figures = _figures_of_classes(clients, functions, messages, counts, each, schema)
     return replace(grades, figures=exchanged.means_over_clients(figures, each.values())), own
+
+
+def _figures_of_numbers(
+    clients: fl.Clients,
+    functions: _Functions,
+    messages: Mapping[ClientId, Totals],
+    every: Sums,
+    each: Mapping[ClientId, Figures],
+    loss: int,
+) -> Figures:
+    """Return how far predictions of numbers are off, over all samples."""
+    several, z = len(messages) > 1, next(iter(messages.values())).z
+    figures = Figures(
+        mae=float(every.absolute[1] / every.count[1]),
+        rmse=math.sqrt(every.error[1] / every.count[1]),
+        intervals={} if several else next(iter(each.values())).intervals,
+    )
+    figures = _with_loss(figures, every, 1, loss)
+    label = (float(one[1]) for one in (every.label, every.square, every.error))
+    lie = exchanged.where_numbers_lie(float(every.count[1]), *label)
+    edges = np.zeros(0)
+    if several:
+        bins = dict.fromkeys(messages, Binned(z, *lie))
+        total = exchanged.count_by_score(clients, functions.draw_key, functions.count_scores, bins)
+        # wide enough that clients seldom have few rows in one: these go with a neighbouring one
+        edges = exchanged.ranges_of_predictions(total, 2 * LEAST_ROWS * len(messages))
+    ranges = Ranges(z, *lie, float(every.count[1]), edges)
+    # discloses how far predictions of all samples together are off, and mean and deviation of
+    # the labels in up to ten ranges of the prediction, with LEAST_ROWS samples or more of each
+    # client that has some there
+    wrong = clients.reveal(clients.sum(functions.sum_errors, dict.fromkeys(messages, ranges)))
+    return exchanged.errors_of_all(figures, ranges, wrong)
+
+
+def _figures_of_classes(
+    clients: fl.Clients,
+    functions: _Functions,
+    messages: Mapping[ClientId, Totals],
+    counts: Array,
+    each: Mapping[ClientId, Figures],
+    schema: Schema,
+) -> Figures:
+    """Return how well a model ranks all samples of classes, and how its probabilities hold."""
+    # discloses the mean and the deviation of all scores together, and how many samples there
+    # are, and how many the model is right of, in ten ranges of the probability
+    sums = clients.reveal(clients.sum(functions.sum_scores, messages))
+    if len(messages) == 1:
+        return exchanged.figures_of_the_one(next(iter(each.values())), counts, sums)
+    z = next(iter(messages.values())).z
+    bins = dict.fromkeys(messages, Binned(z, *exchanged.bins_of(sums)))
+    total = exchanged.count_by_score(clients, functions.draw_key, functions.count_scores, bins)
+    by_score = ScoreCounts(
+        *(_whole(schema, np.asarray(one)) for one in (total.counts, total.places))
+    )
+    return exchanged.figures_of_all(counts, sums, by_score, LEAST_ROWS)
 
 
 def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> None:
