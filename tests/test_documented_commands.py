@@ -41,6 +41,7 @@ REASONS = {
     "another library": "flwr-datasets and a download: make test-flower",
 }
 MOST_NOT_RUN = 20
+BEFORE = {"docs/how-to/operations.md": "docs/how-to/deployment.md"}  # whose federation it keeps
 COMMANDS = typer.main.get_command(app)
 NEEDS = {"docs/how-to/export.md": "onnxruntime", "docs/how-to/trackers.md": "mlflow"}
 
@@ -113,7 +114,7 @@ def test_the_blocks_of_a_page_run_in_their_order(page, tmp_path, monkeypatch, ca
     monkeypatch.syspath_prepend(str(tmp_path))
     names, said = {"__name__": "page"}, []
     try:
-        for block in PAGES[page]:
+        for block in [*PAGES.get(BEFORE.get(page, ""), []), *PAGES[page]]:
             if block.title:
                 Path(block.title).parent.mkdir(parents=True, exist_ok=True)
                 Path(block.title).write_text(block.text, encoding="utf-8")
