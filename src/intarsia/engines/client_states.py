@@ -28,6 +28,7 @@ from intarsia.engines.codec import replace_within
 _SEGMENT = 1 << 26  # bytes by which the file grows
 _PAGE = mmap.PAGESIZE
 _ALIGNED = 64  # bytes, as libraries lay out arrays
+_AROUND = 1 << 19  # bytes that the system maps beside those that are touched, if it has them
 _RESIDENT = 1 << 28  # bytes that may be touched, or left, before their pages are given back
 
 
@@ -185,7 +186,7 @@ class _Rows:
 
     def touch(self, size: int) -> None:
         """Count bytes that came into memory; give the pages back when they are many."""
-        self._touched += size
+        self._touched += size + _AROUND
         if self._touched > _RESIDENT:
             self._touched = 0
             for segment in self._segments:
