@@ -322,7 +322,7 @@ class Experiment:
     # the machine, or the container, has free
     memory: str = ""
     # of the clients' states in memory; the others are mapped from disk
-    state_megabytes: settings.CountOrZero = 2048
+    state_megabytes: settings.CountOrZero = 1536
     evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
     # rounds without a better one after which training stops, with the best; 0: it does not
     early_stopping: settings.CountOrZero = 0
