@@ -122,6 +122,8 @@ def test_the_constant_and_the_levels_tell_no_label_of_the_only_row_without_one(
         model = read_model(tmp_path / "out" / "model")
         squares = dict(zip(model.feature_names_in_, model.means_, strict=True))
         constant += weights["x"] * squares["x"]
+        # rare levels of many are scaled as if more rows had them
+        squares |= {name: max(squares[name], 0.05) for name in told if len(told) > 20}
     rest = constant - sum(weights[name] * squares[name] for name in told)
     sign = 1 if label == "yes" else -1
     assert (rest * sign > 1e-3) if least_rows == 1 else (abs(rest) < 1e-4)

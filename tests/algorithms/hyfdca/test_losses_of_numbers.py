@@ -357,7 +357,7 @@ def test_settings_that_do_not_fit_are_refused(settings, said):
 def test_labels_that_the_log_link_has_no_mean_for_are_refused(loss, wrong, said, algorithm):
     x, y = table("gamma")
     y[0] = wrong
-    with pytest.raises(TableError, match=f"1 of 39 labels of client 'north left' are {said}"):
+    with pytest.raises(TableError, match=f"1 of 39 labels of client 'north left' is {said}"):
         intarsia.run(
             tables=frames(x[:, :4], y),
             id="id",

@@ -196,7 +196,8 @@ def test_a_run_that_waits_for_an_owner_puts_off_the_next_and_says_so_once(kit, m
     assert days.said[1:] == [said]
     days.at(29, 2)
     assert days.said[2:] == [said.replace("28", "29")]
-    monkeypatch.setattr("intarsia.cli.federation.datetime", SimpleNamespace(now=days.clock))
+    read = SimpleNamespace(now=days.clock, fromisoformat=datetime.fromisoformat)
+    monkeypatch.setattr("intarsia.cli.federation.datetime", read)
     assert main(["federation", "status", str(kit)]) == 3
     assert said.replace("28", "29") in " ".join(capsys.readouterr().err.split())
     (own / "out" / "pending.json").unlink()
@@ -210,7 +211,8 @@ def test_a_run_that_failed_of_what_may_pass_is_tried_again_four_times(kit, monke
     days = Days(kit)
     days.add()
     own, said = kit / "local/runs/calm-2026-11-27", []
-    monkeypatch.setattr("intarsia.cli.federation.datetime", SimpleNamespace(now=days.clock))
+    read = SimpleNamespace(now=days.clock, fromisoformat=datetime.fromisoformat)
+    monkeypatch.setattr("intarsia.cli.federation.datetime", read)
     days.at(27, 2)
 
     def state():
