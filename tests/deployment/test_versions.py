@@ -16,6 +16,7 @@ from intarsia.engines import codec
 from intarsia.engines.remote.wire import PROTOCOL, Answer, Call, Version
 from intarsia.errors import VersionError
 from intarsia.results import run_folder
+from killed_runs import Killed, killed_after
 from tests.deployment.test_run import HASTY, NAMES, described, set_up
 
 OLDER = dataclasses.make_dataclass(
@@ -23,10 +24,6 @@ OLDER = dataclasses.make_dataclass(
     [(one.name, one.type) for one in dataclasses.fields(TableMetadata) if one.name != "protocol"],
     frozen=True,
 )
-
-
-class Killed(Exception):  # noqa: N818 - not an error of anybody
-    """The end of the server's process."""
 
 
 def run_over(tmp_path, found, line):
@@ -112,17 +109,9 @@ def test_a_server_of_an_older_version_is_refused_by_the_site(tmp_path):
 
 
 def test_a_run_that_an_older_version_began_is_begun_anew(tmp_path):
-    found, calls = set_up(tmp_path), 0
-
-    def line(client, number, data, deliver):
-        nonlocal calls
-        calls += 1
-        if calls > 60:
-            raise Killed
-        return deliver(data)
-
+    found = set_up(tmp_path)
     with pytest.raises(Killed):
-        run_over(tmp_path, found, line)
+        run_over(tmp_path, found, killed_after(60))
     # at a site, which does its set-up again
     shelf = next((tmp_path / "bank" / "runs").iterdir())
     step = shelf / "stage-1"

@@ -13,6 +13,20 @@ class Killed(Exception):  # noqa: N818 - not an error of anybody
     """The server is gone."""
 
 
+def killed_after(most):
+    """Return a line to sites whose server is gone after so many calls."""
+    calls = 0
+
+    def line(client, number, data, deliver):
+        nonlocal calls
+        calls += 1
+        if calls > most:
+            raise Killed
+        return deliver(data)
+
+    return line
+
+
 def run_killed(found, folder, names, description, out, *, patience, every):
     """Run over the sites in `found`; return the result, and how many servers it took.
 

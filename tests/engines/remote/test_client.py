@@ -16,6 +16,7 @@ from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call
 from intarsia.errors import CheckpointError
 from intarsia.training import run as running
+from killed_runs import Killed, killed_after
 
 
 def set_up(folder):
@@ -37,10 +38,6 @@ def changed(path):
     return before
 
 
-class Killed(Exception):  # noqa: N818 - not an error of anybody
-    """The end of the server's process."""
-
-
 @pytest.mark.parametrize(
     "limit",
     [
@@ -51,16 +48,7 @@ class Killed(Exception):  # noqa: N818 - not an error of anybody
 )
 def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit):
     description, found = set_up(tmp_path)
-    calls, out = 0, tmp_path / "sites"
-
-    def line(client, number, data, deliver):
-        nonlocal calls
-        calls += 1
-        if calls > limit:
-            raise Killed
-        return deliver(data)
-
-    lines = sites.Lines(found, line)
+    out, lines = tmp_path / "sites", sites.Lines(found, killed_after(limit))
     with pytest.raises(Killed):
         remote_running.run_over(description, lines, four_sites.NAMES, out, patience=sites.HASTY)
     before = changed(tmp_path / "bank.csv")
@@ -84,16 +72,7 @@ def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit)
 def test_a_table_that_lost_a_column_since_the_run_began_is_named_and_not_the_server(tmp_path):
     """The steps of the set-up, done again, find that first: they would take it for an attack."""
     description, found = set_up(tmp_path)
-    calls, out = 0, tmp_path / "sites"
-
-    def line(client, number, data, deliver):
-        nonlocal calls
-        calls += 1
-        if calls > 60:
-            raise Killed
-        return deliver(data)
-
-    lines = sites.Lines(found, line)
+    out, lines = tmp_path / "sites", sites.Lines(found, killed_after(60))
     with pytest.raises(Killed):
         remote_running.run_over(description, lines, four_sites.NAMES, out, patience=sites.HASTY)
     path = tmp_path / "bank.csv"
