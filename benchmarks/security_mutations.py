@@ -1328,6 +1328,9 @@ MUTATIONS = [
             "if False:",
             BACKUP,
         ),
+        ("kits: lengths below 0", "if one.size < 0:", "if False:", BOMBS),
+        ("kits: odd members", "EOFError, *_ODD):", "EOFError):", BOMBS),
+        ("kits: members without a name", "bool(name.parts) and ", "", BOMBS),
     ),
     *_of(
         "experiment/config.py",
