@@ -35,6 +35,7 @@ POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 BEYOND = "tests/attacks/test_values_beyond_the_range.py"
+OVERFLOW = "tests/attacks/test_updates_that_are_no_numbers.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
@@ -1330,7 +1331,7 @@ MUTATIONS = [
         ),
         ("kits: lengths below 0", "if one.size < 0:", "if False:", BOMBS),
         ("kits: odd members", "EOFError, *_ODD):", "EOFError):", BOMBS),
-        ("kits: members without a name", "bool(name.parts) and ", "", BOMBS),
+        ("kits: members without a name", "bool(name.parts)", "True", BOMBS),
     ),
     *_of(
         "experiment/config.py",
@@ -2064,6 +2065,16 @@ MUTATIONS = [
             KEYS,
         ),
         ("nonce of zeros with pairs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", PAD),
+        (
+            "a largest value by many ranges",
+            "2.0 ** math.ceil(math.log2(settings.range))",
+            "settings.range",
+            BEYOND,
+        ),
+    ),
+    *_of(
+        "protocols/differential_privacy.py",
+        ("updates that overflow", "if not math.isfinite(norm):", "if False:", OVERFLOW),
     ),
     *_of(
         "privacy/secure_aggregation/pairwise.py",
