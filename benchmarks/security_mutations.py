@@ -35,6 +35,7 @@ POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 BEYOND = "tests/attacks/test_values_beyond_the_range.py"
+TOLD = "tests/privacy/test_accounting.py"
 OVERFLOW = "tests/attacks/test_updates_that_are_no_numbers.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
@@ -2071,6 +2072,10 @@ MUTATIONS = [
             "settings.range",
             BEYOND,
         ),
+    ),
+    *_of(
+        "privacy/settings.py",
+        ("noise that float64 cannot tell", "DELTA <= self.delta < 1", "0 < self.delta < 1", TOLD),
     ),
     *_of(
         "protocols/differential_privacy.py",
