@@ -35,6 +35,7 @@ POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 BEYOND = "tests/attacks/test_values_beyond_the_range.py"
+ODD_SET_UPS = "tests/deployment/test_odd_set_ups.py"
 TOLD = "tests/privacy/test_accounting.py"
 OVERFLOW = "tests/attacks/test_updates_that_are_no_numbers.py"
 FIGURES = "tests/protocols/test_figures.py"
@@ -2071,6 +2072,30 @@ MUTATIONS = [
             "2.0 ** math.ceil(math.log2(settings.range))",
             "settings.range",
             BEYOND,
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "feature blocks of a site's own",
+            "dict(told.groups) == dict(own.groups)",
+            "True",
+            ODD_SET_UPS,
+        ),
+    ),
+    *_of(
+        "deployment/run.py",
+        (
+            "columns of feature blocks",
+            "if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:",
+            "if False:",
+            ODD_SET_UPS,
+        ),
+        (
+            "shapes of feature blocks",
+            "math.prod(shape) != len(one.groups.get(name, ()))",
+            "False",
+            ODD_SET_UPS,
         ),
     ),
     *_of(

@@ -779,11 +779,13 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
             np.array_equal(told.samples, own.samples[some])
             and np.array_equal(told.labelled, own.labelled[some])
             and told.features in (own.features, (*own.features, INTERCEPT))
+            and dict(told.groups) == dict(own.groups)
+            and dict(told.shapes) == dict(own.shapes)
             and dict(told.levels) == dict(own.levels)
         ):
             raise RefusedError(
-                f"The schema of the part {part[:80]!r} has other rows, labels or columns of this "
-                "site than it said; run the algorithm as it is at the server."
+                f"The schema of the part {part[:80]!r} has other rows, labels, columns or feature "
+                "blocks of this site than it said; run the algorithm as it is at the server."
             )
 
 

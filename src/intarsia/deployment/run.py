@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -434,6 +435,13 @@ def _check_said(found: Any, *classes: type) -> None:
             raise ValueError(f"marks of labels of shape {labelled.shape} for {len(samples)} rows")
         if len(np.unique(samples)) < len(samples) or len({*one.features}) < len(one.features):
             raise ValueError("a row or a column is there twice")
+        grouped = [name for names in one.groups.values() for name in names]
+        of_levels = {f"{column}={level}" for column, own in one.levels.items() for level in own}
+        if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:
+            raise ValueError("a column of a feature block or a level is none, or there twice")
+        for name, shape in one.shapes.items():
+            if min(shape, default=0) < 1 or math.prod(shape) != len(one.groups.get(name, ())):
+                raise ValueError(f"the shape {shape} of a feature block of other columns")
 
 
 def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:
