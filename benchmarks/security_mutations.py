@@ -2099,6 +2099,10 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        ANSWERS,
+        ("who sent too large a number", "if first != client:", "if False:", REPLIES),
+    ),
+    *_of(
         "privacy/settings.py",
         ("noise that float64 cannot tell", "DELTA <= self.delta < 1", "0 < self.delta < 1", TOLD),
     ),

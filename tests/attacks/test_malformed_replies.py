@@ -406,6 +406,22 @@ def test_no_part_of_a_weight_is_without_a_bound():
         trained(spoil, mode="plain")
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("value", [1.7e308, -1e200, 1e160])
+@pytest.mark.parametrize("function", ["send_zeros", "local_descent"])
+def test_who_sent_what_others_come_to_no_number_by_is_named(value, function):
+    """The squares of such weights are none: the client was named that squared them."""
+    fn = next(s.function for s in FEDAVG.disclosure.sends if s.function.name == function)
+
+    def changed(answer, made):
+        reply = codec.decode(answer.body, fn.reply)
+        return replace(reply, w=np.full_like(reply.w, value))
+
+    said = f"'{ODD}' sent {abs(value):g} in .* of {function}, before 'r0c0' sends .* site '{ODD}'"
+    with pytest.raises(RangeError, match=said.replace("+", r"\+")):
+        trained(body(changed), mode="plain", function=f"fedavg.{function}")
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_spoils_no_scores_that_are_graded(value):
     """All clients' grades were no numbers, and the run ended well."""
