@@ -2099,6 +2099,19 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "deployment/operations/joining.py",
+        (
+            "kits: files altered on their way",
+            "kits.check_signature(written, vouched)",
+            "pass",
+            JOINING,
+        ),
+    ),
+    *_of(
+        "engines/transports/kits.py",
+        ("kits: what is a program", "path.stat().st_mode & stat.S_IXUSR", "False", JOINING),
+    ),
+    *_of(
         ANSWERS,
         ("who sent too large a number", "if first != client:", "if False:", REPLIES),
     ),
