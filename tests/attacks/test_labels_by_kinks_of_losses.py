@@ -31,9 +31,8 @@ def tables():
     return {"bank": bank, "shop": pd.DataFrame({"id": ids, "b": x[:, 1]})}
 
 
-def told(tables, **how):
-    """Return what a run tells: its graded rows, sums over them of ½e² and losses, its objective."""
-    found = intarsia.run(
+def run(tables, **how):
+    return intarsia.run(
         tables=tables,
         id="id",
         label="salary",
@@ -43,6 +42,16 @@ def told(tables, **how):
         yardsticks=False,
         **how,
     )
+
+
+def graded(tables):
+    """Return what a run tells of the bank's graded rows."""
+    return run(tables, loss="squared").metrics.clients["bank"]
+
+
+def told(tables, **how):
+    """Return what a run tells: its graded rows, sums over them of ½e² and losses, its objective."""
+    found = run(tables, **how)
     own = found.metrics.clients["bank"]
     rows = own.samples
     return rows, rows * own.figures.rmse**2 / 2, rows * own.loss, found.certificate.primal
@@ -67,3 +76,18 @@ def test_two_runs_tell_the_largest_label_of_rows_that_train(tables):
     trained = len(tables["bank"]) - rows
     found = delta + math.sqrt(2 * trained * (squares - objective))
     assert found == pytest.approx(tables["bank"].salary.max(), abs=0.005)
+
+
+def test_absolute_errors_tell_a_single_label_below_0(tables):
+    bank = tables["bank"].copy()
+    for row in range(7, 300):  # the first one that is graded
+        debts = bank.index[row : row + 1]
+        bank.loc[debts, "salary"] = -1234.56
+        own = graded({**tables, "bank": bank})
+        squares, spread = own.figures.rmse**2, own.figures.rmse**2 / (1 - own.r2)
+        found = own.samples * (math.sqrt(squares - spread) - own.figures.mae) / 2
+        if found < -1:
+            assert found == pytest.approx(-1234.56, abs=0.01)
+            return
+        bank.loc[debts, "salary"] = tables["bank"].salary[debts]
+    raise AssertionError("no row is graded")
