@@ -227,8 +227,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
             out.mkdir(exist_ok=True)
             _write_json(out / "result.json", measured)
         elif run_folder.is_over_sites(out):
-            if not (out / "result.json").is_file():
-                remote_running.resume_over(out, transport, patience=patience)
+            remote_running.resume_over(out, transport, patience=patience)
         else:
             asked_for = experiment.from_dict(asked["experiment"], own), transport, asked["sites"]
             remote_running.run_over(*asked_for, out, patience=patience, overwrite=True)
