@@ -69,7 +69,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.protocols.preprocessing import few_values
 from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.result import Result
+from intarsia.results.result import Result, load
 from intarsia.training import privacy_guarantee, timing
 from intarsia.training.checks import check_clients, check_stopping, check_task, check_weights
 from intarsia.training.loop import Listeners, Progress
@@ -166,6 +166,8 @@ def resume_over(
     """
     run_folder.describe(folder, None)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
+        if (folder / "result.json").is_file():  # it came to its end: the sites are asked no more
+            return load(folder)
         return _go_on(folder, transport, patience, progress)
 
 
@@ -196,7 +198,9 @@ def _go_on(
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
             at_sites = AtSites(caller, folder, caller.compare_versions())
-            return run_at(at_sites, description, folder, Listeners(watcher))
+            found = run_at(at_sites, description, folder, Listeners(watcher))
+        journal.remove()
+        return found
     finally:
         journal.close()
 
