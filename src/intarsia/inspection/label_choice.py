@@ -82,7 +82,7 @@ def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
     found: list[TableProposal] = []
     first: dict[bool, str] = {}
     for one in tables:
-        written = one.columns[str(one.source.label)].written if labelled(one) else []
+        written = [*one.columns[str(one.source.label)].written] if labelled(one) else []
         said = {text: _TRUTHS.get(text.casefold()) for text in written}
         named = {text: usual[text.casefold()] for text in written}
         why = "the same class, whatever the case"
@@ -302,15 +302,15 @@ def _says_the_same(
     own: Column, rows: NDArray[np.intp], label: Column, labels: NDArray[np.intp]
 ) -> bool:
     """Return whether each value of a column goes with one label, and each label with one value."""
-    a, b = own.codes[rows], label.codes[labels]
+    a, b = own.codes[rows], label.codes[labels].astype(np.int64)
     known = (a >= 0) & (b >= 0)
     a, b = a[known], b[known]
-    if len(a) < LEAST_SHARED or len(np.unique(b)) < 2:
+    values, kinds = (int(np.count_nonzero(np.bincount(one))) for one in (a, b))
+    if len(a) < LEAST_SHARED or kinds < 2:
         return False
     if label.kinds == "numbers":
         if own.figures is None or label.figures is None:
             return False
         x, y = np.array(own.figures)[a], np.array(label.figures)[b]
         return bool(np.ptp(x) > 0 and abs(np.corrcoef(x, y)[0, 1]) > 1 - 1e-9)
-    pairs = len(np.unique(a * (b.max() + 1) + b))
-    return pairs == len(np.unique(a)) == len(np.unique(b))
+    return values == kinds == len(np.unique(a * (b.max() + 1) + b))
