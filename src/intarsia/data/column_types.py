@@ -60,6 +60,7 @@ _EXACT_ROLES = (
     "split_by ",
 )  # of columns where a number never stands for a missing value
 _ALWAYS_MISSING = frozenset({"", "nan", "null"})
+_MANY = 500  # rows, of which calls of Arrow for each column take less time than loops of Python
 _EXACT = 2**53  # up to here a float64 holds every whole number
 # of ids, as Arrow matches them
 _WHOLE = r"^-?(0|[1-9][0-9]*)(\.0+)?$"
@@ -232,9 +233,10 @@ class _Column:
     def plain(self) -> tuple[NDArray[np.int32], Texts] | None:
         """Return codes (samples,), -1 where missing, and the texts of a column of plain numbers.
 
-        None: it is no such column. To look at each text as one of Python's takes 20 times as long.
+        None: it is no such column, or one of few rows. To look at each of many texts as one of
+        Python's takes 20 times as long.
         """
-        if self.kind != "text":
+        if self.kind != "text" or len(self.values) < _MANY:
             return None
         encoded = self.values.cast(pa.string()).combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):

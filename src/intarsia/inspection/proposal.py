@@ -39,7 +39,7 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id, words
+from intarsia.inspection.column_names import is_amount, is_id, is_time_until, words
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -62,6 +62,7 @@ _MOST_CODES = 12  # whole numbers of so many different values may be codes
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
+_NEAR = 0.5  # of the way from a column's first tenth to its last
 _MOST_NAMED = 5  # tables of a folder
 _DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
@@ -172,6 +173,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
     notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
+    notes += [*_times_until_label(tables), *_under_other_names(tables, matched)]
     tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
@@ -629,6 +631,65 @@ def _no_class_in_common(tables: Sequence[TableProposal]) -> list[str]:
                 f"say so by label_map at {second}; if not, list all in [labels] classes."
             ]
     return []
+
+
+def _times_until_label(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to be the time until an event, which the label is."""
+    labels = {str(one.source.label): one for one in tables if labelled(one)}
+    found = {
+        own.name: ""
+        for one in tables
+        for own in one.features
+        if own.figures is not None and is_time_until(own.name)
+    }
+    if not found or not any(one.columns[name].kinds == "two" for name, one in labels.items()):
+        return []
+    return [
+        f"{in_words([*map(repr, found)])} may be the time until {in_words([*map(repr, labels)])} "
+        "was seen, or a row was no longer followed, which is known only once the label is. If so, "
+        "list it in exclude: scores would be too good, and no new row has it."
+    ]
+
+
+def _under_other_names(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+    """Return a note of columns that may be one under two names, of tables that share no row.
+
+    One table alone has the one, and all others the other one, with numbers that lie alike.
+    """
+    if len(tables) < 2 or any(
+        len(matched.rows(one.source.name, other.source.name)[0])
+        for one, other in combinations(tables, 2)
+    ):
+        return []
+    spans = {
+        one.source.name: {one.feature(own): own.span for own in one.features} for one in tables
+    }
+    found: list[str] = []
+    for client, own in spans.items():
+        others = [theirs for name, theirs in spans.items() if name != client]
+        alone = [name for name in own if not any(name in theirs for theirs in others)]
+        lacking = [name for name in others[0] if name not in own]
+        lacking = [name for name in lacking if all(name in theirs for theirs in others)]
+        for name in alone if len(tables) > 2 or len(own) > len(alone) else ():
+            near = [one for one in lacking if _alike(own[name], [its[one] for its in others])]
+            if len(near) == 1:
+                found.append(f"{name!r} of {client}, elsewhere {near[0]!r}")
+    if not found:
+        return []
+    return [
+        "columns have numbers alike under two names, and no table has both: "
+        f"{'; '.join(found[:6])}. Where two are one, give them one name in the tables, or by the "
+        "dictionary of [alignment]; as it is, each is learned for itself."
+    ]
+
+
+def _alike(own: NDArray[np.float64] | None, others: Sequence[NDArray[np.float64] | None]) -> bool:
+    """Return whether tenths, middle and nine tenths of columns' numbers are near each other's."""
+    if own is None or own[2] == own[0]:
+        return False
+    return all(
+        one is not None and np.abs(one - own).max() < _NEAR * (own[2] - own[0]) for one in others
+    )
 
 
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:

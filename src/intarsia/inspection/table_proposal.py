@@ -119,6 +119,13 @@ class Column:
         often = int((self.codes == (self.figures or ()).index(last)).sum()) >= LEAST_ROWS
         return int(last) if often else None
 
+    @property
+    def span(self) -> NDArray[np.float64] | None:
+        """Return tenth, middle and nine tenths of more than a few different numbers; None: none."""
+        if self.figures is None or len(self.texts) <= MOST_NUMBER_CLASSES:
+            return None
+        return np.quantile(self._amounts[0], (0.1, 0.5, 0.9))
+
     @cached_property
     def _seen(self) -> tuple[Tail, tuple[int, ...]]:
         """Return where numbers are far from the rest, and which stand for none; not the numbers."""
