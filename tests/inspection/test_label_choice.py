@@ -422,6 +422,19 @@ def test_a_note_names_the_time_until_the_label(tmp_path):
     assert propose([written(tmp_path / "t.csv", columns)]).notes == ()
 
 
+def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):
+    weight = np.round(np.exp(AMOUNT / 2), 3)
+    columns = {"id": np.arange(60), "weight": weight, "churn": drawn("0", "1")}
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'weight' of t may say how much each row counts, as its numbers are ab")
+    assert note.endswith('If so, set weights = "weight" there.')
+    labels = written(tmp_path / "labels.csv", {"id": columns["id"], "churn": columns.pop("churn")})
+    (note,) = propose([written(tmp_path / "t.csv", columns | {"x": OTHER}), labels]).notes
+    assert note.endswith("list it in exclude there: weights are of the table that has the labels.")
+    body = columns | {"weight": 60 * weight, "churn": drawn("0", "1")}
+    assert propose([written(tmp_path / "t.csv", body)]).notes == ()
+
+
 def test_a_note_names_columns_that_may_be_one_under_two_names(tmp_path):
     """Where nobody said so, the rows of one site lacked what all others know."""
     pulse, pressure = AMOUNT * 12 + 75, OTHER * 15 + 130

@@ -53,6 +53,10 @@ _PLAIN = {
     *("etiqueta", "bersaglio", "obiettivo", "etichetta", "alvo", "rotulo", "doel", "malvariabel"),
     *("cel", "цель", "метка", "标签", "目标", "目的変数", "y"),
 }
+_WEIGHTS = {
+    *("weight", "weights", "wgt", "wt", "pweight", "gewicht", "poids", "peso", "waga", "vikt"),
+    *("hochrechnungsfaktor", "gewichtung", "ponderacion", "ponderation", "вес", "权重"),
+}
 # of times that end with what is to be predicted
 _TIMES_UNTIL = {*("followup", "survival", "tte", "ttd", "uberlebenszeit", "nachbeobachtung")}
 _TIMES_UNTIL_OF_TWO = {
@@ -150,6 +154,11 @@ def is_time_until(name: str) -> bool:
     own = words(name)
     pairs = {*pairwise(own)}
     return bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO) or own == ["time"]
+
+
+def is_weight(name: str) -> bool:
+    """Return whether a name is that of a weight, of a body or of how much a row counts."""
+    return bool(_WEIGHTS & {*words(name)})
 
 
 def is_trait(name: str) -> bool:

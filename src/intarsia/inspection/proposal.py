@@ -8,6 +8,7 @@ knows the data can correct it. What a column may be as a feature is decided by t
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -39,7 +40,7 @@ from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id, is_time_until, words
+from intarsia.inspection.column_names import is_amount, is_id, is_time_until, is_weight, words
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -173,7 +174,11 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
     notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
-    notes += [*_times_until_label(tables), *_under_other_names(tables, matched)]
+    notes += [
+        *_times_until_label(tables),
+        *_weights_of_rows(tables),
+        *_under_other_names(tables, matched),
+    ]
     tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
@@ -649,6 +654,32 @@ def _times_until_label(tables: Sequence[TableProposal]) -> list[str]:
         "was seen, or a row was no longer followed, which is known only once the label is. If so, "
         "list it in exclude: scores would be too good, and no new row has it."
     ]
+
+
+def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to say how much each row counts, as of a survey.
+
+    They are named a weight, above 0, and about 1 on the average, which no body's weight is.
+    """
+    found = {
+        own.name: one
+        for one in tables
+        for own in one.features
+        if is_weight(own.name) and own.figures is not None and not own.missing and not own.whole
+        if min(own.figures) > 0 and 0.5 < np.array(own.figures)[own.codes].mean() < 2
+    }
+    said = "may say how much each row counts, as its numbers are about 1 on the average"
+    apart = "list it in exclude there: weights are of the table that has the labels."
+    return [
+        f"{name!r} of {one.source.name} {said}: it is learned from as it is. If so, "
+        + (f"set weights = {_quoted(name)} there." if labelled(one) else apart)
+        for name, one in found.items()
+    ]
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an experiment file writes it."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _under_other_names(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
