@@ -55,3 +55,11 @@ def test_a_key_without_words_is_refused(script, monkeypatch):
     monkeypatch.delitem(script.SAID, "rate")
     with pytest.raises(KeyError, match="rate"):
         script.page()
+
+
+def test_no_decay_is_to_be_lowered_where_clients_overfit(script):
+    for name in algorithm_names():
+        for key, default, _, _, advice in script.rows(name):
+            if key in ("weight_decay", "embedding_decay") and float(default) > 0:
+                named = re.findall(r"\d\S*", advice.partition("from 0 to")[0])
+                assert [one for one in named if float(one) <= float(default)] == [], (name, key)

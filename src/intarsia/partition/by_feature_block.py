@@ -11,7 +11,7 @@ Assignments are positions: of a block among the data set's blocks, of a class am
     workshop-4            4 blocks, 40 classes: 4 clients, 3 blocks and 30 classes each
     workshop-8            table2-modelnet40-2, under the workshop paper's name
 
-Tables 2 to 4 and C.3 are those of Zhang, Yin, Hong and Chen (TMLR 2024), the others of their
+Tables 2 to 4 and C.3 are those of Zhang, Yin, Chen and Hong (TMLR 2024), the others of their
 workshop paper (2020). Table 4 gives its assignment whole, and table2-modelnet40-2 is that of the
 authors' code, in which 58 of the 480 pairs of a block and a class (12.08 %) are with nobody, as the
 papers say. Of the others the text gives the numbers above only, and which pairs are with nobody (in
@@ -195,7 +195,7 @@ def blocks(
 
     Notes
     -----
-    Zhang, Yin, Hong and Chen (2024), section 4 and appendix C, whose clients share samples.
+    Zhang, Yin, Chen and Hong (2024), section 4 and appendix C, whose clients share samples.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Draw how many clients hold each feature block of each class.
 
-The one of Zhang, Yin, Hong and Chen (2024), Figures 11 and 12: what nobody holds is black.
+The one of Zhang, Yin, Chen and Hong (2024), Figures 11 and 12: what nobody holds is black.
 """
 
 from __future__ import annotations

@@ -74,7 +74,10 @@ SAID: dict[str, tuple[str, str]] = {
         " the same also linear, residual, residual-batch; or your own, module:name (cohort.md)",
         "convolutional, residual for images",
     ),
-    "embedding_decay": ("decay of the embedding", "3e-3 where clients have few rows"),
+    "embedding_decay": (
+        "decay of the embedding",
+        "three times as much where clients have few rows; from 0 to 3e-3",
+    ),
     "engine": (
         "how clients of this process train together",
         "loop to debug; compiled for long runs",
@@ -101,7 +104,10 @@ SAID: dict[str, tuple[str, str]] = {
         "1 to 10 where the loss jumps",
     ),
     "groups": ("clusters that you name, for each client", "where you know who belongs together"),
-    "growth": ("whether matching opens server neurons", "everybody where clients differ much"),
+    "growth": (
+        "whether matching opens server neurons",
+        "everybody where hidden is narrow and starts are matched",
+    ),
     "hidden": ("units of the hidden layers", "raise with rows and features"),
     "huber_delta": ("δ of the Huber loss, in the label's unit", "to the size of usual errors"),
     "iterations": ("iterations of the solver, at most", "raise where a note says so"),
@@ -230,7 +236,13 @@ SAID: dict[str, tuple[str, str]] = {
     "validation": ("share of rows kept to judge levels or networks by", "raise for few rows"),
     "variant": ("the paper's variant", "see the algorithm's page"),
     "warm_up": ("rounds of level 1 before groups are looked for", "raise for few rows a client"),
-    "weight_decay": ("decay of the layers behind the embedding", "1e-3 where clients overfit"),
-    "weights": ("what clients count for in an average", "clients: small ones count as large ones"),
+    "weight_decay": (
+        "decay of the layers behind the embedding",
+        "three times as much where clients overfit; from 0 to 1e-3",
+    ),
+    "weights": (
+        "what clients count for in an average",
+        "samples: by their rows; clients: small ones as large ones",
+    ),
     "window": ("rounds that accuracy must be steady for; 0: never", "raise for noisy accuracy"),
 }

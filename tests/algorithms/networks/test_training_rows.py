@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array  # noqa: E402
+from torch import nn  # noqa: E402
 
-from intarsia.algorithms.networks import training_rows
-from intarsia.algorithms.networks.architecture import Architecture, Network, outputs_of
-from intarsia.algorithms.networks.training_rows import check_whole, dense, labelled_rows
-from intarsia.core.block import Block
-from intarsia.errors import TableError
-from intarsia.maths.training.local_training import initial_parameters
+from intarsia.algorithms.hyfem import network as nets  # noqa: E402
+from intarsia.algorithms.hyfem.extractors import Extractor  # noqa: E402
+from intarsia.algorithms.hyfem.network import Composition  # noqa: E402
+from intarsia.algorithms.networks import training_rows  # noqa: E402
+from intarsia.algorithms.networks.architecture import Architecture, Network, outputs_of  # noqa: E402
+from intarsia.algorithms.networks.training_rows import check_whole, dense, labelled_rows  # noqa: E402
+from intarsia.core.block import Block  # noqa: E402
+from intarsia.core.client_functions import RandomKey  # noqa: E402
+from intarsia.errors import TableError  # noqa: E402
+from intarsia.maths.training.local_training import Learner, LocalTraining, initial_parameters  # noqa: E402
+from intarsia.maths.training.sparse_rows import SparseRows, in_full  # noqa: E402
+from intarsia.maths.training.vectorised import train  # noqa: E402
 
 
 def block(rows=300, columns=40, *, sparse=True):
@@ -30,13 +39,16 @@ def block(rows=300, columns=40, *, sparse=True):
 @pytest.mark.parametrize("sparse", [True, False])
 def test_rows_of_single_precision_are_those_of_double_rounded(sparse):
     one, x = block(sparse=sparse)
-    found = dense(one, np.float32)
-    assert found.dtype == np.float32
-    assert np.array_equal(found, x.astype(np.float32))
-    rows, labels = labelled_rows(one, np.float32)
+    assert np.array_equal(dense(one), x)
     held = ~np.isnan(one.y)
-    assert np.array_equal(rows, x[held].astype(np.float32))
-    assert np.array_equal(labels, one.y[held])
+    for order in (None, np.arange(40), np.arange(3, 9), np.array([7, 0, 39, 12])):
+        rows, labels = labelled_rows(one, np.float32, order)
+        assert rows.dtype is torch.float32
+        wanted = x[held].astype(np.float32)[:, slice(None) if order is None else order]
+        assert rows.shape == wanted.shape
+        assert np.array_equal(in_full(rows).numpy(), wanted)
+        assert np.array_equal(rows[torch.tensor([5, 2, 5])].numpy(), wanted[[5, 2, 5]])
+        assert np.array_equal(labels, one.y[held])
 
 
 @pytest.mark.parametrize("sparse", [True, False])
@@ -52,18 +64,82 @@ def test_a_missing_value_is_refused(sparse):
         check_whole(one)
 
 
-def test_a_sparse_table_is_never_full_in_double_precision():
-    one, _ = block(4000, 400)
-    full = 8 * 4000 * 400
+def wide_block():
+    """Return rows of one level of 1,000 each, as a category of many levels gives them."""
+    rng, rows, levels = np.random.default_rng(1), 16000, 1000
+    names = tuple(f"place={number:03}" for number in range(levels))
+    level = rng.integers(0, levels, rows)
+    x = csr_array((np.ones(rows), level, np.arange(rows + 1)), shape=(rows, levels))
+    y = np.where(level % 2, 1.0, -1.0)
+    return Block(np.arange(rows), names, x, y, groups={"table": names})
+
+
+@contextmanager
+def less_than(most):
+    """Refuse what takes more bytes at once."""
     tracemalloc.start()
     try:
-        check_whole(one)
-        assert tracemalloc.get_traced_memory()[1] < full / 10
-        tracemalloc.reset_peak()
-        dense(one, np.float32)
-        assert tracemalloc.get_traced_memory()[1] < 0.75 * full
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
     finally:
         tracemalloc.stop()
+
+
+FULL = 4 * 16000 * 1000  # bytes of the wide block in single precision
+
+
+def squares(model, batch):
+    """Return the squared errors of a batch."""
+    return (model(batch["x"])[:, 0] - batch["y"]).square()
+
+
+def test_a_sparse_table_trains_without_a_full_matrix():
+    one = wide_block()
+    training = LocalTraining(model=nn.Linear(1000, 1), loss=squares)
+    with less_than(FULL / 4):
+        x, y = labelled_rows(one, np.float32)
+        learner = Learner(
+            parameters=initial_parameters(training.model),
+            rows={"x": x, "y": torch.from_numpy(y).float()},
+            key=3,
+        )
+        (found,) = train(training, [learner])
+    assert float(found.losses[-1]) < float(found.losses[0])
+
+
+def test_a_sparse_table_is_scored_over_feature_blocks_without_a_full_matrix():
+    one = wide_block()
+    made_of = Composition(
+        ("table",), (one.features,), (Extractor("linear", (1000,), 4),), (8,), outputs=2
+    )
+    parameters = nets.drawn(made_of, np.float32, RandomKey((0,)))
+    with less_than(FULL / 2):
+        found = nets.scores(made_of, parameters, one)
+    full = replace(one, x=one.x.toarray())
+    assert np.array_equal(found, nets.scores(made_of, parameters, full))
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_sparse_rows_train_to_the_same_bits(engine):
+    x = csr_array(np.random.default_rng(2).normal(size=(60, 9)).round().astype(np.float32))
+    training = LocalTraining(
+        model=nn.Linear(9, 1),
+        loss=squares,
+        epochs=3,
+        batch_size=16,
+        ragged={"x": 1, "weight": 1},
+    )
+    y = torch.arange(60.0)
+    given = {"parameters": initial_parameters(training.model), "key": 5}
+    sparse, full = (
+        [Learner(rows={"x": rows, "y": y}, **given)] * 2
+        for rows in (SparseRows(x), torch.from_numpy(x.toarray()))
+    )
+    for one, other in zip(
+        *(train(training, some, engine=engine) for some in (sparse, full)), strict=True
+    ):
+        assert torch.equal(one.parameters["weight"], other.parameters["weight"])
+        assert torch.equal(one.losses, other.losses)
 
 
 @pytest.mark.parametrize("sparse", [True, False])

@@ -22,7 +22,7 @@ from intarsia.algorithms.networks.architecture import (
     as_level,
     levels_of,
     named_width,
-    pictures,
+    order_read,
 )
 from intarsia.algorithms.networks.client_network import network_scores
 from intarsia.algorithms.networks.options import device_of
@@ -203,21 +203,23 @@ def _learner(
     """Return what trains the latest level, on all rows or without those for validation."""
     parameters = {name: torch.from_numpy(values) for name, values in client.latest.items()}
     kind = parameters["classifier.bias"].dtype
-    x, y = labelled_rows(block, client.latest["classifier.bias"].dtype)
-    x, rows = pictures(training.model, x, block), ~client.held_out
+    rows = ~client.held_out
     if whole:
         rows = np.ones_like(rows)
+    block = block.take(np.flatnonzero(is_labelled(block))[rows])
+    order = order_read(training.model, block)
+    x, y = labelled_rows(block, client.latest["classifier.bias"].dtype, order)
     base, scale = client.base[rows], np.ones((1, 1))
     if client.options.adaptive:
         base = np.zeros_like(base)
     else:
         scale = combined(client, scale, client.count + 1)
     like, classes = parameters["classifier.bias"], client.options.class_weights
-    labels = targets.label_tensor(y[rows], like, client.outputs)
+    labels = targets.label_tensor(y, like, client.outputs)
     return Learner(
         parameters=parameters,
         rows={
-            "x": torch.from_numpy(x[rows]),
+            "x": x,
             "y": labels,
             "base": torch.from_numpy(base),
             **targets.importance(labels, like, client.outputs, classes),

@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from intarsia import core as fl
-from intarsia.algorithms.networks.training_rows import dense, labelled_rows
+from intarsia.algorithms.networks.training_rows import dense, is_labelled, labels_of
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.core.settings import Positive, check_ranges
@@ -130,7 +130,7 @@ def init_client(options: FlicLinear, schema: Schema, client: ClientId, block: Bl
     TableError
         If a value is missing, or the samples span fewer dimensions than the latent space has.
     """
-    x, (_, y) = dense(block), labelled_rows(block)
+    x, y = dense(block), labels_of(block)
     mean = x.mean(0)
     values, vectors = np.linalg.eigh(np.cov(x.T, ddof=0).reshape(x.shape[1], x.shape[1]))
     values, vectors = values[::-1][: options.latent], vectors[:, ::-1][:, : options.latent]
@@ -200,7 +200,7 @@ def _fit(client: Client, block: Block, message: Average) -> tuple[Client, Array,
 
 def _embedded(client: Client, block: Block) -> tuple[Array, Array]:
     """Return the embedded labelled samples, (samples, k), and their labels less the mean."""
-    x, y = labelled_rows(block)
+    x, y = dense(block)[is_labelled(block)], labels_of(block)
     return (x - client.mean) @ client.projection, y - client.label
 
 

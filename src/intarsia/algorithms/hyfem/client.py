@@ -27,7 +27,7 @@ from intarsia.algorithms.networks.architecture import Arrays, as_tensors
 from intarsia.algorithms.networks.client_network import own_cost, train_learners
 from intarsia.algorithms.networks.options import device_of
 from intarsia.algorithms.networks.parameter_sharing import Loss
-from intarsia.algorithms.networks.training_rows import is_labelled
+from intarsia.algorithms.networks.training_rows import check_whole, is_labelled
 from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.maths.training.local_training import Batch, Learner, LocalTraining
@@ -228,10 +228,8 @@ def _learner(
     tensors = as_tensors(client.parameters)
     like = tensors["classifier.0.bias"]
     labels = targets.label_tensor(own.y, like, made_of.outputs)
-    values = {
-        f"x{slot}": torch.from_numpy(x).to(like.dtype)
-        for slot, x in enumerate(nets.values_of(made_of, own))
-    }
+    kind = client.parameters["classifier.0.bias"].dtype
+    values = {f"x{slot}": x for slot, x in enumerate(nets.values_of(made_of, own, kind))}
     return Learner(
         parameters=tensors,
         rows={
@@ -275,7 +273,7 @@ def init_client(
 ) -> Client:
     """Return a client's state: a network that is drawn from the client's own key."""
     made_of = composition(options, schema, client)
-    nets.values_of(made_of, block)  # a missing value is said before anything trains
+    check_whole(block)  # a missing value is said before anything trains
     classes, blocks = held_classes(block, made_of.outputs), used_blocks(options, schema)
     return Client(
         *(options, made_of, nets.drawn(made_of, options.number_type, rng), classes),

@@ -22,18 +22,19 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from intarsia.algorithms.hyfem.extractors import Extractor, module_of
 from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.targets import odds
-from intarsia.algorithms.networks.training_rows import dense
+from intarsia.algorithms.networks.training_rows import check_whole, rows_of
 from intarsia.core.block import Array, Block, Labels
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.settings import frozen
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear
 from intarsia.maths.training.locks import applied, drawing_from
+from intarsia.maths.training.sparse_rows import Rows
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _ROWS = 2048  # that are scored at a time
@@ -312,23 +313,23 @@ def _quoted(name: str) -> str:
     return quote(name, safe=" ").replace(".", "%2E")
 
 
-def values_of(made_of: Composition, block: Block) -> list[Array]:
-    """Return the values of each slot, (samples, n)."""
+def values_of(made_of: Composition, block: Block, kind: DTypeLike) -> list[Rows]:
+    """Return the values of each slot, (samples, n); of a sparse block they stay sparse."""
+    check_whole(block)
     place = {name: column for column, name in enumerate(block.features)}
-    x = dense(block)
-    return [x[:, [place[name] for name in names]] for names in made_of.columns]
+    orders = [np.array([place[name] for name in names], np.intp) for names in made_of.columns]
+    return [rows_of(block.x, kind, order) for order in orders]
 
 
 def scores(made_of: Composition, parameters: Arrays, block: Block, device: str = "cpu") -> Array:
     """Return the scores of a block's samples, (samples, outputs), computed on a device."""
     module = _judging(made_of.structure)
     tensors = as_tensors(parameters, device)
-    kind = tensors["classifier.0.bias"].dtype
-    values = [torch.from_numpy(x) for x in values_of(made_of, block)]
+    values = values_of(made_of, block, parameters["classifier.0.bias"].dtype)
     found: list[Tensor] = []
     with torch.no_grad():
         for start in range(0, block.shape[0], _ROWS):
-            part = [x[start : start + _ROWS].to(kind).to(device) for x in values]
+            part = [x[start : start + _ROWS].to(device) for x in values]
             found.append(applied(module, tensors, part).cpu())
     if not found:
         return np.zeros((0, made_of.outputs))
@@ -346,18 +347,17 @@ def first_layer(
     """Return what each block gives to a first layer of these columns, (units, samples), s = 1."""
     module = _judging(made_of.structure)
     found: dict[str, Array] = {}
-    for slot, (name, x) in enumerate(zip(made_of.blocks, values_of(made_of, block), strict=True)):
+    values = values_of(made_of, block, parameters["classifier.0.bias"].dtype)
+    for slot, (name, x) in enumerate(zip(made_of.blocks, values, strict=True)):
         start = f"extractors.{slot}."
         tensors = {
             key.removeprefix(start): torch.from_numpy(parameters[key]).to(device)
             for key in _of_slot(parameters, slot)
         }
-        kind = parameters["classifier.0.bias"].dtype
         features: list[Array] = [np.zeros((0, columns[name].shape[1]))]
         with torch.no_grad():
             for at in range(0, len(x), _ROWS):
-                rows = torch.from_numpy(x[at : at + _ROWS].astype(kind)).to(device)
-                given = applied(module.extractors[slot], tensors, rows)
+                given = applied(module.extractors[slot], tensors, x[at : at + _ROWS].to(device))
                 features.append(given.cpu().double().numpy())
         found[name] = columns[name] @ np.concatenate(features).T
     return found

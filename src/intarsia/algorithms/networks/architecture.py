@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from intarsia.algorithms.networks import embeddings
 from intarsia.algorithms.networks.resnet import Residual
 from intarsia.algorithms.networks.targets import predict
-from intarsia.algorithms.networks.training_rows import blocks_of_rows, columns, dense
+from intarsia.algorithms.networks.training_rows import blocks_of_rows, check_whole, columns, rows_of
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.layers import StackedLinear, affine
 from intarsia.maths.training.locks import applied
+from intarsia.maths.training.sparse_rows import in_full
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 Arrays = Mapping[str, NDArray[Any]]  # a network's parameters by their dotted names
@@ -313,12 +314,12 @@ def outputs_of(
     tensors = as_tensors(parameters, device)
     width = named_width(made_of, block)
     network = structure(len(parameters["classifier.bias"]), made_of, width, training=False)
-    kind = parameters["classifier.bias"].dtype
+    kind, order = parameters["classifier.bias"].dtype, order_read(network, block)
+    check_whole(block)
     found: list[tuple[Array, Array]] = []
     with torch.no_grad():
         for some in blocks_of_rows(block):
-            x = torch.from_numpy(pictures(network, dense(some, kind), block)).to(device)
-            both = applied(network, tensors, x)
+            both = applied(network, tensors, in_full(rows_of(some.x, kind, order)).to(device))
             found.append(tuple(one.cpu().double().numpy() for one in both))
     latent, scores = (np.concatenate(one) for one in zip(*found, strict=True))
     return latent, scores
@@ -329,20 +330,19 @@ def named_width(made_of: Architecture, block: Block) -> int:
     return len(columns(block.features)) if embeddings.is_named(made_of.embedding) else 0
 
 
-def pictures(network: nn.Module, x: Array, block: Block) -> Array:
-    """Return a block's rows as pictures, if the network reads such: pixels by their names.
-
-    A user's embedding takes features in that order, too, and no constant.
-    """
+def order_read(network: nn.Module, block: Block) -> NDArray[np.intp]:
+    """Return the columns that a network reads of a block's rows; it is ready for so many."""
     order = read_in_order(network, block.features)
     if isinstance(network.embedding, embeddings.Named):
         network.embedding.of_width(len(order))
-        return x[:, order]
-    return x if np.array_equal(order, np.arange(x.shape[1])) else x[:, order]
+    return order
 
 
 def read_in_order(network: nn.Module, features: tuple[str, ...]) -> NDArray[np.intp]:
-    """Return the columns in the order that a network reads them: of pictures by their names."""
+    """Return the columns in the order that a network reads them: of pictures by their names.
+
+    A user's embedding takes features in that order, too, and no constant.
+    """
     by_name = embeddings.Convolutional | Residual | embeddings.Named
     if isinstance(network.embedding, by_name):
         return columns(features)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from intarsia import core as fl
 from intarsia.algorithms.networks import client_network as networks
 from intarsia.algorithms.networks import label_scaling, targets
-from intarsia.algorithms.networks.architecture import Arrays, as_tensors, pictures
+from intarsia.algorithms.networks.architecture import Arrays, as_tensors, order_read
 from intarsia.algorithms.networks.embeddings import is_named, width_of_structure
 from intarsia.algorithms.networks.options import (
     NetworkOptions,
@@ -34,7 +34,7 @@ from intarsia.core.block import Array, Block, ClientId
 from intarsia.core.schema import Schema
 from intarsia.errors import ConvergenceError
 from intarsia.maths.training.local_training import Learner, LocalTraining
-from intarsia.maths.training.torch_import import Tensor, torch
+from intarsia.maths.training.torch_import import Tensor
 from intarsia.protocols.differential_privacy import clip_change, draw_noise, noise_of
 
 
@@ -181,12 +181,17 @@ def train(
     for place, (client, block, rng, _) in enumerate(tasks):
         tensors = as_tensors(client.parameters)
         like = tensors["classifier.weight"]
-        x, y = labelled_rows(block, client.parameters["classifier.weight"].dtype)
+        kind = client.parameters["classifier.weight"].dtype
+        x, y = labelled_rows(block, kind, order_read(training.model, block))
+        labels, classes = (
+            targets.label_tensor(y, like, client.outputs),
+            client.options.class_weights,
+        )
         rows = {
-            "x": torch.from_numpy(pictures(training.model, x, block)),
-            "y": targets.label_tensor(y, like, client.outputs),
+            "x": x,
+            "y": labels,
+            **targets.importance(labels, like, client.outputs, classes),
         }
-        rows |= targets.importance(rows["y"], like, client.outputs, client.options.class_weights)
         learners.append(
             Learner(
                 parameters=tensors,

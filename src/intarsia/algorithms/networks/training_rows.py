@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from intarsia.core.block import INTERCEPT, Array, Block, stored
+from intarsia.core.block import INTERCEPT, Array, Block, Values, stored
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.feature_blocks import split_numbers
 from intarsia.errors import TableError, several
+from intarsia.maths.training.sparse_rows import Rows, SparseRows
+from intarsia.maths.training.torch_import import torch
 
 
 @lru_cache(maxsize=1024)
@@ -41,8 +42,8 @@ def check_whole(block: Block) -> None:
         )
 
 
-def dense(block: Block, kind: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return a block's values, (rows, features); of a sparse block a copy of this type.
+def dense(block: Block) -> Array:
+    """Return a block's values, (rows, features).
 
     Raises
     ------
@@ -50,8 +51,7 @@ def dense(block: Block, kind: DTypeLike = np.float64) -> NDArray[Any]:
         If a value is missing.
     """
     check_whole(block)
-    # entries take their type first: a table of 8 bytes for each would be larger than all else
-    return np.asarray(block.x.astype(kind).toarray() if block.sparse else block.x, kind)
+    return np.asarray(block.x.toarray() if block.sparse else block.x)
 
 
 def blocks_of_rows(block: Block) -> Iterator[Block]:
@@ -73,12 +73,37 @@ def is_labelled(block: Block) -> NDArray[np.bool_]:
     return np.zeros(block.shape[0], bool) if block.y is None else ~np.isnan(block.y)
 
 
-def labelled_rows(block: Block, kind: DTypeLike = np.float64) -> tuple[NDArray[Any], Array]:
-    """Return the values, (labelled rows, features), and the labels, (labelled rows,); to read."""
+def labels_of(block: Block) -> Array:
+    """Return the labels of the rows that have one, (labelled rows,)."""
+    return np.zeros(0) if block.y is None else block.y[is_labelled(block)]
+
+
+def labelled_rows(
+    block: Block, kind: DTypeLike, order: NDArray[np.intp] | None = None
+) -> tuple[Rows, Array]:
+    """Return the rows that have a label, (labelled rows, features), and their labels; to read.
+
+    `order` are the columns, None: all as they are. Rows of a sparse block stay sparse.
+    """
+    check_whole(block)
     held = is_labelled(block)
-    x = dense(block, kind)
-    x = x if held.all() else x[held]
-    return x, np.zeros(0) if block.y is None else block.y[held]
+    x = block.x if held.all() else block.x[held]
+    return rows_of(x, kind, order), labels_of(block)
+
+
+def rows_of(x: Values, kind: DTypeLike, order: NDArray[np.intp] | None = None) -> Rows:
+    """Return values, (rows, features), as learners take them: in this type and order."""
+    if order is not None and not np.array_equal(order, np.arange(x.shape[1])):
+        x = x[:, _as_slice(order)]
+    if not isinstance(x, np.ndarray):
+        return SparseRows(x.astype(kind))
+    return torch.from_numpy(np.ascontiguousarray(x, kind))
+
+
+def _as_slice(places: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+    """Return consecutive places as a slice, which copies nothing."""
+    alike = len(places) and (np.diff(places) == 1).all()
+    return slice(int(places[0]), int(places[-1]) + 1) if alike else places
 
 
 def held_out_rows(

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from intarsia.algorithms.networks.architecture import Arrays, TrainedArchitecture, as_tensors
 from intarsia.algorithms.networks.named_modules import checked, named, try_on_two_rows
 from intarsia.algorithms.networks.targets import odds
-from intarsia.algorithms.networks.training_rows import blocks_of_rows, columns, dense
+from intarsia.algorithms.networks.training_rows import blocks_of_rows, check_whole, columns, rows_of
 from intarsia.core.block import Array, Block, Labels
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import applied, drawing_from
+from intarsia.maths.training.sparse_rows import in_full
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 
@@ -95,9 +96,10 @@ def scores(name: str, parameters: Arrays, block: Block, outputs: int) -> Array:
     double = any(values.dtype == np.float64 for values in parameters.values())
     kind = np.float64 if double else np.float32
     module, tensors = _judging(name, len(own), outputs), as_tensors(parameters)
+    check_whole(block)
     found: list[Array] = []
     with torch.no_grad():
         for some in blocks_of_rows(block):
-            x = torch.from_numpy(dense(some, kind)[:, own])
+            x = in_full(rows_of(some.x, kind, own))
             found.append(applied(module, tensors, x).double().numpy())
     return np.concatenate(found)

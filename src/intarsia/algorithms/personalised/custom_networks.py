@@ -198,13 +198,13 @@ def _trained(tasks: Sequence[sharing.ClientTask], *, final: bool) -> list[sharin
         frozen = options.shared if final else ()
         alike = fl.evolve(options, shared=())  # names that may differ within a group
         trainings.append(_training(alike, features, client.outputs, epochs, frozen))
-        x, y = labelled_rows(block, options.number_type)
-        x_rows = torch.from_numpy(x[:, own])
-        labels = targets.label_tensor(y, x_rows, client.outputs)
-        weights = targets.importance(labels, x_rows, client.outputs, options.class_weights)
-        rows = {"x": x_rows, "y": labels, **weights}
-        key = rng.fold_in("local").integer()
+        x, y = labelled_rows(block, options.number_type, own)
         tensors = as_tensors(client.parameters)
+        like = torch.zeros(0, dtype=x.dtype)
+        labels = targets.label_tensor(y, like, client.outputs)
+        weights = targets.importance(labels, like, client.outputs, options.class_weights)
+        rows = {"x": x, "y": labels, **weights}
+        key = rng.fold_in("local").integer()
         learners.append(Learner(parameters=tensors, rows=rows, key=key))
     known = tasks[0].client.options
     rate = None

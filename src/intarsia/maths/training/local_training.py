@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from intarsia.errors import ExperimentError
 from intarsia.maths.training.locks import drawing_from
 from intarsia.maths.training.optimisers import SGD, Adam, Moving, OptimiserState, optimiser_over
+from intarsia.maths.training.sparse_rows import Rows
 from intarsia.maths.training.torch_import import Tensor, nn, torch
 
 _BLOCK = 8  # steps whose numbers are drawn at once; another number gives other streams
@@ -171,7 +172,7 @@ class Learner:
     """One client's side of a training; nothing of it is changed."""
 
     parameters: Parameters
-    rows: Mapping[str, Tensor]  # each (samples, ...)
+    rows: Mapping[str, Rows]  # each (samples, ...)
     key: int  # of the client's random stream, 0 to 2^63 - 1
     constants: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])  # in every batch
     references: Mapping[str, Tensor] | None = None  # r; None: the parameters it starts from

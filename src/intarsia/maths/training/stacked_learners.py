@@ -26,6 +26,7 @@ from intarsia.maths.training.local_training import (
     own_state,
 )
 from intarsia.maths.training.optimisers import Moving, OptimiserState, optimiser_over
+from intarsia.maths.training.sparse_rows import in_full
 from intarsia.maths.training.torch_import import Tensor, torch
 
 Axes = dict[str, int | None]  # 0: stacked, None: one for all
@@ -199,8 +200,8 @@ class Chunk:
             ),
             before=[state.steps for state in states[: len(learners)]],
             rows={
-                name: torch.cat(_widened([one.rows[name] for one in learners], ragged.get(name)))
-                for name in learners[0].rows
+                name: torch.cat(_widened([in_full(one.rows[name]) for one in learners], axis))
+                for name, axis in ((name, ragged.get(name)) for name in learners[0].rows)
             },
             places=places.to(like.device),
             weight=weight.to(like.device, like.dtype),
