@@ -1,7 +1,7 @@
 """A data scientist who follows the protocol: a few runs of Huber's loss tell the largest label.
 
 Under a penalty so large that all predictions are 0 the loss of a client's rows is a sum over their
-labels alone. Huber's is ½y² up to δ, and less by ½(|y| - δ)² beyond it. The graded error tells
+labels alone. Huber's is ½y² up to δ, and less by ½(|y| - δ)² beyond it. The evaluated error tells
 Σ½y². So one run whose δ lies between the two largest labels tells the largest one, and two runs
 tell that of the training rows by the objective. A few runs find such a δ. Masked sums change
 nothing, as these figures are what a run says. Nothing in a site refuses it; site-refusals.md says
@@ -44,20 +44,20 @@ def run(tables, **how):
     )
 
 
-def graded(tables):
-    """Return what a run tells of the bank's graded rows."""
+def evaluated(tables):
+    """Return what a run tells of the bank's evaluated rows."""
     return run(tables, loss="squared").metrics.clients["bank"]
 
 
 def told(tables, **how):
-    """Return what a run tells: its graded rows, sums over them of ½e² and losses, its objective."""
+    """Return what a run tells: evaluated rows, sums over them of ½e² and losses, its objective."""
     found = run(tables, **how)
     own = found.metrics.clients["bank"]
     rows = own.samples
     return rows, rows * own.figures.rmse**2 / 2, rows * own.loss, found.certificate.primal
 
 
-def test_few_runs_tell_the_largest_label_of_rows_that_are_graded(tables):
+def test_few_runs_tell_the_largest_label_of_rows_that_are_evaluated(tables):
     _, squares, _, _ = told(tables, loss="squared")
     delta, found = 50_000.0, math.inf
     for _ in range(RUNS):
@@ -80,14 +80,14 @@ def test_two_runs_tell_the_largest_label_of_rows_that_train(tables):
 
 def test_absolute_errors_tell_a_single_label_below_0(tables):
     bank = tables["bank"].copy()
-    for row in range(7, 300):  # the first one that is graded
+    for row in range(7, 300):  # the first one that is evaluated
         debts = bank.index[row : row + 1]
         bank.loc[debts, "salary"] = -1234.56
-        own = graded({**tables, "bank": bank})
+        own = evaluated({**tables, "bank": bank})
         squares, spread = own.figures.rmse**2, own.figures.rmse**2 / (1 - own.r2)
         found = own.samples * (math.sqrt(squares - spread) - own.figures.mae) / 2
         if found < -1:
             assert found == pytest.approx(-1234.56, abs=0.01)
             return
         bank.loc[debts, "salary"] = tables["bank"].salary[debts]
-    raise AssertionError("no row is graded")
+    raise AssertionError("no row is evaluated")

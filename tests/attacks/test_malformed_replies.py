@@ -269,7 +269,7 @@ GRADES = {
 
 
 @pytest.mark.parametrize("change", GRADES.values(), ids=GRADES)
-def test_grades_of_other_rows_are_named_with_their_client(change):
+def test_metrics_of_other_rows_are_named_with_their_client(change):
     """They ended the run by a division by zero, or counted for more rows than there are."""
     x = np.random.default_rng(0).normal(size=(12, 2))
     own = {
@@ -277,11 +277,11 @@ def test_grades_of_other_rows_are_named_with_their_client(change):
         for k, name in enumerate("ab")
     }
     schema = Schema.of(own, BINARY)
-    wanted = evaluation.rows_to_grade(schema)
+    wanted = evaluation.rows_to_evaluate(schema)
     zero = np.zeros(2)
     told = evaluation.Sums(np.array([6.0, 6.0]), *[zero] * 6, np.array(0.5))
     evaluation._check_told(schema, wanted, "b", told)
-    with pytest.raises(SiteError, match="'b' grades its 6 rows with sums that are of others"):
+    with pytest.raises(SiteError, match="'b' evaluates its 6 rows with sums that are of others"):
         evaluation._check_told(schema, wanted, "b", replace(told, **change))
 
 
@@ -423,8 +423,8 @@ def test_who_sent_what_others_come_to_no_number_by_is_named(value, function):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_spoils_no_scores_that_are_graded(value):
-    """All clients' grades were no numbers, and the run ended well."""
+def test_what_is_no_number_spoils_no_scores_that_are_evaluated(value):
+    """All clients' metrics were no numbers, and the run ended well."""
     made = Departing(FEDAVG, OPTIONS, ODD, mode="plain")
     schema = made.made.engine.schema("train")
     fn = evaluation._partial_scores(lambda state, block: np.zeros((1, 1)), schema, "train")

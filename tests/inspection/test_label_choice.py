@@ -51,7 +51,7 @@ TABLES = [
     ),
     (
         "no name: the only one of two values",
-        {"sick": drawn("no", "yes"), "age": AGE, "grade": GRADE},
+        {"sick": drawn("no", "yes"), "age": AGE, "send_metrics": GRADE},
         0,
     ),
     ("a target among numbers", {"price": AMOUNT, "target": OTHER, "gender": drawn("f", "m")}, 1),
@@ -262,9 +262,9 @@ def test_a_label_that_is_the_same_in_every_row_is_said(tmp_path):
 
 
 def test_words_among_numbers_and_errors_of_spreadsheets_are_missing(tmp_path):
-    size, grade = AMOUNT.astype(object), RNG.choice(["1", "2", "A"], ROWS)
+    size, metric = AMOUNT.astype(object), RNG.choice(["1", "2", "A"], ROWS)
     size[[3, 9, 20]] = "unknown", "#DIV/0!", "k. A."
-    columns = {"size": size, "grade": grade, "age": AGE, "label": drawn("no", "yes")}
+    columns = {"size": size, "send_metrics": metric, "age": AGE, "label": drawn("no", "yes")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert {"unknown", "#DIV/0!", "k. A."} <= {*found.source.missing}
     assert "A" not in found.source.missing  # of few numbers, which may be codes

@@ -9,13 +9,13 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from intarsia.core.block import Labels
 from intarsia.maths.linear import losses
 from intarsia.plots.score_curves import scores_figure, scores_picture
-from intarsia.protocols.figures import Graded, own_figures
+from intarsia.protocols.figures import ScoredRows, own_figures
 from intarsia.reports.charts import figure_charts
 
 
 def figures_of(task, z, y, classes=()):
     return own_figures(
-        Graded(z, y, np.ones(len(y)), Labels(task, classes), losses.LOGISTIC, 5, False)
+        ScoredRows(z, y, np.ones(len(y)), Labels(task, classes), losses.LOGISTIC, 5, False)
     )
 
 

@@ -55,8 +55,8 @@ from intarsia.errors import (
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment.checks import (
+    check_evaluated,
     check_forgotten_ids,
-    check_graded,
     check_kinds,
     check_names,
     check_parts,
@@ -287,7 +287,7 @@ class AtSites:
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
-        check_graded(description.split, int(tested))
+        check_evaluated(description.split, int(tested))
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         late = {name: one.validation for name, one in held.items() if one.validation is not None}
         if description.early_stopping and len(late) < len(held):
