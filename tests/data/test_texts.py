@@ -29,6 +29,11 @@ def test_what_else_is_a_number_is_looked_at_by_itself(text: str) -> None:
     assert are_numbers(Texts(pa.array(["1", text]))) is (number(text) is not None)
 
 
+def test_no_text_at_all_is_plain() -> None:
+    """An empty column has such, and nothing of it is to be looked at by itself."""
+    assert Texts(pa.array([], pa.string())).plain
+
+
 def test_texts_are_a_sequence_in_their_order() -> None:
     texts = Texts(pa.array([f"{one}" for one in range(10_000)]))
     assert [*texts] == [str(one) for one in range(10_000)]

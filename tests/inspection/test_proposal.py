@@ -4,6 +4,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from intarsia.inspection.proposal import propose
 
@@ -22,3 +23,26 @@ def test_a_proposal_takes_no_more_memory_of_python_than_some_times_the_file(tmp_
     tracemalloc.stop()
     assert proposal.tables[0].source.label == "default"
     assert peak < 4 * path.stat().st_size
+
+
+def _one_column(path: Path, cells: list[str]) -> Path:
+    lines = [f"{20 + at % 40},{cell},{at % 2}" for at, cell in enumerate(cells)]
+    path.write_text("\n".join(["age,debt,default", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("rows", [60, 600])
+def test_a_column_without_a_value_is_left_out_and_the_others_are_proposed(
+    tmp_path: Path, rows: int
+) -> None:
+    proposal = propose([_one_column(tmp_path / "bank.csv", [""] * rows)])
+    assert proposal.tables[0].left_out == {"debt": "empty in every row"}
+    assert [own.name for own in proposal.tables[0].features] == ["age"]
+
+
+@pytest.mark.parametrize("cell", ["1" * 400, "+nan"])
+def test_whole_numbers_beside_one_that_is_not_finite_are_looked_at(
+    tmp_path: Path, cell: str
+) -> None:
+    column = propose([_one_column(tmp_path / "bank.csv", [*("123" * 20), cell])])
+    assert not column.tables[0].columns["debt"].whole

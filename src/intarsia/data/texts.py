@@ -42,7 +42,8 @@ class Texts(Sequence[str]):
     @cached_property
     def plain(self) -> bool:
         """Return whether all are numbers as programs write them, with a decimal point."""
-        return bool(arrow.all(arrow.match_substring_regex(self._values, _PLAIN)).as_py())
+        plain = arrow.match_substring_regex(self._values, _PLAIN)
+        return bool(arrow.all(plain, min_count=0).as_py())  # of no text, too
 
     @property
     def figures(self) -> NDArray[np.float64]:

@@ -60,7 +60,7 @@ class Column:
     @cached_property
     def whole(self) -> bool:
         """Return whether all values are whole numbers."""
-        return self.figures is not None and all(one == round(one) for one in self.figures)
+        return self.figures is not None and all(one.is_integer() for one in self.figures)
 
     @cached_property
     def steps(self) -> frozenset[float]:
