@@ -402,6 +402,24 @@ def test_what_a_table_has_beside_its_ids_alone_is_the_label(tmp_path):
     assert found[1].reasons["label"] == "the only column beside the ids"
 
 
+def test_a_last_column_of_two_values_is_the_label_beside_a_table_of_one_feature(tmp_path):
+    """A region or a rating of the same people was predicted then."""
+    ids = np.arange(1000, 1060)
+    shop = {"respondent": ids, "age": AGE, "amount": AMOUNT, "bought": drawn("n", "y")}
+    first = written(tmp_path / "shop.csv", shop)
+
+    def found(own):
+        paths = [first, written(tmp_path / "other.csv", {"respondent": ids[::-1], **own})]
+        return propose(paths).tables
+
+    for own in ({"rating": OTHER}, {"region": drawn("north", "south", "east")}):
+        one, two = found(own)
+        assert (one.source.label, two.source.label) == ("bought", None)
+        assert f"'{next(iter(own))}' may be it too" in one.reasons["label"]
+    with pytest.raises(ExperimentError, match=r"those of two values: 'bought', 'member'"):
+        found({"member": drawn("n", "y")})
+
+
 def test_classes_that_all_tables_have_are_no_label_beside_numbers_in_the_last_column(tmp_path):
     """They were taken for it: of shifts and faults of machines, the shift was predicted."""
     one = {"temp": AMOUNT, "shift": drawn("early", "late", "night"), "faults": AGE}

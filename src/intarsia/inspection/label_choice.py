@@ -65,6 +65,8 @@ def with_labels(
         asked = [] if wanted else [one] if why in (_BY_NAME, _ALONE) else [one, *tables]
         likely = [name for each in asked for name in _alternatives(each, names)]
         likely += [name for name in _classes_of_several(asked) if name not in names]
+        if len(asked) > 1:
+            likely += [name for name in _beside_ids_alone(tables) if name not in names]
         others = list(dict.fromkeys(likely))
         more = f"; {listed(others, _MOST_TOLD)} may be it too" if others else ""
         found.append(one.with_keys({"label": why + more}))
@@ -116,8 +118,9 @@ def rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
 def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list[str], str]:
     """Return the columns to predict, and why; ExperimentError if none can be told.
 
-    A name that is a label's goes first, then a column that is alone beside its table's ids, then
-    the only column of two values, then that which stands last in its table, then numbers called y.
+    A name that is a label's goes first, then a column that is alone beside its table's ids, unless
+    another table's last one has two values, then the only column of two values, then that which
+    stands last in its table, then numbers called y.
     Where tables share no row, a column of two values is to be in all of them: one table's labels
     tell the others nothing.
     """
@@ -166,12 +169,12 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
             "row that has one, so that there is nothing to tell apart; give tables with rows of "
             "both classes, or say which other column is to be predicted: --label COLUMN."
         )
-    alone = _beside_ids_alone(tables)
-    if len(alone) == 1:
-        return alone, _ALONE
     found = list(dict.fromkeys(twos))
     telling = [name for name in found if not apart or look(name) in everywhere]
     ends = [name for name in last if not apart or look(name) in everywhere]
+    alone = _beside_ids_alone(tables)
+    if len(alone) == 1 and all(name in alone or is_trait(name) for name in ends):
+        return alone, _ALONE
     if len(telling) == 1 and not is_trait(telling[0]):
         return telling, "the only column of two values"
     if len(ends) == 1 and not is_trait(ends[0]):
