@@ -84,7 +84,17 @@ def show(console: Console, *parts: Part) -> None:
 def as_text(parts: Iterable[Part]) -> str:
     """Return tables and lines as they are on the terminal, without colours."""
     file = io.StringIO()
-    console = Console(file=file, width=_WIDTH, markup=False, emoji=False, highlight=False)
+    console = Console(
+        file=file,
+        width=_WIDTH,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        # a notebook would show it at once and leave the text empty, and asks for colours
+        force_jupyter=False,
+        force_terminal=False,
+        color_system=None,
+    )
     show(console, *parts)
     lines = printable(file.getvalue()).splitlines()
     return "\n".join(line.rstrip() for line in lines)
