@@ -14,9 +14,10 @@ from typing import Any
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from intarsia.errors import printable
-from intarsia.plots.style import COLOURS
+from intarsia.plots.style import COLOURS, tick_text
 
 WIDTH = 760  # pixels of a drawing, before it is fitted to the page
+_LEAST = 0.75  # of it, on a narrow screen: there it scrolls, and letters can be read
 _GRID = {"stroke": "currentColor", "stroke_opacity": 0.15}
 
 
@@ -30,8 +31,8 @@ def drawing(height: float, title: str, parts: Sequence[str], width: float = WIDT
     said = text_of(title)
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
-        f'aria-label="{said}" style="width:100%;max-width:{1.15 * width:g}px;height:auto;'
-        f'font:12px system-ui,sans-serif">'
+        f'aria-label="{said}" style="width:100%;min-width:{_LEAST * width:g}px;'
+        f'max-width:{1.15 * width:g}px;height:auto;font:12px system-ui,sans-serif">'
         f"<title>{said}</title>{''.join(parts)}</svg>"
     )
 
@@ -131,4 +132,4 @@ def up_axis(y: Axis, left: float, right: float, name: str, percent: bool) -> lis
 
 def tick(value: float, percent: bool = False) -> str:
     """Return a value as an axis has it."""
-    return f"{100 * value:.4g} %" if percent else f"{value:.4g}"
+    return f"{100 * value:.4g} %" if percent else tick_text(value)
