@@ -466,7 +466,14 @@ def test_where_clients_share_their_rows_in_too_many_ways_a_sentence_says_so(tmp_
         tables=given, table_settings=tables, loss="logistic", yardsticks=False, out=tmp_path / "o"
     )
     assert main(["report", str(tmp_path / "o")]) == 0
-    assert "There is no drawing: " in (tmp_path / "o/report.html").read_text()
+    page = (tmp_path / "o/report.html").read_text()
+    assert "There is no drawing: " in page
+    colours = re.findall(r'class="swatch" style="background:(#[0-9a-f]{6})"', page)
+    assert len({*colours}) == 12
+    assert (
+        '<th scope="col" style="padding:.15em .7em;vertical-align:top;text-align:left"></th>'
+        not in page
+    )
 
 
 def test_drawings_keep_letters_that_can_be_read_and_scroll(incomes):

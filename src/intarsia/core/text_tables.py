@@ -112,7 +112,10 @@ def as_html(parts: Iterable[Part]) -> str:
 def html_table(table: Table) -> str:
     """Return a table as HTML; its title is the caption."""
     aligned = [column.justify for column in table.columns]
-    heads = [_cell("th", column.header, column.justify, "col") for column in table.columns]
+    heads = [  # a corner without a name heads nothing
+        _cell(*(("th", one.header, one.justify, "col") if one.header else ("td", "", "left", "")))
+        for one in table.columns
+    ]
     columns = [list(column.cells) for column in table.columns]
     parts, rows = ["<tbody>"], list(zip(*columns, strict=True))
     for place, row in enumerate(rows):

@@ -8,22 +8,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any
 
+from matplotlib.colors import to_hex
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from intarsia.errors import printable
-from intarsia.plots.style import COLOURS, tick_text
+from intarsia.plots.style import COLOURS, Colour, distinct_colours, tick_text
 
 WIDTH = 760  # pixels of a drawing, before it is fitted to the page
 _LEAST = 0.75  # of it, on a narrow screen: there it scrolls, and letters can be read
 _GRID = {"stroke": "currentColor", "stroke_opacity": 0.15}
 
 
-def colour(number: int) -> str:
-    """Return a colour for what has this number; they repeat after eight."""
-    return COLOURS[number % len(COLOURS)]
+def colour(number: int, of: int = 0) -> str:
+    """Return a colour for what has this number; they repeat after eight, or of more as many."""
+    if of <= len(COLOURS):
+        return COLOURS[number % len(COLOURS)]
+    return to_hex(_colours(of)[number % of])
+
+
+@cache
+def _colours(many: int) -> list[Colour]:
+    return distinct_colours(many)
 
 
 def drawing(height: float, title: str, parts: Sequence[str], width: float = WIDTH) -> str:

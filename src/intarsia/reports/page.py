@@ -209,7 +209,7 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
 def _clients(contents: Contents) -> list[tuple[str, str, int, int, int]]:
     """Return each client's colour, name, rows, columns and labels in counts."""
     found = [] if contents.held is None else contents.held.counts()
-    return [(colour(at), *one) for at, one in enumerate(found)]
+    return [(colour(at, len(found)), *one) for at, one in enumerate(found)]
 
 
 def _scores(contents: Contents) -> str:
