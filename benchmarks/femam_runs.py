@@ -63,7 +63,7 @@ def runs(description: Experiment, finals: Iterable[int] = ()) -> dict[int | None
 
 def _came(task: training.Task, conclusion: FinalResult, truth: Structure | None) -> dict[str, Any]:
     """Return how the clients' models do, and what structure was found."""
-    _, own = training.grade(task)
+    _, own = training.evaluate(task)
     scores = {
         name: Score(loss=one.loss, accuracy=one.accuracy, macro_f1=one.macro_f1)
         for name, one in own.items()

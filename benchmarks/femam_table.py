@@ -9,9 +9,9 @@ with the keys below.
 Each cell (problem, method, seed) is one run; what it came to is kept in runs/femam_table.json
 beside this file and not run again while its experiment says the same, so that a later call adds to
 the table (remove the file where the library has changed since). With `--tune` a method that has
-several settings below is first run with each on 90 % of the training samples of seed 0 and graded
-on the rest; the best of what has been tried is used, the first where nothing was. `--show` and
-`--write` show what there is.
+several settings below is first run with each on 90 % of the training samples of seed 0 and
+evaluated on the rest; the best of what has been tried is used, the first where nothing was.
+`--show` and `--write` show what there is.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _chosen(cells: dict[str, Any], problem: str, method: str) -> Setting:
     ]
     if not tried:
         return settings[0]
-    return max(tried, key=lambda one: _grade(cells[_key(problem, method, 0, one, tune=True)]))
+    return max(tried, key=lambda one: _metric(cells[_key(problem, method, 0, one, tune=True)]))
 
 
 def _trains(cell: dict[str, Any]) -> bool:
@@ -184,7 +184,7 @@ def _trains(cell: dict[str, Any]) -> bool:
     return bool(cell["accuracy"] > 0)
 
 
-def _grade(cell: dict[str, Any]) -> tuple[float, float]:
+def _metric(cell: dict[str, Any]) -> tuple[float, float]:
     return cell["accuracy"], -cell["loss"]
 
 

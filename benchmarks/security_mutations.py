@@ -28,13 +28,16 @@ OPENING = "tests/attacks/test_opening.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
 LEFT = "tests/attacks/test_labels_of_who_is_left.py"
-GRADES = "tests/attacks/test_labels_by_grades.py"
+GRADES = "tests/attacks/test_labels_by_metrics.py"
 BY_LOSSES = "tests/attacks/test_labels_by_losses.py"
-ROWS_BY_GRADES = "tests/attacks/test_rows_by_grades.py"
+ROWS_BY_GRADES = "tests/attacks/test_rows_by_metrics.py"
 POLICY = "tests/deployment/test_policy.py"
 OBJECTIVES = "tests/attacks/test_rows_by_objectives.py"
 RANGES = "tests/attacks/test_labels_by_ranges.py"
 BEYOND = "tests/attacks/test_values_beyond_the_range.py"
+ODD_SET_UPS = "tests/deployment/test_odd_set_ups.py"
+TOLD = "tests/privacy/test_accounting.py"
+OVERFLOW = "tests/attacks/test_updates_that_are_no_numbers.py"
 FIGURES = "tests/protocols/test_figures.py"
 PAD = "tests/attacks/test_two_time_pad.py"
 KEYS = "tests/attacks/test_weakened_keys.py"
@@ -573,7 +576,7 @@ MUTATIONS = [
     *_of(
         DECLARED,
         (
-            "grades of all by the scores of one",
+            "metrics of all by the scores of one",
             'if exact and one.together == "all" and summed is None and own:',
             "if False:",
             ROWS_BY_GRADES,
@@ -625,14 +628,14 @@ MUTATIONS = [
     *_of(
         "deployment/client_setup.py",
         (
-            "grades of as many rows as the owner asks for",
+            "metrics of as many rows as the owner asks for",
             "replace(block, y=None) if LEAST_ROWS <= labelled < least else block",
             "block",
             POLICY,
         ),
         (
-            "grades of as many rows that count as the owner asks for",
-            "check_graded(self._settings.policy, part, rows)",
+            "metrics of as many rows that count as the owner asks for",
+            "check_evaluated(self._settings.policy, part, rows)",
             "pass",
             POLICY,
         ),
@@ -890,7 +893,7 @@ MUTATIONS = [
             ROWS_BY_GRADES,
         ),
         (
-            "grades of others beside those of all",
+            "metrics of others beside those of all",
             "if others(call.asked):",
             "if wanted.difference(call.asked):",
             ROWS_BY_GRADES,
@@ -917,7 +920,7 @@ MUTATIONS = [
             ROWS_BY_GRADES,
         ),
         (
-            "models of all grades together counted",
+            "models of all metrics together counted",
             "place.declared().check_number(one, reply, model, call, self._sums)",
             "place.declared().check_number(one, reply, (), call, self._sums)",
             ROWS_BY_GRADES,
@@ -1052,8 +1055,8 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
-            "rows that were graded kept for the next job",
-            "self._graded.keep(graded)",
+            "rows that were evaluated kept for the next job",
+            "self._evaluated.keep(evaluated)",
             "pass",
             BETWEEN_JOBS,
         ),
@@ -1064,9 +1067,9 @@ MUTATIONS = [
             BETWEEN_JOBS,
         ),
         (
-            "graded training rows compared with test parts",
-            "= self._graded.check(graded)",
-            "= graded",
+            "evaluated training rows compared with test parts",
+            "= self._evaluated.check(evaluated)",
+            "= evaluated",
             BETWEEN_JOBS,
         ),
         (
@@ -1328,6 +1331,9 @@ MUTATIONS = [
             "if False:",
             BACKUP,
         ),
+        ("kits: lengths below 0", "if one.size < 0:", "if False:", BOMBS),
+        ("kits: odd members", "EOFError, *_ODD):", "EOFError):", BOMBS),
+        ("kits: members without a name", "bool(name.parts)", "True", BOMBS),
     ),
     *_of(
         "experiment/config.py",
@@ -1737,11 +1743,11 @@ MUTATIONS = [
         ),
     ),
     *_of(
-        "protocols/graded_rows.py",
+        "protocols/evaluation_rows.py",
         (
             "sums of labels counted once",
-            "np.concatenate([some[:, graded].T, once[:, graded].T])",
-            "some[:, graded].T",
+            "np.concatenate([some[:, evaluated].T, once[:, evaluated].T])",
+            "some[:, evaluated].T",
             SHARED_ROWS,
         ),
         ("sums of a server's network", "if not takes.all():", "if False:", SHARED_ROWS),
@@ -1763,30 +1769,30 @@ MUTATIONS = [
         ),
         (
             "totals in training of who is left",
-            "or len(messages) < len(graded_clients(schema, wanted)):",
+            "or len(messages) < len(evaluated_clients(schema, wanted)):",
             ":",
             LEFT,
         ),
         (
-            "grades of clients' own beside the server's network",
+            "metrics of clients' own beside the server's network",
             "in_training=not served)",
             "in_training=True)",
             ROWS_BY_GRADES,
         ),
         (
-            "scores of graded rows to holders of the label",
+            "scores of evaluated rows to holders of the label",
             "z: fl.PerLabelledScore  # (outputs",
             "z: fl.PerSample  # (outputs",
             BY_LOSSES,
         ),
         (
             "one loss more of the same rows",
-            "functions.sum_grades: models,",
-            "functions.sum_grades: 2 * models,",
+            "functions.sum_metrics: models,",
+            "functions.sum_metrics: 2 * models,",
             ROWS_BY_GRADES,
         ),
         (
-            "grades over all where some are away",
+            "metrics over all where some are away",
             'together="all",',
             'together="present",',
             ROWS_BY_GRADES,
@@ -1846,13 +1852,13 @@ MUTATIONS = [
         ),
         (
             "ranges of few rows of a client",
-            "figures.merged_bins(np.vstack([rows[:1], bins]), graded.least)",
+            "figures.merged_bins(np.vstack([rows[:1], bins]), scored.least)",
             "np.vstack([rows[:1], bins])",
             RANGES,
         ),
         (
             "labels in the order of scores",
-            "    if graded.alone:\n        return ScoreCounts(found, places)\n",
+            "    if scored.alone:\n        return ScoreCounts(found, places)\n",
             "",
             FIGURES,
         ),
@@ -1864,7 +1870,7 @@ MUTATIONS = [
         ),
         (
             "figures of few rows of a class",
-            "known = (held >= graded.least) & (held <= sides.shape[1] - graded.least)",
+            "known = (held >= scored.least) & (held <= sides.shape[1] - scored.least)",
             "known = (held > 0) & (held < sides.shape[1])",
             FIGURES,
         ),
@@ -1905,7 +1911,7 @@ MUTATIONS = [
             f"{MADE_UP} {LABELS}",
         ),
         (
-            "labels of rows to grade",
+            "labels of rows to evaluate",
             "draw_words, compare_labels = _labels(schema, part)\n    words = clients.sum",
             "draw_words, compare_labels = _labels(schema, part)\n    if part != 'train':\n"
             "        return\n    words = clients.sum",
@@ -2004,7 +2010,7 @@ MUTATIONS = [
             UNNEEDED,
         ),
         (
-            "training rows graded",
+            "training rows evaluated",
             'parts: list[Part] = ["test" if "test" in schemas else "train"]',
             'parts: list[Part] = ["train"]',
             GRADES,
@@ -2061,6 +2067,61 @@ MUTATIONS = [
             KEYS,
         ),
         ("nonce of zeros with pairs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)", PAD),
+        (
+            "a largest value by many ranges",
+            "2.0 ** math.ceil(math.log2(settings.range))",
+            "settings.range",
+            BEYOND,
+        ),
+    ),
+    *_of(
+        "deployment/client_setup.py",
+        (
+            "feature blocks of a site's own",
+            "dict(told.groups) == dict(own.groups)",
+            "True",
+            ODD_SET_UPS,
+        ),
+    ),
+    *_of(
+        "deployment/run.py",
+        (
+            "columns of feature blocks",
+            "if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:",
+            "if False:",
+            ODD_SET_UPS,
+        ),
+        (
+            "shapes of feature blocks",
+            "math.prod(shape) != len(one.groups.get(name, ()))",
+            "False",
+            ODD_SET_UPS,
+        ),
+    ),
+    *_of(
+        "deployment/operations/joining.py",
+        (
+            "kits: files altered on their way",
+            "kits.check_signature(written, vouched)",
+            "pass",
+            JOINING,
+        ),
+    ),
+    *_of(
+        "engines/transports/kits.py",
+        ("kits: what is a program", "path.stat().st_mode & stat.S_IXUSR", "False", JOINING),
+    ),
+    *_of(
+        ANSWERS,
+        ("who sent too large a number", "if first != client:", "if False:", REPLIES),
+    ),
+    *_of(
+        "privacy/settings.py",
+        ("noise that float64 cannot tell", "DELTA <= self.delta < 1", "0 < self.delta < 1", TOLD),
+    ),
+    *_of(
+        "protocols/differential_privacy.py",
+        ("updates that overflow", "if not math.isfinite(norm):", "if False:", OVERFLOW),
     ),
     *_of(
         "privacy/secure_aggregation/pairwise.py",

@@ -228,8 +228,8 @@ def main() -> None:
             for seed in arguments.seeds:
                 for number in numbers:
                     _fill(cells, number, seed, arguments)
-    found = {number: _grades(cells, number, arguments) for number in numbers}
-    found = {number: grades for number, grades in found.items() if grades}
+    found = {number: _metrics(cells, number, arguments) for number in numbers}
+    found = {number: metrics for number, metrics in found.items() if metrics}
     if found:
         columns, rows, notes = _table(cells, found, arguments)
         title = f"Methods on networks with their defaults, small tables, {arguments.half} numbers"
@@ -252,7 +252,7 @@ def _fill(
             print(f"{key}: {problem.kind} {said}", flush=True)
 
 
-def _grades(
+def _metrics(
     cells: Mapping[str, dict[str, Any]], number: int, arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return each method's mean accuracy on a problem in percent; none where a run is missing."""
@@ -279,14 +279,14 @@ def _table(
     rows = []
     for method in arguments.method:
         regrets = {
-            number: max(max(grades[one] for one in rivals) - grades[method], 0.0)
-            for number, grades in found.items()
+            number: max(max(metrics[one] for one in rivals) - metrics[method], 0.0)
+            for number, metrics in found.items()
         }
         worst = max(regrets, key=regrets.__getitem__)
         rows.append(
             [
                 method,
-                f"{np.mean([grades[method] for grades in found.values()]):.1f}",
+                f"{np.mean([metrics[method] for metrics in found.values()]):.1f}",
                 *(f"{np.mean([one[method] for one in each]):.1f}" for each in of_kind.values()),
                 f"{np.mean(list(regrets.values())):.2f}",
                 f"{regrets[worst]:.1f} ({worst}, {drawn(worst).kind})",

@@ -433,7 +433,7 @@ def _fill(
         print(f"{key}: {problem.kind} {100 * cells[key]['accuracy']:.1f} {said}", flush=True)
 
 
-def _grades(
+def _metrics(
     cells: Mapping[str, dict[str, Any]], number: int, arguments: argparse.Namespace
 ) -> dict[str, float]:
     """Return each method's accuracy on a problem in percent, over the seeds that all were run with.
@@ -464,25 +464,26 @@ def _rivals(methods: Iterable[str]) -> list[str]:
     return of["same"] or of["own"] or list(methods)
 
 
-def _regrets(grades: Mapping[str, float]) -> dict[str, float]:
+def _regrets(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return by how much each method is below the best of those that regret is to."""
-    best = max(grades[name] for name in _rivals(grades))
-    return {name: max(best - grade, 0.0) for name, grade in grades.items()}
+    best = max(metrics[name] for name in _rivals(metrics))
+    return {name: max(best - metric, 0.0) for name, metric in metrics.items()}
 
 
 def _table(
     cells: Mapping[str, dict[str, Any]], numbers: Iterable[int], arguments: argparse.Namespace
 ) -> tuple[list[list[str]], list[str], str]:
-    found = {number: _grades(cells, number, arguments) for number in numbers}
-    found = {number: grades for number, grades in found.items() if grades}
+    found = {number: _metrics(cells, number, arguments) for number in numbers}
+    found = {number: metrics for number, metrics in found.items() if metrics}
     rows = []
     for method in arguments.method:
         if not found:
             break
         ranks = [
-            1 + sum(g > grades[method] + 1e-9 for g in grades.values()) for grades in found.values()
+            1 + sum(g > metrics[method] + 1e-9 for g in metrics.values())
+            for metrics in found.values()
         ]
-        regrets = {number: _regrets(grades)[method] for number, grades in found.items()}
+        regrets = {number: _regrets(metrics)[method] for number, metrics in found.items()}
         worst = max(regrets, key=regrets.__getitem__)
         seconds = [
             cell["seconds"] for key, cell in cells.items()
@@ -491,7 +492,7 @@ def _table(
         rows.append(
             [
                 method,
-                f"{np.mean([grades[method] for grades in found.values()]):.1f}",
+                f"{np.mean([metrics[method] for metrics in found.values()]):.1f}",
                 f"{np.mean(ranks):.1f}",
                 f"{np.mean(list(regrets.values())):.2f}",
                 f"{np.mean([one <= 1 for one in regrets.values()]):.0%}",
@@ -572,16 +573,19 @@ _BY_KIND = "Mean accuracy of each method over the problems of each kind; [n] pro
 def _by_kind(
     cells: Mapping[str, dict[str, Any]], numbers: Sequence[int], arguments: argparse.Namespace
 ) -> tuple[list[list[str]], list[str]]:
-    found = {number: _grades(cells, number, arguments) for number in numbers}
+    found = {number: _metrics(cells, number, arguments) for number in numbers}
     of_kind = {
         kind: [found[n] for n in numbers if found[n] and drawn(n).kind == kind] for kind in KINDS
     }
-    there = {kind: grades for kind, grades in of_kind.items() if grades}
+    there = {kind: metrics for kind, metrics in of_kind.items() if metrics}
     rows = [
-        [method, *(f"{np.mean([one[method] for one in grades]):.1f}" for grades in there.values())]
+        [
+            method,
+            *(f"{np.mean([one[method] for one in metrics]):.1f}" for metrics in there.values()),
+        ]
         for method in arguments.method
     ]
-    return rows, ["method", *(f"{kind} [{len(grades)}]" for kind, grades in there.items())]
+    return rows, ["method", *(f"{kind} [{len(metrics)}]" for kind, metrics in there.items())]
 
 
 def numbers_of(said: str, half: str) -> list[int]:

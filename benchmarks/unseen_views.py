@@ -13,7 +13,7 @@ missing    a tenth of the pairs are with nobody
 
 Beside HyFEM's server and its clients there is the network of all tables pooled (centralised). A
 sample is at one client, with the client's views of it, or at all clients that
-have its class (`shared`). All are graded on the same rows of all classes: the server and the
+have its class (`shared`). All are evaluated on the same rows of all classes: the server and the
 centralised network with all views, clients with theirs. A run is a line of the file, as in
 `unseen.py`; networks are small (`NETWORK`), everything else is the default.
 
@@ -44,7 +44,7 @@ from intarsia.core.block import Block, Labels
 from intarsia.datasets import registry as datasets
 from intarsia.maths.training.torch_import import torch
 from intarsia.training import baselines
-from intarsia.training.loop import grade_clients, simulate
+from intarsia.training.loop import evaluate_clients, simulate
 
 RUNS = Path(__file__).parent / "runs" / "unseen-views.jsonl"
 KINDS = ("whole", "missing")
@@ -185,7 +185,7 @@ def posed(problem: Problem, seed: int) -> tuple[dict[str, dict[str, Block]], Lab
     classes = int(y.max()) + 1
     has = held(problem, len(columns), classes, rng)
     rows = rng.permutation(np.flatnonzero(~tests))[: problem.rows]
-    graded = rng.permutation(np.flatnonzero(tests))[:TESTS]
+    evaluated = rng.permutation(np.flatnonzero(tests))[:TESTS]
     centre, spread = x[rows].mean(0), x[rows].std(0)
     x = (x - centre) / np.where(spread > 0, spread, 1.0)
     groups = {f"v{k}": tuple(f"v{k}_{at:03d}" for at in range(len(own)))
@@ -207,9 +207,9 @@ def posed(problem: Problem, seed: int) -> tuple[dict[str, dict[str, Block]], Lab
             continue
         name = f"c{client:02d}"
         parts["train"][name] = block(views, np.sort(rows[taken]))
-        parts["test"][name] = block(views, np.sort(graded))
+        parts["test"][name] = block(views, np.sort(evaluated))
     words = tuple(f"k{label:02d}" for label in range(classes))
-    every = block(range(len(columns)), np.sort(graded))
+    every = block(range(len(columns)), np.sort(evaluated))
     return parts, Labels("multiclass", words), every
 
 
@@ -224,7 +224,7 @@ def run(problem: Problem, options: HyFEM, rounds: int, *, references: bool) -> d
     network = done.conclusion.network
     assert network is not None
     said = made_of.predict(network, every, labels).argmax(axis=0)
-    own = grade_clients(done.engine, HYFEM, options, "test")
+    own = evaluate_clients(done.engine, HYFEM, options, "test")
     came = {
         "server": float((said == every.y).mean()),
         "clients": float(np.mean([one.accuracy for one in own.values()])),

@@ -68,6 +68,18 @@ def test_settings_may_be_numpys_and_pandas_values(frames):
     np.testing.assert_array_equal(found.model.coef_, expected.model.coef_)
 
 
+def test_progress_that_is_no_function_is_refused(frames, tmp_path):
+    how = {"tables": frames, "id": "customer", "label": "default", "progress": False}
+    said = "^progress is False; expected a function that is called as work goes on, such as print, "
+    for work in (intarsia.run, intarsia.contribution):
+        with pytest.raises(ExperimentError, match=said):
+            work(**how)
+    with pytest.raises(ExperimentError, match=said):
+        intarsia.tune(**how, out=tmp_path / "study")
+    with pytest.raises(ExperimentError, match=r"^yardstick_progress is True; expected"):
+        intarsia.resume(tmp_path, yardstick_progress=True)
+
+
 def test_dataframes_train_as_the_same_files_do(frames, tmp_path):
     frames["bank"].to_csv(tmp_path / "bank.csv", index=False)
     frames["shop"].write_parquet(tmp_path / "shop.parquet")

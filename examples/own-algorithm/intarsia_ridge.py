@@ -19,7 +19,7 @@ import intarsia.core as fl
 class Ridge:
     """Hyperparameters."""
 
-    loss: str = "squared"  # by which models are graded
+    loss: str = "squared"  # by which models are evaluated
     regularisation: fl.Positive = 1e-3  # λ
 
 

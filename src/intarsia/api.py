@@ -235,7 +235,7 @@ def run(
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if out == "" and tables is not None:
         out = None
-    watchers: dict[str, Any] = {"progress": progress, "yardstick_progress": yardstick_progress}
+    watchers: dict[str, Any] = _called(progress=progress, yardstick_progress=yardstick_progress)
     watchers["callbacks"] = [*trackers.named(described.trackers), *checked(callbacks)]
     return running.run(described, tables=read, out=out, overwrite=overwrite, **watchers)
 
@@ -292,8 +292,7 @@ def resume(
         If the folder names a Ray cluster, and `ray` does not say whether it is taken.
     """
     how: dict[str, Any] = {
-        "progress": progress,
-        "yardstick_progress": yardstick_progress,
+        **_called(progress=progress, yardstick_progress=yardstick_progress),
         "callbacks": [*trackers.of_run(folder), *checked(callbacks)],
         "wanted": yardsticks,
         "workers": workers,
@@ -370,7 +369,8 @@ def tune(
         described = dataclasses.replace(described, tune=of_table({**known, **_plain(search)}))
     if out is None and tables is not None:
         raise ExperimentError("A search over tables in memory has no output folder; give out.")
-    return study.tune(described, tables=read, out=out, overwrite=overwrite, progress=progress)
+    how: dict[str, Any] = {"out": out, "overwrite": overwrite, **_called(progress=progress)}
+    return study.tune(described, tables=read, **how)
 
 
 def contribution(
@@ -429,7 +429,7 @@ def contribution(
     described, read = _described(experiment, tables, shared, table_settings, algorithm, settings)
     if out == "" and tables is not None:
         out = None
-    how: dict[str, Any] = {"out": out, "overwrite": overwrite, "progress": progress}
+    how: dict[str, Any] = {"out": out, "overwrite": overwrite, **_called(progress=progress)}
     return valuation.contribution(described, tables=read, measure=measure, **how)
 
 
@@ -586,6 +586,17 @@ def _obstacle(described: Experiment, tables: federation.Tables | None) -> str:
     except UserError as problem:
         return str(problem)
     return ""
+
+
+def _called(**given: Any) -> dict[str, Any]:
+    """Return functions that are called as work goes on; ExperimentError if one is none."""
+    for key, value in given.items():
+        if value is not None and not callable(value):
+            raise ExperimentError(
+                f"{key} is {shown(value)}; expected a function that is called as work goes on, "
+                "such as print, or None: then nothing is shown."
+            )
+    return given
 
 
 def _shared(**given: Any) -> dict[str, Any]:

@@ -256,7 +256,7 @@ def test_what_all_runs_share_is_declared():
         schemas = {"train": schema}
         preprocessing.prepare(engine, schemas, standardise=True)
         differential_privacy.clip_rows(engine, 1.0)
-        loss = evaluation.grading_loss("cross_entropy" if intercept else "hinge")
+        loss = evaluation.evaluation_loss("cross_entropy" if intercept else "hinge")
 
         def predict(state, block, outputs=labels.outputs):
             return np.ones((outputs, len(block.samples)))
@@ -292,16 +292,16 @@ def shared_sends():
     """Return what the steps that all runs share declare."""
     blocks, labels = grid("")
     schema = Schema.of(blocks, labels)
-    loss = evaluation.grading_loss("hinge")
-    grades = [
+    loss = evaluation.evaluation_loss("hinge")
+    metrics = [
         one
         for additive in (True, False)
         for one in evaluation.sends(len, loss, schema, part="train", additive=additive)
     ]
     server = algorithm_named("hyfem").model.server_model
-    grades += evaluation.server_sends(server, schema, (), loss, part="train")
+    metrics += evaluation.server_sends(server, schema, (), loss, part="train")
     sends = (preprocessing.sends({"train": schema}), differential_privacy.SENDS, inference.SENDS)
-    return (*grades, *(one for some in sends for one in some))
+    return (*metrics, *(one for some in sends for one in some))
 
 
 @pytest.mark.parametrize("name", sorted({*algorithm_names()} - {*BASELINES}))

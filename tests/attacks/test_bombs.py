@@ -10,6 +10,7 @@ import io
 import json
 import shutil
 import struct
+import tarfile
 import time
 import tracemalloc
 import zipfile
@@ -25,6 +26,7 @@ from intarsia.core.files.json_text import parse_json
 from intarsia.core.settings import read_toml
 from intarsia.data.reader import read
 from intarsia.data.source import Source
+from intarsia.deployment.operations.backup import restore
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer
 from intarsia.errors import CheckpointError, CodecError, ExperimentError, TableError
@@ -196,6 +198,46 @@ def test_a_gzip_table_unpacks_to_no_more_than_its_size_tells(tmp_path, monkeypat
         assert tracemalloc.get_traced_memory()[1] < 16 * MB
     finally:
         tracemalloc.stop()
+
+
+def tar_header(name, size=0, kind=tarfile.REGTYPE):
+    one = tarfile.TarInfo(name)
+    one.type = kind
+    data = bytearray(one.tobuf(tarfile.GNU_FORMAT)[:512])
+    data[124:136] = bytes([255 if size < 0 else 128]) + size.to_bytes(11, "big", signed=True)
+    data[148:156] = b"%06o\0 " % (sum(data[:148]) + 8 * ord(" ") + sum(data[156:]))
+    return bytes(data)
+
+
+def pax(record):
+    return tar_header("x", len(record), tarfile.XHDTYPE) + record + bytes(-len(record) % 512)
+
+
+TARS = {
+    "that lead back": tar_header("a") + tar_header("b", -512),
+    "before the start": tar_header("a") + tar_header("b", -(2**78)),
+    "beyond all bits": tar_header("a", 2**78),
+    "with long names for ever": (tar_header("n", 2, tarfile.GNUTYPE_LONGNAME) + bytes(512)) * 3000,
+    "of no time": pax(b"15 mtime=1e300\n") + tar_header("a"),
+    "with an end in a name": pax(b"14 path=a\0bcd\n") + tar_header("a"),
+    "without a name": tar_header("."),
+}
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_a_tar_file_of_odd_members_is_refused_at_once(tmp_path, monkeypatch, name):
+    path, kit, read_next, count = tmp_path / "t.tar", tmp_path / "kit", tarfile.TarFile.next, [0]
+
+    def counted(archive):
+        count[0] += 1
+        assert count[0] < 100, "members come for ever"
+        return read_next(archive)
+
+    monkeypatch.setattr(tarfile.TarFile, "next", counted)
+    path.write_bytes(TARS[name] + bytes(1024))
+    with pytest.raises(ExperimentError, match=r"is no whole file|nothing was unpacked"):
+        restore(path, kit, 0.0)
+    assert [one.name for one in tmp_path.iterdir()] == ["t.tar"]
 
 
 DEEP = {"lists": "[" * 200_000, "tables": '{"a":' * 200_000}

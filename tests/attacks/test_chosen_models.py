@@ -1,4 +1,4 @@
-"""A server that trains and grades a model of its own choice: what it gains is what models tell.
+"""A server that trains and evaluates a model of its own choice: what it gains is what models tell.
 
 The server used to tell the initial network in the clear, and networks of `femam` and `hyfem` at any
 time. A network whose weights are made for it carries single rows into the sum of the gradients, and
@@ -53,11 +53,13 @@ def test_accuracy_of_a_constant_network_does_not_tell_how_many_are_of_a_class(wo
         chosen = Latest(says_one_class(len(drawn), place).astype(drawn.dtype))
         answer = made.ask_all(call.function, chosen)["bank"]
         assert answer.error == ("" if works else "RefusedError")
-        grades = made.ask("bank", "evaluation.grade_own", Totals(None), kind="ask", part="test")
-        counts.append(codec.decode(grades.body, Sums).correct[0])
+        metrics = made.ask(
+            "bank", "evaluation.send_metrics_own", Totals(None), kind="ask", part="test"
+        )
+        counts.append(codec.decode(metrics.body, Sums).correct[0])
     if works:  # all test rows, class by class: the table has as many of each
         rows = four_sites.tables("femam")["bank"]
-        assert sum(counts) == codec.decode(grades.body, Sums).count[0]
+        assert sum(counts) == codec.decode(metrics.body, Sums).count[0]
         assert sum(counts) <= len(rows)
         assert min(counts) < sum(counts)
     else:

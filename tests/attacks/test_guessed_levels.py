@@ -105,7 +105,7 @@ def rows_of(at):
 
 
 class Enough(Exception):  # noqa: N818 - not an error of anybody
-    """The server has what it wants, and asks for no grades."""
+    """The server has what it wants, and asks for no metrics."""
 
 
 def read(folder, monkeypatch, guessed=(), trust="pairs"):

@@ -1,10 +1,10 @@
 """A client that makes up labels of rows that it shares, to read those of another client.
 
-A label that two clients hold counts half in the grades of each. Labels of training rows were
+A label that two clients hold counts half in the metrics of each. Labels of training rows were
 compared, those of test rows were not: a client that claimed labels of six test rows in one job, and
 of five in the next, changed what the other's sixth row counts for. The sums that the server reads
 of the other differed by half of that row's loss. Who claims a label opens the row's score, too, and
-with both it had the label. They also made the grades those of labels that nobody has.
+with both it had the label. They also made the metrics those of labels that nobody has.
 """
 
 from __future__ import annotations

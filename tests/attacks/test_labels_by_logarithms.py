@@ -3,7 +3,7 @@
 With the losses of Poisson and Gamma a client told the sum of its labels, of their squares and of
 their logarithms, for the share of the deviance that is explained. The last has 53 bits: of six to
 ten labels from 0 to 30 one list alone came to all three, in each of ten tables. Clients with fewer
-than 50 graded rows tell no logarithms now.
+than 50 evaluated rows tell no logarithms now.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def told(seed, loss="poisson", tested=TESTED):
 
     def asked(fn, messages):
         found = ask(fn, messages)
-        if fn.name == "grade":
+        if fn.name == "send_metrics":
             replies.update(found)
         return found
 

@@ -36,7 +36,7 @@ def works(request, monkeypatch):
 
 
 def evaluated(rows, labelled):
-    """Return the grades, and the scores that client "guest", who lacks labels, opens."""
+    """Return the metrics, and the scores that client "guest", who lacks labels, opens."""
     blocks = {name: block(X, Y, own, [2, 3]) for name, own in zip("ab", labelled, strict=False)} | {
         "guest": block(X, Y, rows, [0, 1], labels=False)
     }

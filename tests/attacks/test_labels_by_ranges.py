@@ -66,9 +66,9 @@ class Departing:
         server, _ = FEDAVG.round(server, self.engine, self.engine.key())
         FEDAVG.certify(server, self.engine, self.engine.key())  # tells all the model
         self.w, schema = server.w, self.engine.schema("test")
-        wanted = evaluation.rows_to_grade(schema)
+        wanted = evaluation.rows_to_evaluate(schema)
         given = losses.SQUARED, schema, wanted, "test", ""
-        self.own = evaluation._grading(evaluation._given_scores, *given)
+        self.own = evaluation._functions(evaluation._given_scores, *given)
         score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
         self.z = self.engine.sum(score, dict.fromkeys(NAMES, evaluation.Ask())).z
 
@@ -119,9 +119,11 @@ def test_each_range_is_of_none_or_of_five_rows_of_each_client(seed):
     edges = np.sort(rng.integers(1, 32_768, many)).astype(float)
     for alone in (False, True):
         z = np.round(y, 1) if alone else y  # ties, where it makes its own ranges
-        graded = figures.Graded(z[None], y, np.full(40, 0.5), LABELS, losses.SQUARED, 5, alone)
+        evaluated = figures.ScoredRows(
+            z[None], y, np.full(40, 0.5), LABELS, losses.SQUARED, 5, alone
+        )
         ranges = figures.Ranges(None, np.zeros(1), np.ones(1), 20.0, edges)
-        count = figures.errors_summed(graded, ranges, 20, 20).bins[0] * 20 / 0.5
+        count = figures.errors_summed(evaluated, ranges, 20, 20).bins[0] * 20 / 0.5
         assert count.sum() == pytest.approx(40)
         assert np.all((count < 1e-9) | (count > 5 - 1e-9))
 
@@ -129,9 +131,9 @@ def test_each_range_is_of_none_or_of_five_rows_of_each_client(seed):
 def test_one_client_s_lowest_prediction_is_in_no_range_of_its_own():
     """Where all others are one number, the ranges that it makes itself had it alone."""
     y = np.array([-3.0, *np.ones(39)])
-    graded = figures.Graded(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=True)
+    evaluated = figures.ScoredRows(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=True)
     ranges = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, np.zeros(0))
-    count = figures.errors_summed(graded, ranges, 40, 0).bins[0] * 40
+    count = figures.errors_summed(evaluated, ranges, 40, 0).bins[0] * 40
     assert count[count > 0] == pytest.approx([40])
 
 
@@ -186,7 +188,7 @@ def test_sums_for_intervals_are_of_fifty_rows_that_no_one_client_knows():
 
     def counted(*parts):
         blocks = {f"c{at}": block(x, y, part, range(4)) for at, part in enumerate(parts)}
-        return evaluation._rows_graded(
+        return evaluation._rows_evaluated(
             Schema.of(blocks, LABELS), everyone[: len(set().union(*parts))]
         )
 
@@ -207,7 +209,7 @@ def test_sums_for_intervals_are_of_fifty_rows_that_no_one_client_knows():
 def test_errors_are_of_numbers_that_a_run_comes_to(wrong):
     """By an endless count all sums were 0, and no number where a label's square was beyond it."""
     y = np.random.default_rng(0).normal(size=40)
-    graded = figures.Graded(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=False)
+    evaluated = figures.ScoredRows(y[None], y, np.ones(40), LABELS, losses.SQUARED, 5, alone=False)
     told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, np.zeros(0))
     with pytest.raises(TableError, match="which no run comes to"):
-        figures.errors_summed(graded, dataclasses.replace(told, **wrong), 40, 40)
+        figures.errors_summed(evaluated, dataclasses.replace(told, **wrong), 40, 40)

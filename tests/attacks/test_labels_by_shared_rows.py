@@ -17,9 +17,9 @@ from intarsia.core.schema import Schema
 from intarsia.engines.simulation import Simulation
 from intarsia.errors import TableError
 from intarsia.maths.linear import losses
-from intarsia.protocols import evaluation, graded_rows
+from intarsia.protocols import evaluation, evaluation_rows
 from intarsia.protocols.evaluation import LEAST_ROWS
-from intarsia.protocols.graded_rows import rows_that_count
+from intarsia.protocols.evaluation_rows import rows_that_count
 
 X, Y = table(60, 4)
 NUMBERS = X @ np.array([1.0, -2.0, 3.0, 0.5])
@@ -139,7 +139,7 @@ def test_whatever_clients_share_sums_are_of_enough_samples(seed):
 def test_where_too_many_sums_would_be_combined_no_fewer_rows_are_left_out(seed, monkeypatch):
     schema, whole = drawn(seed)
     exact = rows_that_count(schema, LEAST_ROWS, whole)
-    monkeypatch.setattr(graded_rows, "_MOST_KINDS", 0)
+    monkeypatch.setattr(evaluation_rows, "_MOST_KINDS", 0)
     counted = rows_that_count(schema, LEAST_ROWS, whole)
     assert smallest(schema, counted, whole) == LEAST_ROWS
     assert not np.any(counted & ~exact)
@@ -149,12 +149,12 @@ def test_a_site_leaves_out_the_rows_whatever_it_is_asked():
     """Which rows count it tells from its own schema."""
     schema, blocks = federation({"a": range(20), "b": range(21)})
     sends = evaluation.sends(lambda *_: None, losses.LOGISTIC, schema, part="train", additive=True)
-    grade = next(one.function for one in sends if one.function.name == "grade")
+    metric = next(one.function for one in sends if one.function.name == "send_metrics")
     message = evaluation.Totals(WEIGHTS @ X[:21].T)
-    found = grade.call(None, schema.align("b", blocks["b"]), message, None)[1]
+    found = metric.call(None, schema.align("b", blocks["b"]), message, None)[1]
     np.testing.assert_array_equal(found.count, [20, 10])
     few, own = federation({"a": range(20), "b": range(16, 22)})
     refused = evaluation.sends(lambda *_: None, losses.LOGISTIC, few, part="train", additive=True)
-    grade = next(one.function for one in refused if one.function.name == "grade")
-    with pytest.raises(TableError, match=r"Grades over [0-4] of 6 rows"):
-        grade.call(None, few.align("b", own["b"]), evaluation.Totals(WEIGHTS @ X[16:22].T), None)
+    metric = next(one.function for one in refused if one.function.name == "send_metrics")
+    with pytest.raises(TableError, match=r"Metrics over [0-4] of 6 rows"):
+        metric.call(None, few.align("b", own["b"]), evaluation.Totals(WEIGHTS @ X[16:22].T), None)

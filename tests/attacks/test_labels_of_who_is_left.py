@@ -1,4 +1,4 @@
-"""Two clients are graded, and one is away at the end: totals over "all" were the other's alone.
+"""Two clients are evaluated, and one is away at the end: totals over "all" were the other's alone.
 
 The server read how many of its rows are of each class, though few are of one, and bins of
 calibration with a single row: how probable the model has it, and whether it is right.
@@ -21,8 +21,8 @@ X, _ = table(60, 4)
 Y = np.where(np.arange(60) % 20 == 7, -1.0, 1.0)  # one of a's rows is of the first class
 
 
-def last_grades(there, labels=BINARY, loss=losses.LOGISTIC, **how):
-    """Return the grades over those that are there, and the totals that the server opened."""
+def last_metrics(there, labels=BINARY, loss=losses.LOGISTIC, **how):
+    """Return the metrics over those that are there, and the totals that the server opened."""
     blocks = {
         name: block(X, Y, rows, range(4)) for name, rows in (("a", range(20)), ("b", range(20, 60)))
     }
@@ -46,7 +46,7 @@ def last_grades(there, labels=BINARY, loss=losses.LOGISTIC, **how):
 
 
 def test_no_total_is_of_the_one_that_is_left():
-    found, opened = last_grades(["a"])
+    found, opened = last_metrics(["a"])
     assert not opened
     assert found.samples == 20
     assert found.figures.confusion is None
@@ -55,19 +55,19 @@ def test_no_total_is_of_the_one_that_is_left():
 
 
 def test_of_both_counts_are_told():
-    found, opened = last_grades(["a", "b"])
+    found, opened = last_metrics(["a", "b"])
     assert len(opened) == 3
     assert np.sum(found.figures.confusion) == 60
 
 
 def test_in_training_no_total_is_told_where_one_is_away():
-    found, opened = last_grades(["a"], totals_only=True)
+    found, opened = last_metrics(["a"], totals_only=True)
     assert found is None
     assert not opened
 
 
 def test_of_numbers_it_is_so_too():
-    found, opened = last_grades(["a"], Labels("regression"), losses.SQUARED)
+    found, opened = last_metrics(["a"], Labels("regression"), losses.SQUARED)
     assert not opened
     assert found.figures.rmse == pytest.approx(np.sqrt(np.mean((Y - X @ X[0])[:20] ** 2)))
 

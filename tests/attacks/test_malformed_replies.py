@@ -269,7 +269,7 @@ GRADES = {
 
 
 @pytest.mark.parametrize("change", GRADES.values(), ids=GRADES)
-def test_grades_of_other_rows_are_named_with_their_client(change):
+def test_metrics_of_other_rows_are_named_with_their_client(change):
     """They ended the run by a division by zero, or counted for more rows than there are."""
     x = np.random.default_rng(0).normal(size=(12, 2))
     own = {
@@ -277,11 +277,11 @@ def test_grades_of_other_rows_are_named_with_their_client(change):
         for k, name in enumerate("ab")
     }
     schema = Schema.of(own, BINARY)
-    wanted = evaluation.rows_to_grade(schema)
+    wanted = evaluation.rows_to_evaluate(schema)
     zero = np.zeros(2)
     told = evaluation.Sums(np.array([6.0, 6.0]), *[zero] * 6, np.array(0.5))
     evaluation._check_told(schema, wanted, "b", told)
-    with pytest.raises(SiteError, match="'b' grades its 6 rows with sums that are of others"):
+    with pytest.raises(SiteError, match="'b' evaluates its 6 rows with sums that are of others"):
         evaluation._check_told(schema, wanted, "b", replace(told, **change))
 
 
@@ -406,9 +406,25 @@ def test_no_part_of_a_weight_is_without_a_bound():
         trained(spoil, mode="plain")
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("value", [1.7e308, -1e200, 1e160])
+@pytest.mark.parametrize("function", ["send_zeros", "local_descent"])
+def test_who_sent_what_others_come_to_no_number_by_is_named(value, function):
+    """The squares of such weights are none: the client was named that squared them."""
+    fn = next(s.function for s in FEDAVG.disclosure.sends if s.function.name == function)
+
+    def changed(answer, made):
+        reply = codec.decode(answer.body, fn.reply)
+        return replace(reply, w=np.full_like(reply.w, value))
+
+    said = f"'{ODD}' sent {abs(value):g} in .* of {function}, before 'r0c0' sends .* site '{ODD}'"
+    with pytest.raises(RangeError, match=said.replace("+", r"\+")):
+        trained(body(changed), mode="plain", function=f"fedavg.{function}")
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_spoils_no_scores_that_are_graded(value):
-    """All clients' grades were no numbers, and the run ended well."""
+def test_what_is_no_number_spoils_no_scores_that_are_evaluated(value):
+    """All clients' metrics were no numbers, and the run ended well."""
     made = Departing(FEDAVG, OPTIONS, ODD, mode="plain")
     schema = made.made.engine.schema("train")
     fn = evaluation._partial_scores(lambda state, block: np.zeros((1, 1)), schema, "train")

@@ -2,7 +2,7 @@
 
 By the shares of the classes that it told, clients' differences were divided before they were
 rounded: a share of 1e-9 undoes the rounding, and each client's rows of each class follow. By other
-factors of the scores, one after the other, grades of one client tell how sure it is of each row.
+factors of the scores, one after the other, metrics of one client tell how sure it is of each row.
 """
 
 from __future__ import annotations

@@ -418,8 +418,8 @@ def test_a_value_of_a_site_s_own_column_is_not_told_by_its_means(tmp_path, monke
     assert found == pytest.approx(values[20] if policy else 0, abs=1e-9)
 
 
-def graded(federation, out, salt, test=TEST):
-    """Run a job; return how many rows were graded over all clients, and how many say yes."""
+def evaluated(federation, out, salt, test=TEST):
+    """Run a job; return how many rows were evaluated over all clients, and how many say yes."""
     how = {"split": {"test": test, "salt": salt}, "alignment": {"ids": "plain"}}
     federation.run(out, **how)
     found = json.loads((federation.folder / out / "result.json").read_text())["metrics"]["server"]
@@ -448,35 +448,35 @@ def salt():
 @pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
 def test_counts_of_two_jobs_tell_no_label_of_a_test_row_added_between(tmp_path, salt, policy):
     federation = opened_ids(Federation(tmp_path, policy))
-    before = graded(federation, "first", salt)
+    before = evaluated(federation, "first", salt)
     (row,) = federation.add("post", 1)
-    after = graded(federation, "second", salt)
+    after = evaluated(federation, "second", salt)
     told = (1, int(row[0] > 0)) if policy else (0, 0)
     assert (after[0] - before[0], after[1] - before[1]) == told
     log = (tmp_path / "post/log/site.log").read_text()
     assert ('"event":"new labels wait"' in log) == (not policy)
 
 
-def test_where_few_of_the_rows_that_were_graded_are_left_out_none_are(tmp_path):
+def test_where_few_of_the_rows_that_were_evaluated_are_left_out_none_are(tmp_path):
     rows = TrainedRows(tmp_path / "some.rows", 5)
     ids = np.arange(40)
-    first, wait = rows.settle_graded(hashed(ids[:20]))
+    first, wait = rows.settle_evaluated(hashed(ids[:20]))
     rows.keep(first)
     assert not wait.any()
-    again, wait = rows.settle_graded(hashed(ids[1:20]))
+    again, wait = rows.settle_evaluated(hashed(ids[1:20]))
     assert not len(again)
     assert wait.all()
     rows.keep(again)
-    _, wait = rows.settle_graded(hashed(ids[:21]))  # those of before
+    _, wait = rows.settle_evaluated(hashed(ids[:21]))  # those of before
     np.testing.assert_array_equal(np.flatnonzero(wait), [20])
-    assert not rows.settle_graded(hashed(ids[:25]))[1].any()
-    assert not rows.settle_graded(hashed(ids[20:]))[1].any()
+    assert not rows.settle_evaluated(hashed(ids[:25]))[1].any()
+    assert not rows.settle_evaluated(hashed(ids[20:]))[1].any()
 
 
-def test_training_rows_that_are_graded_are_compared_with_test_parts(tmp_path):
-    """Without a test part training rows are graded: all but one may have been a test part."""
+def test_training_rows_that_are_evaluated_are_compared_with_test_parts(tmp_path):
+    """Without a test part training rows are evaluated: all but one may have been a test part."""
     federation = opened_ids(Federation(tmp_path))
-    graded(federation, "first", "", test=0.8)
+    evaluated(federation, "first", "", test=0.8)
     order = {name: _fractions_of(federation, name) for name in NAMES}
     for name, at in order.items():  # of each site those remain that were in the test part, and one
         rows = np.array(federation.tables[name])
@@ -484,7 +484,7 @@ def test_training_rows_that_are_graded_are_compared_with_test_parts(tmp_path):
         federation.tables[name] = rows[kept].tolist()
         federation.write(name)
     with pytest.raises(PolicyError, match="least_changed"):
-        graded(federation, "second", "", test=0.0)
+        evaluated(federation, "second", "", test=0.0)
 
 
 def _fractions_of(federation, name):

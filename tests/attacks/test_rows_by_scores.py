@@ -1,4 +1,4 @@
-"""What the server can tell of graded rows by counts of their scores: an open weakness.
+"""What the server can tell of evaluated rows by counts of their scores: an open weakness.
 
 At the end of a run the server reads how many samples of each class have a score in each of many
 bins (`ScoreCounts`), and of a linear model it has the weights. Where columns are categories there
@@ -50,7 +50,7 @@ def scores_told(sums, counts):
     return found
 
 
-def graded(x, w, y, labels=BINARY):
+def evaluated(x, w, y, labels=BINARY):
     """Grade a linear model over four clients; return what the server read, by its kind."""
     blocks = rectangles(x, y, 2, 2)
     schema = Schema.of(blocks, labels)
@@ -87,7 +87,7 @@ def test_the_server_rebuilds_most_rows_of_categories_with_their_labels():
     rng = np.random.default_rng(0)
     x, levels, y = table(rng)
     w = rng.normal(size=(1, x.shape[1]))
-    read = graded(x, w, y)
+    read = evaluated(x, w, y)
     rows = list(itertools.product(*map(range, LEVELS)))
     of_level = np.split(w[0], np.cumsum(LEVELS)[:-1])
     known = np.array([sum(c[k] for c, k in zip(of_level, row, strict=True)) for row in rows])
@@ -117,7 +117,7 @@ def test_the_client_that_opens_counts_by_score_reads_none(task, monkeypatch):
         return found
 
     monkeypatch.setattr(secure.SecureTotals, "opened", watched)
-    told = graded(x, rng.normal(size=(1, x.shape[1])), y, labels)["ScoreCounts"]
+    told = evaluated(x, rng.normal(size=(1, x.shape[1])), y, labels)["ScoreCounts"]
     (opener, counts), (_, places) = opened
     assert opener == "r0c0"
     assert np.rint(told.counts).sum() == ROWS

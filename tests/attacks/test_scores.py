@@ -310,7 +310,7 @@ def test_who_reads_scores_and_has_an_empty_column_of_a_name_reads_that_column(
         ],
     }
     running.run(experiment.from_dict(tree, tmp_path), out=None)
-    told, state, blocks = seen["grade"]
+    told, state, blocks = seen["send_metrics"]
     spread, prepared, before = seen["settle_scale"]
     test = blocks["test"]
     column, constant = (test.features.index(name) for name in ("salary", INTERCEPT))

@@ -79,21 +79,21 @@ def test_rows_whose_labels_a_site_has_are_not_left_out(tmp_path, way):
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_server_that_says_there_are_no_test_rows_has_none_of_training_graded(
+def test_a_server_that_says_there_are_no_test_rows_has_none_of_training_evaluated(
     tmp_path, monkeypatch, checked
 ):
     described = four_sites.write_tables("hyfdca", tmp_path)
     for name, text in described.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "site.toml").write_text(four_sites.site_toml(name, text, tmp_path))
-    found, graded = {name: site_in(tmp_path / name) for name in described}, []
+    found, evaluated = {name: site_in(tmp_path / name) for name in described}, []
     if not checked:
         monkeypatch.setattr(client_setup, "_check_own", lambda *given: None)
 
     def line(client, number, data, deliver):
         call, answer = codec.decode(data, Call), deliver(data)
-        if call.function.endswith(".grade") and not codec.decode(answer, Answer).error:
-            graded.append(call.part)
+        if call.function.endswith(".send_metrics") and not codec.decode(answer, Answer).error:
+            evaluated.append(call.part)
         return answer
 
     whole = four_sites.experiment_of("hyfdca", described, tmp_path)
@@ -112,8 +112,8 @@ def test_a_server_that_says_there_are_no_test_rows_has_none_of_training_graded(
         assert "leaves out the test part" in (tmp_path / "bank" / "errors.log").read_text()
     else:
         remote_running.run_over(*given, patience=sites.HASTY)
-    assert bool(graded) != checked
-    assert set(graded) <= {"train"}
+    assert bool(evaluated) != checked
+    assert set(evaluated) <= {"train"}
 
 
 def without_a_row(told, client, way):

@@ -110,7 +110,9 @@ def test_the_classes_of_one_client_s_test_rows_are_not_counted(works, monkeypatc
     if works:
         held = made.opened("bank", answer, "counts").sum(axis=1)
         count = codec.decode(
-            made.ask("bank", "evaluation.grade_own", Totals(None), kind="ask", part="test").body,
+            made.ask(
+                "bank", "evaluation.send_metrics_own", Totals(None), kind="ask", part="test"
+            ).body,
             Sums,
         ).count[0]
         assert held.sum() == count

@@ -56,14 +56,14 @@ def told_apart(mode, trust):
     score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
     z = engine.sum(score, dict.fromkeys(NAMES, evaluation.Ask())).z
     every = np.ones(len(schema.samples), bool)
-    grading = evaluation._grading(
+    functions = evaluation._functions(
         evaluation._given_scores, losses.LOGISTIC, schema, every, "test", ""
     )
     bins = {
         name: evaluation.Binned(z, np.array([0.0 if name == VICTIM else 1e9]), np.ones(1))
         for name in NAMES
     }
-    found = engine.reveal(engine.sum(grading.count_scores, bins))
+    found = engine.reveal(engine.sum(functions.count_scores, bins))
     by_class = np.asarray(found.counts)[0, :, 1:].sum(axis=1)
     return by_class, [(test[VICTIM].y < 0).sum(), (test[VICTIM].y > 0).sum()]
 

@@ -17,8 +17,10 @@ from federations import block, table
 from intarsia.algorithms.linear import fedavg
 from intarsia.core.block import Labels
 from intarsia.engines.remote import site
-from intarsia.errors import IntarsiaError, RefusedError
+from intarsia.engines.sums.secure import sealed
+from intarsia.errors import IntarsiaError, RangeError, RefusedError
 from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.secure_aggregation.protocol import Parties, Stream
 from intarsia.privacy.settings import Privacy
 from intarsia.training.registry import ALGORITHMS
 
@@ -91,3 +93,45 @@ def test_no_site_tells_twice_whether_its_largest_score_is_above_a_limit(monkeypa
     own = [np.abs(scores[:40]).max(), np.abs(scores[40:]).max()]
     for one in own:
         assert [factor * one < limit for factor in (8.0, 4.0, 1e-3, 2e-3)] == told
+
+
+LARGEST = 123.45678901  # of 5,000 values
+
+
+def is_sealed(range, clients=2):
+    """Return whether a client seals its values in a run of such a range."""
+    names = [*NAMES, *map(str, np.arange(clients - 2))]
+    privacy = Privacy(mode="masked", range=range)
+    values = np.linspace(0.0, LARGEST, 5000)
+    sealing = modes.sealing(privacy, names, modes.keys(privacy, names, None, "test"))
+    stream, parties = (
+        Stream("run", 1, 1, "measure_rows", "squares", 0),
+        Parties(*[tuple(NAMES)] * 2),
+    )
+    try:
+        sealed(sealing, "bank", stream, values, parties)
+    except RangeError:
+        return False
+    return True
+
+
+def bisected(told):
+    """Return the largest value as it is told by the ranges of 40 runs."""
+    low, high = 2.0, 2.0**22
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if told(middle) else (middle, high)
+    return high / 2  # each of two clients may have half of the range
+
+
+def test_by_the_ranges_of_many_runs_a_largest_value_is_told_to_half_its_size(monkeypatch):
+    found = bisected(is_sealed)
+    assert found == pytest.approx(64.0)  # it has room up to 128
+    assert 1.9 * found < LARGEST
+    for clients in (2, 3, 4):  # how many there are the server chooses, too
+        ranges = clients * LARGEST * np.array([0.4, 0.9, 1.0, 1.1, 4.0])
+        told = [is_sealed(one, clients) for one in ranges]
+        assert told == [2.0 ** np.ceil(np.log2(one)) > clients * LARGEST for one in ranges]
+
+    monkeypatch.setattr(modes, "replace", lambda fixed, **_: fixed)  # as it was before
+    assert bisected(is_sealed) == pytest.approx(LARGEST, rel=1e-6)

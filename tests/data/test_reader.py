@@ -194,6 +194,26 @@ def test_a_file_that_is_changed_while_it_is_read_is_refused(
         read(source)
 
 
+def test_a_database_is_read_while_files_are_written_into_the_folder_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a job's process does whenever its log begins."""
+    with closing(sqlite3.connect(tmp_path / "people.db")) as database:
+        database.executescript("create table t (id text, age); insert into t values ('a', 1)")
+    make = reader.table_of_columns
+
+    def writing(*given: Any) -> Table:
+        Path("log.txt").touch()
+        return make(*given)
+
+    (tmp_path / "job").mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    monkeypatch.setattr(reader, "table_of_columns", writing)
+    url = f"sqlite:///{tmp_path / 'people.db'}"
+    source = Source(name="bank", url=url, query="select * from t", id="id")
+    assert read(source).samples.tolist() == ["a"]
+
+
 def test_a_gzip_file_is_read_by_its_content(tmp_path: Path) -> None:
     for name in ("people.csv.gz", "people.csv"):
         path = tmp_path / name

@@ -15,7 +15,7 @@ from intarsia.deployment.client_setup import ENCODE, READ, site_in
 from intarsia.deployment.table_metadata import Held, TableMetadata
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import Answer, Call
-from intarsia.errors import SiteError
+from intarsia.errors import RefusedError, SiteError
 from intarsia.experiment import config as experiment
 
 READ_AS = {
@@ -33,6 +33,12 @@ HELD_AS = {
     "marks that are numbers": {"labelled": np.ones(96)},
     "columns twice": {"features": ("l1", "l1")},
     "no rows at all": {"train": None},
+    "a feature block of no column": {"groups": {"view": ("nothing",)}},
+    "a column in two feature blocks": {"groups": {"view": ("l1",), "other": ("l1",)}},
+    "a shape of no feature block": {"shapes": {"view": (1,)}},
+    "a shape of more columns": {"groups": {"view": ("l1",)}, "shapes": {"view": (2, 3)}},
+    "a shape below 0": {"groups": {"view": ("l1",)}, "shapes": {"view": (-1, -1)}},
+    "a level of no column": {"levels": {"town": ("Paris",)}},
 }
 
 
@@ -72,3 +78,18 @@ def test_what_a_site_holds_is_rows_and_columns_each_once(tmp_path, odd):
 
     with pytest.raises(SiteError, match="'telecom' answers encode with a malformed answer"):
         run_over(tmp_path, ENCODE, [Held, Holding], change)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"groups": {"view": ("l1",)}}, {"groups": {"v": ("l1",)}, "shapes": {"v": (1,)}}]
+)
+def test_a_site_refuses_feature_blocks_that_it_did_not_say(tmp_path, odd):
+    """Who holds a block opens its totals: a server that said other ones was believed."""
+
+    def change(own):
+        return dataclasses.replace(own, train=dataclasses.replace(own.train, **odd))
+
+    with pytest.raises(RefusedError, match="At client 'telecom' in settle"):
+        run_over(tmp_path, ENCODE, [Held, Holding], change)
+    said = (tmp_path / "telecom/errors.log").read_text()
+    assert "other rows, labels, columns or feature blocks" in said

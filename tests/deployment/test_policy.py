@@ -169,20 +169,20 @@ def test_no_job_trains_on_labels_of_few_rows_of_a_site(tmp_path):
         run_over(tmp_path, found, job(tmp_path))
 
 
-@pytest.mark.parametrize(("least", "graded"), [(5, True), (26, False)])
-def test_models_are_not_graded_on_fewer_rows_of_a_site_than_its_policy_asks_for(
-    tmp_path, least, graded
+@pytest.mark.parametrize(("least", "evaluated"), [(5, True), (26, False)])
+def test_models_are_not_evaluated_on_fewer_rows_of_a_site_than_its_policy_asks_for(
+    tmp_path, least, evaluated
 ):
     """It has between these for the test: their labels stay where they are."""
     found = with_policy(tmp_path, f"least_rows = {least}")
     tree = experiment.to_dict(job(tmp_path, rounds=1))
     description = experiment.from_dict({**tree, "split": {"test": 0.4}}, tmp_path)
     metrics = run_over(tmp_path, found, description).metrics
-    assert ("bank" in metrics.clients) == graded
+    assert ("bank" in metrics.clients) == evaluated
     assert "telecom" in metrics.clients
 
 
-def test_grades_of_training_rows_are_of_as_many_as_the_policy_asks_for(tmp_path):
+def test_metrics_of_training_rows_are_of_as_many_as_the_policy_asks_for(tmp_path):
     """There is no test part: ten of the bank's rows have a label there, all have one elsewhere."""
     found = with_policy(tmp_path, "least_rows = 50")
     path = tmp_path / "bank.csv"
@@ -197,7 +197,7 @@ def test_grades_of_training_rows_are_of_as_many_as_the_policy_asks_for(tmp_path)
     tree = experiment.to_dict(job(tmp_path, rounds=1))
     description = experiment.from_dict({**tree, "split": {"test": 0.0}}, tmp_path)
     with pytest.raises(
-        PolicyError, match=r"would be graded on, of the train part \(\[policy\] least"
+        PolicyError, match=r"would be evaluated on, of the train part \(\[policy\] least"
     ):
         run_over(tmp_path, found, description)
     assert "10 rows, and 50 are the least" in (tmp_path / "bank" / "errors.log").read_text()
@@ -208,13 +208,13 @@ def test_grades_of_training_rows_are_of_as_many_as_the_policy_asks_for(tmp_path)
     assert result.metrics.clients["bank"].samples == 10
 
 
-def test_rows_that_no_grade_counts_are_none_of_those_that_the_policy_asks_for(tmp_path):
+def test_rows_that_no_evaluate_counts_are_none_of_those_that_the_policy_asks_for(tmp_path):
     """It has 19 labelled rows for the test, of which sums of clients would tell one."""
     found = with_policy(tmp_path, "least_rows = 19")
     tree = experiment.to_dict(job(tmp_path, rounds=1))
     description = experiment.from_dict({**tree, "split": {"test": 0.4}}, tmp_path)
     with pytest.raises(
-        PolicyError, match=r"would be graded on, of the test part \(\[policy\] least"
+        PolicyError, match=r"would be evaluated on, of the test part \(\[policy\] least"
     ):
         run_over(tmp_path, found, description, line=one_label_less_at_the_telecom)
 

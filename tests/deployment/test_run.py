@@ -184,6 +184,10 @@ def test_an_experiment_over_sites_comes_to_the_bits_of_the_one_in_this_process(f
         over, sites.Lines(found), NAMES, folder / "sites", patience=HASTY
     )
     same(expected, result, folder)
+    # nothing goes back to what sites answered, which is most of the folder
+    assert not (folder / "sites" / "journal").exists()
+    resumed = remote_running.resume_over(folder / "sites", None)
+    assert resumed.metrics == result.metrics
 
 
 def test_a_run_whose_server_and_sites_are_killed_goes_on_to_the_same_bits(federation):

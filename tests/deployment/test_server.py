@@ -27,6 +27,7 @@ from intarsia.results.lock import alone
 from tests.deployment import test_run as remote
 
 GOOD = federation_file.EXAMPLE
+IN_QUEUE = "in the queue: it begins within seconds, or when a run before it ends"
 WRONG = {
     "no TOML": ("[federation", "not valid TOML"),
     "an unknown table": (
@@ -75,7 +76,9 @@ def test_a_federation_that_is_wrong_is_refused_in_a_sentence(tmp_path, text, sai
 
 
 class Jobs:
-    """A server of jobs whose answers are given."""
+    """A server of jobs whose answers are given; jobs begin at once, or never."""
+
+    begin = True
 
     def __init__(self):
         self.submitted, self.aborted, self.known, self.there = [], [], {}, True
@@ -86,6 +89,8 @@ class Jobs:
         self._check()
         self.submitted.append(job)
         self.done.append("submit")
+        if self.begin:
+            (job.parent / "queued").unlink(missing_ok=True)
         name = f"job-{len(self.submitted)}"
         self.known[name] = "RUNNING"
         return name
@@ -390,6 +395,62 @@ def test_a_job_is_submitted_when_so_many_sites_answer_as_it_needs(tmp_path, abse
     looks(tmp_path, jobs, nothing)
     (status,) = federation_server.list_statuses(tmp_path)
     assert (status.state, status.problem) == ("running", "")
+
+
+def test_a_run_waits_until_its_job_begins(tmp_path):
+    own, jobs = asked(tmp_path), Jobs()
+    jobs.begin = False
+    turns(tmp_path, jobs)
+
+    def stands():
+        (status,) = federation_server.list_statuses(tmp_path)
+        return status.state, status.problem
+
+    assert stands() == ("waiting", IN_QUEUE)
+    given = tmp_path, remote.described(tmp_path), remote.NAMES, RetryPolicy()
+    with pytest.raises(ExperimentError, match="is waiting; stop it with"):
+        federation_server.request(*given, overwrite=True, alive=True)
+
+    class Silent:
+        def send(self, client, data, seconds):
+            assert stands() == ("running", "")
+            raise ConnectionError("nobody is there")
+
+    request = json.loads((own / "request.json").read_text())
+    request["patience"].update(seconds=0.01, deadline=0.01, pause=0.01)
+    (own / "request.json").write_text(json.dumps(request))
+    with pytest.raises(AbsentError):
+        federation_server.run_in_job(tmp_path, "four", Silent())
+    jobs.known["job-1"] = "FINISHED:EXECUTION_EXCEPTION"
+    turns(tmp_path, jobs)
+    assert len(jobs.submitted) == 2
+    assert stands() == ("waiting", IN_QUEUE)
+
+
+def test_jobs_are_submitted_in_the_order_in_which_runs_were_asked_for(tmp_path):
+    """Also where one is asked for between two questions to sites that were away until then."""
+    jobs, noted = Jobs(), []
+    jobs.answering.clear()
+    remote.write_tables(tmp_path)
+
+    def ask(name, moment):
+        description = dataclasses.replace(remote.described(tmp_path), name=name)
+        own = federation_server.request(tmp_path, description, remote.NAMES, RetryPolicy())
+        os.utime(own / "request.json", (moment, moment))
+
+    ask("zeta", 1000)
+    ask("mu", 2000)
+    steps = [nothing, lambda: ask("alpha", 3000) or jobs.answering.update(remote.NAMES)]
+    federation_server.supervise(
+        tmp_path,
+        jobs,
+        lambda own, run, sites, least: own,
+        stopped=lambda: not steps or steps.pop(0)(),
+        note=noted.append,
+        pause=0.0,
+        between=3600.0,
+    )
+    assert [job.parent.name for job in jobs.submitted] == ["zeta", "mu", "alpha"]
 
 
 def test_a_run_says_that_a_site_it_waits_for_is_revoked(tmp_path):

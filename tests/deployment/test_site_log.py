@@ -246,6 +246,22 @@ def test_a_job_that_was_let_in_and_did_not_begin_is_not_counted_as_begun(tmp_pat
     )
 
 
+def test_of_the_jobs_of_a_year_a_sentence_names_the_newest(tmp_path):
+    (tmp_path / "bank").mkdir()
+    own = log_of(tmp_path / "bank")
+    for night in range(12):
+        told = {"run": f"{night}", "job": f"n{night}", "digest": "d"}
+        own.append({"event": "let in", "algorithm": "cocoa", "mode": "plain", "ids": "no", **told})
+        own.append({"event": "began", **told})
+    log = site_log.load(tmp_path / "bank")
+    named = [f"n{night} (cocoa, plain)" for night in range(2, 12)]
+    assert site_log.sentences(log)[1] == (
+        "0 jobs waited for the owner's decision, and 12 jobs began: 2 earlier ones, "
+        f"{', '.join(named[:-1])} and {named[-1]}."
+    )
+    assert len(log.jobs) == 12  # the table and `--json` have all
+
+
 def test_the_command_begins_with_ten_sentences_and_then_tables(made, capfd):
     folder, _, _ = made
     assert main(["audit", str(folder / "bank")]) == 0

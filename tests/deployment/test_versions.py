@@ -11,6 +11,7 @@ import sites
 from intarsia import __version__
 from intarsia.deployment import run as remote_running
 from intarsia.deployment.client_setup import READ, site_in
+from intarsia.deployment.site_log import load
 from intarsia.deployment.table_metadata import TableMetadata
 from intarsia.engines import codec
 from intarsia.engines.remote.wire import PROTOCOL, Answer, Call, Version
@@ -70,7 +71,13 @@ def test_a_site_whose_version_does_not_go_together_with_the_servers_is_named(tmp
         f"has {has}; install the server's intarsia {__version__} at 'telecom', then let the "
         "run go on with `intarsia federation resume`."
     )
-    assert not any((tmp_path / name / "log").exists() for name in NAMES)  # no site was called
+    # no site was called, and this one has in its own log what differs
+    assert [name for name in NAMES if (tmp_path / name / "log").exists()] == ["telecom"]
+    assert f"VersionError: The server has {Version()}, and this site " in "".join(
+        path.read_text() for path in (tmp_path / "telecom").glob("errors.log")
+    )
+    (entry,) = load(tmp_path / "telecom").chain.entries
+    assert (entry["event"], entry["error"]) == ("refused", "VersionError")
 
 
 def test_versions_that_go_together_are_told_in_a_note(tmp_path):

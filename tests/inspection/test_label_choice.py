@@ -51,7 +51,7 @@ TABLES = [
     ),
     (
         "no name: the only one of two values",
-        {"sick": drawn("no", "yes"), "age": AGE, "grade": GRADE},
+        {"sick": drawn("no", "yes"), "age": AGE, "send_metrics": GRADE},
         0,
     ),
     ("a target among numbers", {"price": AMOUNT, "target": OTHER, "gender": drawn("f", "m")}, 1),
@@ -262,9 +262,9 @@ def test_a_label_that_is_the_same_in_every_row_is_said(tmp_path):
 
 
 def test_words_among_numbers_and_errors_of_spreadsheets_are_missing(tmp_path):
-    size, grade = AMOUNT.astype(object), RNG.choice(["1", "2", "A"], ROWS)
+    size, metric = AMOUNT.astype(object), RNG.choice(["1", "2", "A"], ROWS)
     size[[3, 9, 20]] = "unknown", "#DIV/0!", "k. A."
-    columns = {"size": size, "grade": grade, "age": AGE, "label": drawn("no", "yes")}
+    columns = {"size": size, "send_metrics": metric, "age": AGE, "label": drawn("no", "yes")}
     (found,) = propose([written(tmp_path / "t.csv", columns)]).tables
     assert {"unknown", "#DIV/0!", "k. A."} <= {*found.source.missing}
     assert "A" not in found.source.missing  # of few numbers, which may be codes
@@ -389,3 +389,70 @@ def test_labels_without_a_class_in_common_are_named_unless_a_run_refuses_them(tm
     assert notes(drawn("no", "yes"), drawn("N", "J")) == ()
     assert notes(mild, drawn("0", "1")) == ()
     assert notes(AMOUNT, OTHER) == ()
+
+
+def test_what_a_table_has_beside_its_ids_alone_is_the_label(tmp_path):
+    """Its name says nothing, and columns of two values of other tables are no label then."""
+    ids = np.arange(1000, 1060)
+    survey = {"respondent": ids, "age": AGE, "smoker": drawn("n", "y"), "weight": AMOUNT}
+    answers = {"respondent": ids[::-1], "satisfaction": GRADE}
+    paths = [written(tmp_path / "survey.csv", survey), written(tmp_path / "labels.csv", answers)]
+    found = propose(paths).tables
+    assert [one.source.label for one in found] == [None, "satisfaction"]
+    assert found[1].reasons["label"] == "the only column beside the ids"
+
+
+def test_classes_that_all_tables_have_are_no_label_beside_numbers_in_the_last_column(tmp_path):
+    """They were taken for it: of shifts and faults of machines, the shift was predicted."""
+    one = {"temp": AMOUNT, "shift": drawn("early", "late", "night"), "faults": AGE}
+    two = {"temp": OTHER, "shift": drawn("early", "late", "night"), "faults": AGE[::-1]}
+    paths = [written(tmp_path / "a.csv", one), written(tmp_path / "b.csv", two)]
+    with pytest.raises(ExperimentError, match=r"it may be 'shift', .* or 'faults', their"):
+        propose(paths)
+    assert propose(paths, labels=["faults"]).tables[0].source.label == "faults"
+
+
+def test_a_note_names_the_time_until_the_label(tmp_path):
+    columns = {"age": AGE, "follow_up_days": AMOUNT, "lifetime": OTHER, "death": drawn("0", "1")}
+    notes = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert [one.partition(" was seen")[0] for one in notes] == [
+        "'follow_up_days' may be the time until 'death'"
+    ]
+    del columns["follow_up_days"]
+    assert propose([written(tmp_path / "t.csv", columns)]).notes == ()
+
+
+def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):
+    weight = np.round(np.exp(AMOUNT / 2), 3)
+    columns = {"id": np.arange(60), "weight": weight, "churn": drawn("0", "1")}
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'weight' of t may say how much each row counts, as its numbers are ab")
+    assert note.endswith('If so, set weights = "weight" there.')
+    labels = written(tmp_path / "labels.csv", {"id": columns["id"], "churn": columns.pop("churn")})
+    (note,) = propose([written(tmp_path / "t.csv", columns | {"x": OTHER}), labels]).notes
+    assert note.endswith("list it in exclude there: weights are of the table that has the labels.")
+    body = columns | {"weight": 60 * weight, "churn": drawn("0", "1")}
+    assert propose([written(tmp_path / "t.csv", body)]).notes == ()
+
+
+def test_a_note_names_columns_that_may_be_one_under_two_names(tmp_path):
+    """Where nobody said so, the rows of one site lacked what all others know."""
+    pulse, pressure = AMOUNT * 12 + 75, OTHER * 15 + 130
+    here = {"pulse": pulse, "pressure": pressure, "ill": drawn("0", "1")}
+    there = {"heart_rate": pulse[::-1] + 4, "sodium": OTHER + 140, "ill": drawn("0", "1")}
+    paths = [written(tmp_path / "a.csv", here), written(tmp_path / "b.csv", here)]
+    notes = propose([*paths, written(tmp_path / "c.csv", there)]).notes
+    assert len(notes) == 1
+    assert "no table has both: 'heart_rate' of c, elsewhere 'pulse'. Where two are one" in notes[0]
+    both = there | {"pulse": pulse}
+    assert propose([*paths, written(tmp_path / "c.csv", both)]).notes == ()
+
+
+def test_a_sku_tells_rows_apart_beside_titles_that_repeat(tmp_path):
+    """The titles were taken for ids, of which one was in two rows, and init ended."""
+    titles = np.array([f"lamp {one}" for one in range(ROWS)])
+    one = {"sku": np.arange(100, 160), "title": titles, "label": drawn("0", "1"), "x": OTHER}
+    two = {"sku": np.arange(500, 560), "title": np.array(["lamp 1", *titles[1:]]), "x": AMOUNT}
+    two["label"] = drawn("0", "1")
+    paths = [written(tmp_path / "a.csv", one), written(tmp_path / "b.csv", two)]
+    assert [one.source.id for one in propose(paths).tables] == ["sku", "sku"]

@@ -207,7 +207,7 @@ def test_a_feature_that_is_always_1_goes_into_the_bias():
 
 
 @pytest.mark.parametrize("standardise", [True, False])
-def test_the_model_of_a_run_is_what_the_run_graded(standardise):
+def test_the_model_of_a_run_is_what_the_run_evaluated(standardise):
     tables = frames()
     found = trained(tables=tables, standardise=standardise, intercept=True, final_epochs=60)
     for name, table in tables.items():

@@ -9,13 +9,13 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from intarsia.core.block import Labels
 from intarsia.maths.linear import losses
 from intarsia.plots.score_curves import scores_figure, scores_picture
-from intarsia.protocols.figures import Graded, own_figures
+from intarsia.protocols.figures import ScoredRows, own_figures
 from intarsia.reports.charts import figure_charts
 
 
 def figures_of(task, z, y, classes=()):
     return own_figures(
-        Graded(z, y, np.ones(len(y)), Labels(task, classes), losses.LOGISTIC, 5, False)
+        ScoredRows(z, y, np.ones(len(y)), Labels(task, classes), losses.LOGISTIC, 5, False)
     )
 
 
@@ -105,3 +105,14 @@ def test_no_point_is_of_fewer_than_five_samples():
     assert min(map(sum, found.curves[0])) >= 5
     numbers = figures_of("regression", z[None], z + y)
     assert min(one.samples for one in numbers.predictions) >= 5
+
+
+def test_a_picture_of_many_classes_says_whose_curves_it_has():
+    rng = np.random.default_rng(2)
+    y = rng.integers(0, 12, 600)
+    names = tuple(f"cat-{one:02d}" for one in range(12))
+    z = rng.normal(size=(12, 600)) + 3 * (y == np.arange(12)[:, None])
+    figure = scores_figure(
+        figures_of("multiclass", z, y, names), title="mine", whose="600 rows", classes=names
+    )
+    assert any("curves of the first 10 of 12 classes" in one.get_text() for one in figure.texts)

@@ -17,6 +17,7 @@ from intarsia.privacy.accounting import (
     minimiser_sensitivity,
     noise_multiplier,
 )
+from intarsia.privacy.settings import DELTA, EPSILONS, Privacy
 
 # ---- the Gaussian mechanism
 
@@ -41,6 +42,25 @@ def test_the_noise_is_that_of_the_analytic_gaussian_mechanism(epsilon, delta):
     assert exact <= epsilon
     assert exact == pytest.approx(epsilon, rel=1e-6)
     assert dp_accounting.get_epsilon_gaussian(found, delta) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [*EPSILONS, 1e-3, 100.0, 1e4])
+@pytest.mark.parametrize("delta", [DELTA, 1e-30, 0.999])
+def test_the_noise_is_enough_wherever_it_may_be_asked_for(epsilon, delta):
+    mpmath = pytest.importorskip("mpmath")
+    multiplier = noise_multiplier(epsilon, delta)
+    with mpmath.workdps(150):
+        half, e = 1 / (2 * mpmath.mpf(multiplier)), mpmath.mpf(epsilon)
+        upper, lower = (mpmath.ncdf(s * half - e * multiplier) for s in (1, -1))
+        assert upper - mpmath.exp(e) * lower <= delta * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("key", ["epsilon", "delta"])
+@pytest.mark.parametrize("value", [5e-324, 1e-200, 1e15, 1e300])
+def test_no_noise_is_measured_for_what_float64_cannot_tell(key, value):
+    """Noise for epsilon = 1e15 keeps it with δ = 1, and for δ = 1e-300 at 1e-323 with 1e-16."""
+    with pytest.raises(ExperimentError, match=rf"\[privacy\] {key} is .*from 1e-"):
+        Privacy(mode="masked", **{key: value})
 
 
 @pytest.mark.parametrize("releases", [1, 7, 200])

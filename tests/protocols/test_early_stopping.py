@@ -107,7 +107,7 @@ def test_by_accuracy_the_best_round_is_the_first_of_the_best_accuracy(tmp_path):
 
 
 def test_the_last_round_is_compared_too():
-    """Of 5 rounds with grades every 2, the fifth is one."""
+    """Of 5 rounds with metrics every 2, the fifth is one."""
     found = ran("local", tables(noise=0.0), {**OWN, "rate": 1e-3}, rounds=5)
     assert (found.finished, found.best_round, found.rounds) == ("rounds", 5, 5)
 

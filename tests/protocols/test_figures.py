@@ -58,7 +58,7 @@ def predict(state, one):
     return state.w @ one.x.T
 
 
-def graded(blocks, labels=BINARY, mode="plain", w=W, loss=losses.LOGISTIC):
+def evaluated(blocks, labels=BINARY, mode="plain", w=W, loss=losses.LOGISTIC):
     engine = federation(blocks, labels, mode, w)
     schema = engine.schema("train")
     return evaluate(engine, schema, predict, loss, part="train", with_figures=True)
@@ -102,7 +102,7 @@ def check_pair(found, y, z):
 @pytest.mark.parametrize("mode", MODES)
 def test_figures_over_all_samples_are_those_of_the_joined_table(mode):
     z = (W @ X.T)[0]
-    every, own = graded(hospitals(), mode=mode)
+    every, own = evaluated(hospitals(), mode=mode)
     check_pair(every.figures, Y, z)
     counts = confusion_matrix(Y, np.where(z > 0, 1.0, -1.0))
     assert np.array(every.figures.confusion).tolist() == counts.tolist()
@@ -121,7 +121,7 @@ def test_figures_over_all_samples_are_those_of_the_joined_table(mode):
 
 def test_figures_are_the_same_in_each_mode():
     pytest.importorskip("tenseal")
-    plain, masked, ckks = (graded(hospitals(), mode=mode)[0].figures for mode in MODES)
+    plain, masked, ckks = (evaluated(hospitals(), mode=mode)[0].figures for mode in MODES)
     for other in (masked, ckks):
         assert other.confusion == plain.confusion
         for name in ("auc", "average_precision", "ks", "sensitivity"):
@@ -133,7 +133,7 @@ def test_figures_are_the_same_in_each_mode():
 def test_samples_with_labels_at_several_clients_count_once():
     blocks = rectangles(X, Y, 2, 2, shared_rows=30)
     z = (W @ X.T)[0]
-    every, _ = graded(blocks)
+    every, _ = evaluated(blocks)
     check_pair(every.figures, Y, z)
     assert np.array(every.figures.confusion).sum() == 300
 
@@ -143,7 +143,7 @@ def test_with_many_samples_the_exact_figure_is_in_the_bounds(rows):
     x, y = table(rows, 6)
     y = np.where(np.random.default_rng(3).random(rows) < 0.2, -y, y)
     z = (W @ x.T)[0]
-    every, _ = graded(hospitals(y, x))
+    every, _ = evaluated(hospitals(y, x))
     low, high = every.figures.bounds["auc"]
     exact = roc_auc_score(y, z)
     assert low <= exact <= high
@@ -155,7 +155,7 @@ def test_with_many_samples_the_exact_figure_is_in_the_bounds(rows):
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_bins_lie_where_the_scores_are(scale):
-    every, _ = graded(hospitals(), w=scale * W, loss=losses.HINGE)
+    every, _ = evaluated(hospitals(), w=scale * W, loss=losses.HINGE)
     assert every.figures.auc == pytest.approx(roc_auc_score(Y, (W @ X.T)[0]), abs=1e-6)
     assert every.figures.brier is None
     assert every.figures.calibration is None
@@ -168,7 +168,7 @@ def test_figures_of_several_classes_are_those_of_the_joined_table(loss, mode):
     x, y = rng.normal(size=(240, 3)), rng.integers(0, 3, 240) * 1.0
     x[np.arange(240), y.astype(int)] += 1.0
     w = np.eye(3)
-    every, own = graded(hospitals(y, x), THREE, w=w, loss=loss, mode=mode)
+    every, own = evaluated(hospitals(y, x), THREE, w=w, loss=loss, mode=mode)
     chance = expit(x.T)
     if loss == losses.LOGISTIC:
         chance = chance / chance.sum(axis=0)
@@ -203,7 +203,7 @@ def test_scores_that_are_equal_up_to_rounding_are_ties(constant, mode):
     a = rng.normal(size=240)
     # expit(a) + expit(-a) = 1: the third class has one probability, whose last digit differs
     x, y = np.stack([a, -a, np.full(240, constant)], axis=1), rng.integers(0, 3, 240) * 1.0
-    every, own = graded(hospitals(y, x), THREE, w=np.eye(3), mode=mode)
+    every, own = evaluated(hospitals(y, x), THREE, w=np.eye(3), mode=mode)
     for found, rows in (every, slice(None)), (own["r1c0"], slice(60, 120)):
         sides = (y[rows] == 0, a[rows]), (y[rows] == 1, -a[rows])
         areas = [roc_auc_score(*one) for one in sides]
@@ -217,7 +217,7 @@ def test_scores_that_are_equal_up_to_rounding_are_ties(constant, mode):
 def test_errors_of_numbers_are_those_of_the_joined_table(mode):
     y = X @ np.arange(6.0) + np.random.default_rng(0).normal(size=300)
     w = np.arange(6.0)[None] * 0.9
-    every, own = graded(hospitals(y), Labels("regression"), mode, w, losses.SQUARED)
+    every, own = evaluated(hospitals(y), Labels("regression"), mode, w, losses.SQUARED)
     z = (w @ X.T)[0]
     assert every.figures.mae == pytest.approx(mean_absolute_error(y, z), abs=1e-9)
     assert every.figures.rmse == pytest.approx(root_mean_squared_error(y, z), abs=1e-9)
@@ -237,7 +237,7 @@ def test_intervals_of_numbers_over_all_samples_are_those_of_a_bootstrap_of_the_j
     fit = np.linalg.lstsq(np.column_stack([X, np.ones(300)]), y, rcond=None)[0]
     x = np.column_stack([X, np.full(300, fit[-1])])
     w = np.append(0.9 * fit[:-1], 1.0)[None]
-    every, _ = graded(hospitals(y, x), Labels("regression"), mode, w, losses.SQUARED)
+    every, _ = evaluated(hospitals(y, x), Labels("regression"), mode, w, losses.SQUARED)
     z = (w @ x.T)[0]
     rng = np.random.default_rng(5)
     drawn = {"mae": [], "rmse": [], "r2": []}
@@ -268,7 +268,7 @@ def test_intervals_of_several_classes_hold_those_of_a_bootstrap_of_the_joined_ta
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 3)), rng.integers(0, 3, 300) * 1.0
     x[np.arange(300), y.astype(int)] += 1.0
-    every, own = graded(hospitals(y, x), THREE, w=np.eye(3), loss=CROSS_ENTROPY, mode=mode)
+    every, own = evaluated(hospitals(y, x), THREE, w=np.eye(3), loss=CROSS_ENTROPY, mode=mode)
 
     def bootstrap(rows):
         held = y[rows] == np.arange(3)[:, None]
@@ -299,7 +299,7 @@ def test_intervals_of_several_classes_hold_those_of_a_bootstrap_of_the_joined_ta
 
 
 def test_every_figure_over_all_samples_has_an_interval():
-    every, own = graded(hospitals())
+    every, own = evaluated(hospitals())
     wanted = {"auc", "gini", "average_precision", "ks", "brier", "calibration_error"}
     wanted |= {"calibration_slope", "calibration_intercept", "accuracy", "macro_f1"}
     assert set(every.figures.intervals) == wanted | {"sensitivity", "specificity"}
@@ -347,7 +347,7 @@ def with_positives(count):
 
 @pytest.mark.parametrize("positives", [0, 1, evaluation.LEAST_ROWS - 1, evaluation.LEAST_ROWS])
 def test_figures_of_a_class_with_few_rows_are_not_told(positives):
-    _, own = graded(hospitals(with_positives(positives)))
+    _, own = evaluated(hospitals(with_positives(positives)))
     told = positives == evaluation.LEAST_ROWS
     for name in ("auc", "average_precision", "ks", "calibration_slope"):
         assert (getattr(own["r0c0"].figures, name) is not None) is told, name
@@ -358,7 +358,7 @@ def test_figures_of_a_class_with_few_rows_are_not_told(positives):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("positives", [0, evaluation.LEAST_ROWS - 1, evaluation.LEAST_ROWS])
 def test_a_client_with_few_rows_of_a_class_tells_no_macro_f1(positives, mode):
-    _, own = graded(hospitals(with_positives(positives)), mode=mode)
+    _, own = evaluated(hospitals(with_positives(positives)), mode=mode)
     few, enough = own["r0c0"], own["r1c0"]
     told = positives == evaluation.LEAST_ROWS
     assert (few.macro_f1 is not None) is told
@@ -372,7 +372,7 @@ def test_a_client_with_few_rows_of_a_class_tells_no_macro_f1(positives, mode):
 
 
 def test_no_client_tells_how_many_rows_of_a_class_it_has():
-    _, own = graded(hospitals())
+    _, own = evaluated(hospitals())
     for one in own.values():
         for name in ("confusion", "base_rate", "majority", "sensitivity", "specificity"):
             assert getattr(one.figures, name) is None, name
@@ -405,7 +405,7 @@ def test_the_one_client_with_labels_tells_its_counts_and_no_order(mode):
 
 def test_the_one_client_with_labels_counts_no_class_of_few_rows():
     y = np.where(np.arange(300) < evaluation.LEAST_ROWS - 1, 1.0, -1.0)
-    every, _ = graded(the_one(y))
+    every, _ = evaluated(the_one(y))
     for name in ("confusion", "calibration", "auc", "base_rate"):
         assert getattr(every.figures, name) is None, name
 
@@ -423,7 +423,7 @@ def test_the_one_client_with_labels_sends_no_order_when_it_is_asked():
 def test_given_scores_have_all_figures():
     one = block(X, Y, range(300), range(6))
     z = W @ X.T
-    found = evaluation.grade_scores(one, z, losses.LOGISTIC, BINARY).figures
+    found = evaluation.evaluate_scores(one, z, losses.LOGISTIC, BINARY).figures
     check_pair(found, Y, z[0])
     assert found.sensitivity == np.mean(z[0][Y > 0] > 0)
     assert found.threshold == figures.THRESHOLD

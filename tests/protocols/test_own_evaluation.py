@@ -1,4 +1,4 @@
-"""Clients' own models are graded by what each says of its client's samples, in every partition."""
+"""Clients' own models are evaluated by what each says of its client's samples, however dealt."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def check(found, blocks, classes):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_client_is_graded_by_its_own_network_where_test_samples_are_at_both(tmp_path, name):
+def test_a_client_is_evaluated_by_its_own_network_where_test_samples_are_at_both(tmp_path, name):
     file = described(tmp_path, name)
     parties = federation.build(experiment.load(file))
     assert not np.intersect1d(*(block.samples for block in parties.train.values())).size
@@ -119,7 +119,7 @@ def test_a_client_is_graded_by_its_own_network_where_test_samples_are_at_both(tm
     assert (every.loss, every.accuracy) == pytest.approx(tuple(means[:2]), rel=1e-4)
 
 
-def test_clients_of_hyfem_that_train_on_the_same_samples_are_graded_alone_too(tmp_path):
+def test_clients_of_hyfem_that_train_on_the_same_samples_are_evaluated_alone_too(tmp_path):
     file = described(tmp_path, "hyfem", samples="shared")
     parties = federation.build(experiment.load(file))
     check(intarsia.run(file, out=None), parties.test, parties.labels.classes)
@@ -186,8 +186,8 @@ def test_the_result_on_disk_is_what_predict_says_of_a_clients_table(tmp_path):
         assert scores[name]["accuracy"] == pytest.approx(accuracy_score(y, taken))
 
 
-@pytest.mark.parametrize("shared", [0, 5, 10])  # of fewer no grades are told
-def test_own_linear_models_are_graded_alone_where_test_samples_are_at_both(shared):
+@pytest.mark.parametrize("shared", [0, 5, 10])  # of fewer no metrics are told
+def test_own_linear_models_are_evaluated_alone_where_test_samples_are_at_both(shared):
     """The clients share a column too, values of which must count whole."""
     rng = np.random.default_rng(0)
     x, columns = rng.normal(size=(60, 5)), {"a": [0, 1, 2], "b": [2, 3, 4]}
@@ -208,7 +208,7 @@ def test_own_linear_models_are_graded_alone_where_test_samples_are_at_both(share
     description = named("flic-linear", rounds=2)
     task = training.Task(description, FLIC_LINEAR, options, engine, "test", None, Clock())
     training.train(task, *training.start(task))
-    every, own = training.grade(task)
+    every, own = training.evaluate(task)
     errors = {}
     for name, state in engine.get_states().items():
         weights, intercept = FLIC_LINEAR.model.own_weights(state)

@@ -79,13 +79,13 @@ def test_a_network_that_others_train_too_knows_their_levels(algorithm):
 
 @pytest.mark.parametrize("algorithm", ["flic", "hyfem", "femam", "local", "hyfdca"])
 @pytest.mark.parametrize("many", [False, True])
-def test_test_rows_are_graded_as_predict_reads_them(algorithm, many, tmp_path):
+def test_test_rows_are_evaluated_as_predict_reads_them(algorithm, many, tmp_path):
     own = [f"t{at}" for at in range(MOST_CENTRED + 2 if many else 4)]
     tables = {"bank": party(own, 600), "shop": party([*own[:-1], "sea"], 600, seed=1)}
-    graded = {}
+    evaluated = {}
     for name, table in tables.items():
         tested = Hashes().of(table["id"].to_numpy(), hashlib.blake2b(b"").digest()) < 0.3
-        graded[name] = rows = table[tested].copy()
+        evaluated[name] = rows = table[tested].copy()
         few = rows.index[:40]  # of a level that is in no training row
         for one in (table, rows):
             one.loc[few, "town"] = f"{name} alone"
@@ -100,10 +100,10 @@ def test_test_rows_are_graded_as_predict_reads_them(algorithm, many, tmp_path):
         return again.score
 
     if algorithm == "hyfdca":
-        again = score(pd.concat(graded.values()), None)
+        again = score(pd.concat(evaluated.values()), None)
         assert again.loss == pytest.approx(found.metrics.server.loss, rel=1e-9)
         return
-    for name, rows in graded.items():
+    for name, rows in evaluated.items():
         again, before = score(rows, name), found.metrics.clients[name]
         assert again.samples == before.samples
         assert again.accuracy == pytest.approx(before.accuracy, abs=1e-12)
@@ -111,7 +111,7 @@ def test_test_rows_are_graded_as_predict_reads_them(algorithm, many, tmp_path):
 
 
 @pytest.mark.parametrize("wide_table", [False, True])
-def test_test_rows_that_lack_a_wide_category_are_graded_by_its_mean(wide_table, tmp_path):
+def test_test_rows_that_lack_a_wide_category_are_evaluated_by_its_mean(wide_table, tmp_path):
     towns = 300 if wide_table else 30  # sparse, or dense
     rng = np.random.default_rng(2)
     whole = party([f"t{at}" for at in range(towns)], 3000)

@@ -319,8 +319,8 @@ def test_a_client_whose_rows_are_all_of_one_class_is_told_with_what_its_accuracy
     (swiss,) = [one for one in gains(result) if one.client == "swiss"]
     assert swiss.verdict == "loses; it may be chance; all its rows are of one class"
     told = (
-        "All graded rows of swiss are of the class 'ill': the accuracy there is the share of that "
-        "class that is said right (the sensitivity)."
+        "All evaluated rows of swiss are of the class 'ill': the accuracy there is the share of "
+        "that class that is said right (the sensitivity)."
     )
     assert told in " ".join(verdict_sentences(result))
     assert told in " ".join(str(result).split())

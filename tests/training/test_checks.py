@@ -124,7 +124,7 @@ def test_each_client_alone_is_not_compared_with_itself():
 def test_scores_of_rows_that_were_trained_on_are_noted(split, part, said):
     tables = {"algorithm": {"name": "hyfdca"}, "client": [{"name": "a", "path": "a.csv"}]}
     described = from_dict({**tables, "split": {"test": 0, **split} if split else {}})
-    notes = caveats.graded_in_training(described, part)
+    notes = caveats.evaluated_in_training(described, part)
     assert ["trained on" in note for note in notes] == [True] * said
 
 

@@ -356,11 +356,11 @@ def test_a_note_says_which_rounds_are_scored_where_test_rows_are_few(tmp_path):
     how = {**how, "rounds": 40, "evaluate_every": 1, "out": tmp_path, "overwrite": True}
     found = intarsia.run(tables=tables(), test=0.15, **how)
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
-    graded = [line["round"] for line in lines if line["accuracy"] is not None]
+    evaluated = [line["round"] for line in lines if line["accuracy"] is not None]
     (note,) = [one for one in found.notes if one.startswith("Progress has scores")]
     shown = note.partition("after the rounds ")[2].partition(" alone")[0]
-    assert [int(one) for one in re.findall(r"\d+", shown)] == graded
-    assert f"the grades of {len(graded)} models at most" in note
+    assert [int(one) for one in re.findall(r"\d+", shown)] == evaluated
+    assert f"the metrics of {len(evaluated)} models at most" in note
     found = intarsia.run(tables=tables(), test=0.6, **{**how, "rounds": 10})
     assert not [one for one in found.notes if one.startswith("Progress has scores")]
 
@@ -374,9 +374,9 @@ def test_a_round_that_returns_its_state_alone_is_named():
 
 @pytest.mark.parametrize(("change", "said"), [(-0.02, True), (-0.0004, False), (0.01, False)])
 def test_a_finished_model_that_is_worse_than_progress_showed_says_so(change, said, monkeypatch):
-    shown, once = [], training._grades
+    shown, once = [], training._metrics
 
-    def grades(task, part, **how):
+    def metrics(task, part, **how):
         every, own = once(task, part, **how)
         if how.get(
             "with_figures"
@@ -385,7 +385,7 @@ def test_a_finished_model_that_is_worse_than_progress_showed_says_so(change, sai
         shown.append(every.accuracy)
         return every, own
 
-    monkeypatch.setattr(training, "_grades", grades)
+    monkeypatch.setattr(training, "_metrics", metrics)
     how = {"algorithm": "cocoa", "loss": "logistic", "tolerance": 0.0, "yardsticks": False}
     found = intarsia.run(tables=tables(), rounds=5, evaluate_every=2, **how)
     notes = [one for one in found.notes if "finished model" in one]

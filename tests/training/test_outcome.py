@@ -58,17 +58,17 @@ def test_a_certificate_above_the_tolerance_is_explained(finished, gap, note):
     assert (note in found.notes[0]) if note else not found.notes
 
 
-def test_a_client_that_is_not_graded_is_named():
+def test_a_client_that_is_not_evaluated_is_named():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(70, 3))
     tables = {"long": (x[:60], np.sign(x[:60, 0])), "short": (x[60:], np.sign(x[60:, 0]))}
     found = intarsia.run(tables=tables, rounds=1, tolerance=0, yardsticks=False)
-    (note,) = [one for one in found.notes if one.startswith("Not graded")]
-    assert note.startswith("Not graded: 'short' with fewer than 5 labelled test samples")
+    (note,) = [one for one in found.notes if one.startswith("Not evaluated")]
+    assert note.startswith("Not evaluated: 'short' with fewer than 5 labelled test samples")
     assert list(found.metrics.clients) == ["long"]
     both = {"long": tables["long"], "also": tables["long"]}
     found = intarsia.run(tables=both, rounds=1, tolerance=0, yardsticks=False)
-    assert not [one for one in found.notes if one.startswith("Not graded")]
+    assert not [one for one in found.notes if one.startswith("Not evaluated")]
 
 
 def test_a_test_part_without_a_label_is_said_to_have_no_scores():

@@ -81,7 +81,7 @@ def whole(folder):
     return tune(folder / "two.toml", out=folder / "whole")
 
 
-def test_each_training_sample_is_graded_on_in_one_fold_and_no_test_sample_is(folder):
+def test_each_training_sample_is_evaluated_on_in_one_fold_and_no_test_sample_is(folder):
     described = config.load(folder / "two.toml", ["split.test=0.25"])
     apart = federation.build(described)
     tests, trains = [], []

@@ -341,7 +341,7 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     from intarsia.deployment.federation_file import is_of_server, sites_of, unwritable
     from intarsia.deployment.operations.schedules import held_up, schedules
     from intarsia.deployment.process import is_frozen, is_running
-    from intarsia.deployment.server import PING, list_statuses
+    from intarsia.deployment.server import PING, is_submitted, list_statuses
     from intarsia.engines.transports.connection import connection
     from intarsia.engines.transports.replaced import replaced
     from intarsia.engines.transports.revocation import revoked
@@ -352,7 +352,9 @@ def _standing(kit: Path, answering: Callable[[], Collection[str] | None] | None)
     if not running:  # nor is what has a job
         goes_on = "goes on when the server is started"
         runs = [
-            replace(one, state="waiting", problem=goes_on) if one.state == "running" else one
+            replace(one, state="waiting", problem=goes_on)
+            if is_submitted(kit / "local", one.name)
+            else one
             for one in runs
         ]
     found: dict[str, Any] = {

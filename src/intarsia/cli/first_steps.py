@@ -39,6 +39,7 @@ def write_proposal(
         If a table cannot be read, nothing can be learned from them, or a file would be replaced.
     """
     from intarsia import api
+    from intarsia.core.memory import give_back
     from intarsia.core.settings import toml_tree
     from intarsia.experiment.config import from_dict
     from intarsia.inspection.experiment_text import (
@@ -53,6 +54,7 @@ def write_proposal(
 
     file = _to_write(out or _FILE, overwrite=overwrite)
     proposal = propose(paths, ids, labels)
+    give_back()  # what the tables were read into: they are read again
     dictionary, columns = dictionary_of(file), dictionary_text(proposal)
     if columns:
         _to_write(dictionary, overwrite=overwrite)

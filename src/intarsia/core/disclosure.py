@@ -155,7 +155,7 @@ class Sends:
     # whether a client begins anew by it: totals of before are not told any more (see AS_IT_IS)
     begins: bool = False
     # whether clients score by what they are told with it alone, whatever they were told before:
-    # grades of all add up of clients that have the same model since, where some may be away, too
+    # metrics of all add up of clients that have the same model since, where some may be away, too
     renews: bool = False
     # how many different replies a run may have of one client; 0: any number. What tells sums over
     # a client's rows tells the rows, if it is asked for often enough by other models

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 
+from intarsia.data.texts import Texts
+
 _MINUS = "\u2212"  # the sign of mathematics, which stands for "-" too
 # what stands between groups of three digits -> the characters that look like it
 _ALIKE = {" ": " \u00a0\u2009\u202f", "'": "'\u2019"}
@@ -73,11 +75,16 @@ def spellings_of(texts: Sequence[str]) -> list[tuple[str, str | None]]:
     """
     found: list[tuple[str, str | None]] = []
     for decimal, mark in _SPELLINGS:  # those without a mark come first
-        if (decimal, None) not in found and all(
-            number(text, decimal, mark) is not None for text in texts
-        ):
+        if (decimal, None) not in found and are_numbers(texts, decimal, mark):
             found.append((decimal, mark))
     return found
+
+
+def are_numbers(texts: Iterable[str], decimal: str = ".", thousands: str | None = None) -> bool:
+    """Return whether all of some texts are numbers in a spelling."""
+    if decimal == "." and isinstance(texts, Texts) and texts.plain:
+        return True
+    return all(number(text, decimal, thousands) is not None for text in texts)
 
 
 def mixed_marks_of(texts: Iterable[str]) -> tuple[str, str] | None:

@@ -130,8 +130,10 @@ def _unchanged(source: Source) -> Iterator[None]:
     """Refuse a file that another process writes, or puts in its place, while it is read."""
 
     def state() -> tuple[int, int, int] | None:
+        if source.path is None:  # a database gives a query its rows as of one moment
+            return None
         with contextlib.suppress(OSError):
-            found = Path(source.path or "").stat()
+            found = Path(source.path).stat()
             return found.st_ino, found.st_size, found.st_mtime_ns
         return None
 

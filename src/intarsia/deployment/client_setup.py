@@ -34,7 +34,7 @@ from intarsia.deployment.policy import (
     TrainedValues,
     check_algorithm,
     check_clients,
-    check_graded,
+    check_evaluated,
     check_job,
     check_rows,
     check_table,
@@ -80,8 +80,8 @@ from intarsia.training.registry import choose
 from intarsia.training.setup import (
     TRANSFORMS,
     declare_exchanges,
+    evaluated_parts,
     first_key,
-    graded_parts,
     reads_alone,
     settle_block,
     transform_block,
@@ -149,12 +149,12 @@ class Work:
         self._read_rows = TrainedRows(folder / "read.rows", settings.policy.least_changed)
         least = settings.policy.least_changed
         self._values = TrainedValues(folder / "trained.values", self._trained, least)
-        self._graded = TrainedRows(folder / "graded.rows", least)  # of any part
+        self._evaluated = TrainedRows(folder / "graded.rows", least)  # of any part
         # names of the job's rows and their hashed ids, to compare them with other jobs'
         self._rows: tuple[NDArray[Any], NDArray[np.uint64]] | None = None
         self._read_ids: NDArray[np.uint64] | None = None  # of its table, without those that wait
         self._waiting = 0  # rows of the table, for a job that differs by more
-        self._graded_ids: dict[str, NDArray[np.uint64]] = {}  # hashed, by the part
+        self._evaluated_ids: dict[str, NDArray[np.uint64]] = {}  # hashed, by the part
         self._labels_out = 0  # of rows that are not trained on, which wait too
         self._values_out = 0  # values of columns, which wait too
         self._record = record
@@ -453,21 +453,21 @@ class Work:
 
     def _hold(self, train: Block, test: Block, held: Mapping[str, Block]) -> None:
         least = self._settings.policy.least_rows
-        graded = {
-            part: _to_grade(self._without_few_labels(part, one), least)
+        evaluated = {
+            part: _to_evaluate(self._without_few_labels(part, one), least)
             for part, one in {**held, "test": test}.items()
         }
-        self._blocks = {"train": train, **graded}
+        self._blocks = {"train": train, **evaluated}
         self.fingerprint = b"%08x" % checksum(self._blocks)
 
     def _without_few_labels(self, part: str, block: Block) -> Block:
-        """Return a block that is graded, without labels of few rows that no job graded before."""
+        """Return a block to evaluate on, without labels of few rows that no job had evaluated."""
         if self._rows is None or block.y is None:
             return block
         own = np.flatnonzero(~np.isnan(block.y))
-        rows, out = self._graded.settle_graded(self._hashes_of(block.samples[own]))
+        rows, out = self._evaluated.settle_evaluated(self._hashes_of(block.samples[own]))
         if len(rows) >= LEAST_ROWS:  # of fewer nobody is told
-            self._graded_ids[part] = rows
+            self._evaluated_ids[part] = rows
         self._labels_out += int(out.sum())
         y = block.y.copy()
         y[own[out]] = np.nan
@@ -502,7 +502,7 @@ class Work:
         _check_own(self._blocks, settled, name)
         if self._alone:
             _check_alone(settled.schemas, name)
-        self._check_graded()
+        self._check_evaluated()
         if not settled.kept.all():
             kept = np.flatnonzero(settled.kept)
             self._blocks["train"] = self._blocks["train"].take(kept)
@@ -510,9 +510,9 @@ class Work:
         if self._rows is not None:
             train = self._blocks["train"]
             rows = self._trained.check(self._hashes_of(train.samples))
-            if "train" in graded_parts(self.schemas) and train.y is not None:
-                graded = self._hashes_of(train.samples[~np.isnan(train.y)])
-                self._graded_ids["train"] = self._graded.check(graded)
+            if "train" in evaluated_parts(self.schemas) and train.y is not None:
+                evaluated = self._hashes_of(train.samples[~np.isnan(train.y)])
+                self._evaluated_ids["train"] = self._evaluated.check(evaluated)
         for part in {**self._blocks}:
             block = self._blocks.pop(part)
             if part in self.schemas:
@@ -540,8 +540,8 @@ class Work:
             self._read_rows.keep(self._read_ids)
             self._trained.keep(rows)
             self._values.keep(values, rows)
-            for graded in self._graded_ids.values():
-                self._graded.keep(graded)
+            for evaluated in self._evaluated_ids.values():
+                self._evaluated.keep(evaluated)
             waiting = {"rows": self._waiting, "values": self._values_out}
             for what, count in {**waiting, "labels": self._labels_out}.items():
                 if count:
@@ -587,14 +587,14 @@ class Work:
                     f"set up with {', '.join(sorted(found))[:200]}; begin a new run."
                 )
 
-    def _check_graded(self) -> None:
-        """Refuse to be graded on fewer rows than the owner asks for, by the schemas alone."""
+    def _check_evaluated(self) -> None:
+        """Refuse to be evaluated on fewer rows than the owner asks for, by the schemas alone."""
         model = self._algorithm.model
         server = evaluation.server_blocks(model, self._options, self.schemas["train"])
-        for part in graded_parts(self.schemas):
+        for part in evaluated_parts(self.schemas):
             schema = self.schemas[part]
-            rows = evaluation.rows_graded_at(schema, self._settings.name, server)
-            check_graded(self._settings.policy, part, rows)
+            rows = evaluation.rows_evaluated_at(schema, self._settings.name, server)
+            check_evaluated(self._settings.policy, part, rows)
 
     def _meet(self, state: Any, message: bytes) -> tuple[Any, Any]:
         if not isinstance(state, Greeted):
@@ -739,8 +739,8 @@ class Work:
         )
 
 
-def _to_grade(block: Block, least: int) -> Block:
-    """Return a block that models are graded on: without labels where these are of too few rows.
+def _to_evaluate(block: Block, least: int) -> Block:
+    """Return a block that models are evaluated on: without labels where these are of too few rows.
 
     The owner may ask for more of them than others do. Nobody is told of labels then.
     """
@@ -751,7 +751,7 @@ def _to_grade(block: Block, least: int) -> Block:
 def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) -> None:
     """Refuse a set-up that leaves out rows of a client's own: totals would differ by them.
 
-    Without a test part models are graded on the training rows.
+    Without a test part models are evaluated on the training rows.
     """
     kept, own = settled.kept, Holding.of(held["train"])
     lacking = [
@@ -779,11 +779,13 @@ def _check_own(held: Mapping[str, Block], settled: Settled, client: ClientId) ->
             np.array_equal(told.samples, own.samples[some])
             and np.array_equal(told.labelled, own.labelled[some])
             and told.features in (own.features, (*own.features, INTERCEPT))
+            and dict(told.groups) == dict(own.groups)
+            and dict(told.shapes) == dict(own.shapes)
             and dict(told.levels) == dict(own.levels)
         ):
             raise RefusedError(
-                f"The schema of the part {part[:80]!r} has other rows, labels or columns of this "
-                "site than it said; run the algorithm as it is at the server."
+                f"The schema of the part {part[:80]!r} has other rows, labels, columns or feature "
+                "blocks of this site than it said; run the algorithm as it is at the server."
             )
 
 

@@ -247,16 +247,16 @@ def check_rows(policy: Policy, rows: int, labelled: int = 0) -> None:
             raise error
 
 
-def check_graded(policy: Policy, part: str, rows: int) -> None:
-    """Refuse grades of too few rows of a part; 0: the site is not graded."""
+def check_evaluated(policy: Policy, part: str, rows: int) -> None:
+    """Refuse metrics of too few rows of a part; 0: the site is not evaluated."""
     if 0 < rows < policy.least_rows:
         error = _forbidden(
             "least_rows",
-            f"asks for more labelled rows than the site would be graded on, of the {part} part",
+            f"asks for more labelled rows than the site would be evaluated on, of the {part} part",
         )
         error.add_note(
             f"{several(rows, 'row')}, and {policy.least_rows} are the least. Training rows are "
-            "graded where split.test holds none out, and none that grades of clients less each "
+            "evaluated where split.test holds none out, and none that metrics of clients less each "
             "other would tell"
         )
         raise error
@@ -377,12 +377,12 @@ class TrainedRows:
             raise error
         return rows
 
-    def settle_graded(
+    def settle_evaluated(
         self, every: NDArray[np.uint64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """Return which rows a job grades, to keep once it begins, and which wait, (rows,).
+        """Return which rows a job evaluates, to keep once it begins, and which wait, (rows,).
 
-        As `settle`; where few of an earlier job's are left out, all wait: none is graded.
+        As `settle`; where few of an earlier job's are left out, all wait: none is evaluated.
         """
         rows, _ = self.settle(every)
         if self._few(rows):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,8 +55,8 @@ from intarsia.errors import (
 )
 from intarsia.experiment import config as experiment
 from intarsia.experiment.checks import (
+    check_evaluated,
     check_forgotten_ids,
-    check_graded,
     check_kinds,
     check_names,
     check_parts,
@@ -68,7 +69,7 @@ from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.protocols.preprocessing import few_values
 from intarsia.results import run_folder
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.result import Result
+from intarsia.results.result import Result, load
 from intarsia.training import privacy_guarantee, timing
 from intarsia.training.checks import check_clients, check_stopping, check_task, check_weights
 from intarsia.training.loop import Listeners, Progress
@@ -165,6 +166,8 @@ def resume_over(
     """
     run_folder.describe(folder, None)  # says what is wrong with a folder that holds no run
     with run_folder.alone_in(folder):
+        if (folder / "result.json").is_file():  # it came to its end: the sites are asked no more
+            return load(folder)
         return _go_on(folder, transport, patience, progress)
 
 
@@ -195,7 +198,9 @@ def _go_on(
         with timing.limited(description.threads):
             watcher = _note_away(caller, folder, progress)
             at_sites = AtSites(caller, folder, caller.compare_versions())
-            return run_at(at_sites, description, folder, Listeners(watcher))
+            found = run_at(at_sites, description, folder, Listeners(watcher))
+        journal.remove()
+        return found
     finally:
         journal.close()
 
@@ -282,7 +287,7 @@ class AtSites:
             self._kept = labelled_somewhere(samples, [one.train.labelled for one in held.values()])
         train = Schema({n: _take(one.train, self._kept[n]) for n, one in held.items()}, labels)
         tested = any(len(one.test.samples) for one in held.values())
-        check_graded(description.split, int(tested))
+        check_evaluated(description.split, int(tested))
         test = {"test": Schema({name: one.test for name, one in held.items()}, labels)}
         late = {name: one.validation for name, one in held.items() if one.validation is not None}
         if description.early_stopping and len(late) < len(held):
@@ -434,6 +439,13 @@ def _check_said(found: Any, *classes: type) -> None:
             raise ValueError(f"marks of labels of shape {labelled.shape} for {len(samples)} rows")
         if len(np.unique(samples)) < len(samples) or len({*one.features}) < len(one.features):
             raise ValueError("a row or a column is there twice")
+        grouped = [name for names in one.groups.values() for name in names]
+        of_levels = {f"{column}={level}" for column, own in one.levels.items() for level in own}
+        if len({*grouped}) < len(grouped) or not {*grouped, *of_levels} <= {*one.features}:
+            raise ValueError("a column of a feature block or a level is none, or there twice")
+        for name, shape in one.shapes.items():
+            if min(shape, default=0) < 1 or math.prod(shape) != len(one.groups.get(name, ())):
+                raise ValueError(f"the shape {shape} of a feature block of other columns")
 
 
 def _forwarded(said: Mapping[ClientId, Any]) -> dict[ClientId, bytes]:

@@ -55,6 +55,8 @@ _SIZES: Final = {"small": 0, "8 MB": 8 << 20}
 FAILURE: Final = "failure.json"  # of a run: what ended its job
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 _JOB: Final = "job.id"
+_QUEUED: Final = "queued"  # there until the run's job begins at the server
+_IN_QUEUE: Final = "in the queue: it begins within seconds, or when a run before it ends"
 _STOPPED: Final = "stopped"
 _OPEN: Final = "open"  # there until a run's end is told
 _ENDS: Final = "ends.json"
@@ -88,6 +90,7 @@ class Jobs(Protocol):
 
 WriteJob = Callable[[Path, str, tuple[ClientId, ...], int], Path]
 State = Literal["waiting", "running", "stopped", "finished", "failed"]
+_AT_WORK: Final[tuple[State, ...]] = ("waiting", "running")
 
 
 @dataclass(frozen=True)
@@ -145,9 +148,9 @@ def request(
                 f"The run {description.name!r} is being stopped; give the command again in some "
                 "seconds."
             )
-        if overwrite and alive and state == "running":
+        if overwrite and alive and is_submitted(folder, description.name):
             raise ExperimentError(
-                f"The run {description.name!r} is running; stop it with `intarsia federation stop "
+                f"The run {description.name!r} is {state}; stop it with `intarsia federation stop "
                 f"{folder.parent} --run {description.name}` before it is replaced."
             )
         if not overwrite:
@@ -214,6 +217,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
     """
     own = folder / "runs" / name
     job = _present_job(own)
+    (own / _QUEUED).unlink(missing_ok=True)
     asked = json.loads((own / _REQUEST).read_text(encoding="utf-8"))
     patience: RetryPolicy = hyperparameters(RetryPolicy, asked["patience"], "[patience]")
     out = own / "out"
@@ -223,8 +227,7 @@ def run_in_job(folder: Path, name: str, transport: Transport) -> None:
             out.mkdir(exist_ok=True)
             _write_json(out / "result.json", measured)
         elif run_folder.is_over_sites(out):
-            if not (out / "result.json").is_file():
-                remote_running.resume_over(out, transport, patience=patience)
+            remote_running.resume_over(out, transport, patience=patience)
         else:
             asked_for = experiment.from_dict(asked["experiment"], own), transport, asked["sites"]
             remote_running.run_over(*asked_for, out, patience=patience, overwrite=True)
@@ -274,7 +277,7 @@ def led_out(own: Path, those: Iterable[Path]) -> Path | None:
 
 def list_waiting(folder: Path) -> dict[str, dict[ClientId, str]]:
     """Return for every run that waits for owners of sites what these sites say."""
-    names = [one.name for one in list_statuses(folder) if one.state == "running"]
+    names = [one.name for one in list_statuses(folder) if one.state in _AT_WORK]
     found = {name: _pending(folder / "runs" / name) for name in names}
     return {name: waiting for name, waiting in found.items() if waiting}
 
@@ -284,21 +287,26 @@ def _status_in(own: Path) -> RunStatus:
     last = Checkpoints(out).newest_line() if out.is_dir() else {}
     failure = _read_json(own / FAILURE, None)
     state: State = "waiting"
+    queued = False
     if (out / "result.json").is_file():
         state = "finished"
     elif failure is not None and not failure["again"]:
         state = "failed"
     elif (own / _STOPPED).is_file():
         state = "stopped"
+    elif queued := (own / _JOB).is_file() and (own / _QUEUED).is_file():
+        state = "waiting"
     elif (own / _JOB).is_file():
         state = "running"
-    if state in ("waiting", "running") and (own / _REQUEST).is_file():
+    if state in _AT_WORK and (own / _REQUEST).is_file():
         _asked_for(own)  # or the supervisor would end by it, and all runs with it
-    pending = _pending(own) if state == "running" else {}
+    pending = _pending(own) if state == "running" or queued else {}
     problem = failure["sentence"] if failure is not None and state != "finished" else ""
     if state == "running" and (failure is None or failure["error"] == "PendingError"):
         problem = " ".join(pending.values())
-    if state == "waiting" and (silent := _read_json(own / _SILENT, ())):
+    if queued:
+        problem = " ".join(pending.values()) or _IN_QUEUE
+    elif state == "waiting" and (silent := _read_json(own / _SILENT, ())):
         problem = _said_of(silent, own)
     return RunStatus(
         own.name,
@@ -323,6 +331,12 @@ def _ended(own: Path, state: State) -> str:
     return moment.isoformat(timespec="seconds")
 
 
+def is_submitted(folder: Path, name: str) -> bool:
+    """Return whether a run that goes on has a job, which may be in the queue."""
+    own = folder / "runs" / name
+    return (own / _JOB).is_file() and _read_status(own).state in _AT_WORK
+
+
 def sites_of_run(folder: Path, name: str) -> tuple[ClientId, ...]:
     """Return the sites that a run was asked for with."""
     return _asked_for(folder / "runs" / name).sites
@@ -330,7 +344,7 @@ def sites_of_run(folder: Path, name: str) -> tuple[ClientId, ...]:
 
 def stop_run(folder: Path, name: str) -> None:
     """Let a run stop where it is; ExperimentError if it is not there, or does not run."""
-    own = _in_state(folder, name, "waiting", "running")
+    own = _in_state(folder, name, *_AT_WORK)
     write_atomically(own / _STOPPED, b"")
 
 
@@ -427,16 +441,21 @@ def supervise(
             newest = latest
             looked.clear()
         answers = cache(jobs.sites)  # asked once for all runs
-        for one in list_statuses(folder):
-            name, now = one.name, time.monotonic()
+        statuses = sorted(list_statuses(folder), key=lambda one: _asked_at(folder, one.name))
+        # all at once: by turns, one that was asked for later might be submitted first
+        now, at_work = time.monotonic(), [one.name for one in statuses if one.state in _AT_WORK]
+        if any(now - looked.get(name, -between) >= between for name in at_work):
+            looked, due = dict.fromkeys(at_work, now), {*at_work}
+        else:
+            due = set()
+        for one in statuses:
+            name = one.name
             with contextlib.suppress(OSError):
                 own = folder / "runs" / name
                 _tell_end(own, one, note)
                 if one.state == "stopped":
                     _end_job(own, jobs)
-                early = now - looked.get(name, -between) < between
-                if one.state in ("waiting", "running") and not early:
-                    looked[name] = now
+                if name in due:
                     lost = known.get(name)
                     # NVIDIA FLARE takes some seconds to end a job, and to begin another, which
                     # waits for the run's folder
@@ -447,6 +466,13 @@ def supervise(
         end = time.monotonic() + pause
         while time.monotonic() < end and arrived() == newest and _changed(folder) == begun:
             time.sleep(_TICK)
+
+
+def _asked_at(folder: Path, name: str) -> int:
+    """Return when a run was asked for: in this order their jobs are submitted."""
+    with contextlib.suppress(OSError):  # of a folder that is damaged
+        return (folder / "runs" / name / _REQUEST).stat().st_mtime_ns
+    return 0
 
 
 def _changed(folder: Path) -> int:
@@ -460,7 +486,7 @@ def _tell_end(own: Path, status: RunStatus, note: Callable[[str], None]) -> None
     """Tell once that a run is at its end, in another process too than the one in which it began."""
     mark = own / _OPEN
     told = not mark.is_file()
-    if status.state in ("waiting", "running"):
+    if status.state in _AT_WORK:
         if told:
             mark.touch()
     elif not told:
@@ -575,6 +601,7 @@ def _submit(
     written = write_job(own / "job", own.name, asked.sites, asked.least)
     (own / "out" / run_folder.AWAY).unlink(missing_ok=True)
     (own / FAILURE).unlink(missing_ok=True)  # it is of the job before this one
+    (own / _QUEUED).touch()
     job = jobs.submit(written)
     write_atomically(own / _JOB, job.encode())
     note(f"{own.name}: job {job} is submitted to {listed(asked.sites)}")

@@ -33,6 +33,7 @@ Entry = Mapping[str, Any]
 _DECISIONS = ("asked", "let in", "began", "denied")  # events of jobs, not of calls
 _MOST_REFUSED = 10  # calls that are told
 _MOST = 5  # differences between two sites that are told
+_MOST_NAMED = 10  # jobs that a sentence names, the newest
 # What leaves in the steps of the set-up, and at the end, where the log of an older version does not
 # say it.
 _STEPS = {
@@ -295,10 +296,10 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"The log of {log.name!r} has {entries:,} entries{own}, {span}: {state}"
         f"{''.join(put_back)}.",
         f"{several(len(asked), 'job')} waited for the owner's decision, and "
-        f"{several(len(jobs), 'job')} began: {in_words(jobs) or 'none'}"
+        f"{several(len(jobs), 'job')} began: {_newest(jobs)}"
         + f"; {several(idle, 'job')} more came no further than to the table" * bool(idle)
         + (
-            f"; the owner denied {in_words([shown(one['job']) for one in denied])}." * bool(denied)
+            f"; the owner denied {_newest([shown(one['job']) for one in denied])}." * bool(denied)
             or "."
         ),
         f"All that left went to the server, in answers to {several(calls, 'call')} of jobs "
@@ -321,6 +322,13 @@ def sentences(log: SiteLog) -> tuple[str, ...]:
         f"Values of single rows that left in the clear: {list_contents(left['rows'])}; what left "
         "protected nobody reads without the clients' keys.",
     )
+
+
+def _newest(jobs: Sequence[str]) -> str:
+    """Return some jobs in words; of many those that came first are counted."""
+    before = len(jobs) - _MOST_NAMED
+    earlier = [several(before, "earlier one")] if before > 0 else []
+    return in_words([*earlier, *jobs[-_MOST_NAMED:]]) or "none"
 
 
 def _sealing(job: Entry) -> str:

@@ -96,9 +96,9 @@ def check_split_columns(
             )
 
 
-def check_graded(split: Split, rows: int) -> None:
+def check_evaluated(split: Split, rows: int) -> None:
     """Refuse a fold or a validation part without a row, at all clients together."""
-    if rows or not split.graded[1]:
+    if rows or not split.evaluated[1]:
         return
     of = (
         f"fold {split.fold} of {split.folds}" if split.folds else f"validation {split.validation:g}"

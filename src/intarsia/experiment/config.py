@@ -204,10 +204,10 @@ class Split:
     test: settings.FractionBelowOne = 0.2  # 0 = no test part
     # fraction of the training samples by which early stopping chooses a round
     stopping: settings.FractionBelowOne = 0.0
-    # fraction of the training samples on which models are graded instead of on the test part, which
-    # is then not used: to choose hyperparameters
+    # fraction of the training samples on which models are evaluated instead of on the test part,
+    # which is then not used: to choose hyperparameters
     validation: settings.FractionBelowOne = 0.0
-    # or: the training samples are cut into so many parts, and models are graded on the one with
+    # or: the training samples are cut into so many parts, and models are evaluated on the one with
     # the number `fold`, from 0; 0: they are not cut
     folds: settings.CountOrZero = 0
     fold: settings.CountOrZero = 0
@@ -226,8 +226,8 @@ class Split:
             )
 
     @property
-    def graded(self) -> tuple[float, float]:
-        """Return between which fractions of the training samples those are that grade models."""
+    def evaluated(self) -> tuple[float, float]:
+        """Return between which fractions of the training samples those are that evaluate models."""
         if self.folds:
             return self.fold / self.folds, (self.fold + 1) / self.folds
         return 0.0, self.validation

@@ -224,8 +224,8 @@ def build(
         train, test, labels, names, marked, groups = _own(experiment, tables, secret, *how)
         notes, structure = [*_note_on_memory(experiment), *marked], None
         notes += notes_on_codes(classes_at(train, labels), labels, experiment.labels)
-    start, end = experiment.split.graded
-    checks.check_graded(experiment.split, sum(len(one.samples) for one in test.values()))
+    start, end = experiment.split.evaluated
+    checks.check_evaluated(experiment.split, sum(len(one.samples) for one in test.values()))
     if end:
         notes.append(
             f"Scores are of {100 * (end - start):g} % of the training samples, held out for "
@@ -485,7 +485,7 @@ def held_out(table: Table, settings: Split, hashes: Hashes | None = None) -> tup
     """
     by = table.split_by
     train, test = split(table, settings.test, settings.salt, by=by, hashes=hashes)
-    start, end = settings.graded
+    start, end = settings.evaluated
     if end:
         how: dict[str, Any] = {"start": start, "by": train.split_by, "hashes": hashes}
         train, test = split(train, end, settings.validation_salt, **how)
@@ -580,7 +580,7 @@ def _dealt(
     notes = [f"Data set: {one.departures}." for one in sets if one.departures]
     parts = [_held_out(one, experiment.split.test, experiment.split.salt) for one in sets]
     del sets
-    start, end = experiment.split.graded
+    start, end = experiment.split.evaluated
     if end:
         salt = experiment.split.validation_salt
         parts = [_held_out(replace(kept, test=None), end, salt, start) for kept, _ in parts]
@@ -673,7 +673,7 @@ def _note_on_share(
 ) -> tuple[str, ...]:
     """Return a note where other rows than were asked for are held out, as groups are no rows."""
     train, stopping, test = (sum(len(part.get(n, ())) for n in groups) for part in parts)
-    start, end = settings.graded
+    start, end = settings.evaluated
     asked = end - start if end else settings.test
     share = test / max(train + stopping + test, 1)
     if not test or asked / 2 <= share <= min(2 * asked, (1 + asked) / 2):

@@ -99,7 +99,7 @@ class Search:
     """How hyperparameters are looked for."""
 
     trials: Count = 30  # values that are tried, those of the file among them
-    # parts of the training samples, each of which models are graded on once; 0: on those that
+    # parts of the training samples, each of which models are evaluated on once; 0: on those that
     # [split] validation holds out. Not set: those of [split], or 5; 0 where that has such a part
     folds: Annotated[int, Ge(0)] | None = None
     objective: tuple[str, ...] | str = ("loss",)

@@ -38,7 +38,7 @@ from intarsia.results import run_folder
 from intarsia.results.result import Result, better_alone
 from intarsia.training import outcome as outcomes
 from intarsia.training import timing
-from intarsia.training.loop import Part, grade_clients
+from intarsia.training.loop import Part, evaluate_clients
 from intarsia.training.registry import algorithm_named
 from intarsia.training.run import load
 from intarsia.training.setup import LocalParties, set_up
@@ -252,20 +252,20 @@ def _join_layers(
         drawn = engine.get_states()[name].parameters
         algorithm.model.join(engine, options, _shared_vector(model, options.shared_parts, drawn))
         with engine.books.unmetered():
-            grades = grade_clients(engine, algorithm, options, part)
+            metrics = evaluate_clients(engine, algorithm, options, part)
     state, books = engine.get_states()[name], engine.books
     traffic = {"bytes": books.traffic.summary(), "exchanges": books.traffic.exchanges}
     local = LocalBaseline("local").options(fedrep.Local, options)
     with clock.part("yardsticks"), books.unmetered():
         _start(engine, fedrep.LOCAL, local, model)
         engine.ask(fedrep.personalise, {name: Shared(shared=None, round=0)})
-        alone = grade_clients(engine, fedrep.LOCAL, local, part)
+        alone = evaluate_clients(engine, fedrep.LOCAL, local, part)
     networks = client_networks(
         *(model.algorithm, engine.schema("train"), lambda _: options.architecture),
         *({name: network(state)}, parties.scaling),
     )
     said, final = (*notes, *_notes(options, tested=found.tested)), FinalResult(RoundMetrics())
-    outcome = outcomes.Outcome(0, "algorithm", final, None, grades, said, standalone=alone)
+    outcome = outcomes.Outcome(0, "algorithm", final, None, metrics, said, standalone=alone)
     return outcome, networks, traffic
 
 
@@ -316,6 +316,6 @@ def _notes(options: Any, *, tested: bool) -> tuple[str, ...]:
         )
     if not tested:
         notes.append(
-            "There is no test part: both models are graded on the rows that they learned from."
+            "There is no test part: both models are evaluated on the rows that they learned from."
         )
     return tuple(notes)

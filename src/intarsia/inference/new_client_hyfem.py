@@ -23,7 +23,7 @@ from intarsia.experiment.federation import Federation
 from intarsia.models.build import client_networks
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing.preparation import Preparation
-from intarsia.training.loop import Part, grade_clients, simulate
+from intarsia.training.loop import Part, evaluate_clients, simulate
 from intarsia.training.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def join_blocks(
     client = hyfem_client.Client(options, made_of, taken, classes)
     each = options.steps * options.batch
     goes_on = math.ceil(epochs * block.shape[0] / each)
-    done, grades = _train_alone(client, name, parts, model.labels, goes_on, seed)
+    done, metrics = _train_alone(client, name, parts, model.labels, goes_on, seed)
     # alone it has no use for the width that a server grew for all
     own = replace(made_of, scale=1.0, hidden=tuple(options.hidden))
     first = block_network.drawn(own, kind, RandomKey((seed, name)))
@@ -91,7 +91,7 @@ def join_blocks(
         )
     own_network = {name: hyfem_client.network(done.get_states()[name])}
     networks = client_networks("hyfem", schema, lambda _: made_of, own_network, scaling)
-    outcome = Outcome(0, "algorithm", final, None, grades, tuple(notes), standalone=alone)
+    outcome = Outcome(0, "algorithm", final, None, metrics, tuple(notes), standalone=alone)
     return outcome, networks
 
 
@@ -149,4 +149,4 @@ def _train_alone(
     )
     done = simulate(alone, options, parts, labels, rounds=rounds, seed=seed)
     part: Part = "test" if "test" in parts else "train"
-    return done.engine, grade_clients(done.engine, alone, options, part)
+    return done.engine, evaluate_clients(done.engine, alone, options, part)

@@ -46,7 +46,7 @@ from intarsia.models.feature_mapping import (
 )
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
-from intarsia.protocols.evaluation import grade_scores
+from intarsia.protocols.evaluation import evaluate_scores
 from intarsia.results.comparison import number
 from intarsia.results.result import Score, load
 
@@ -466,12 +466,12 @@ def _scored(
         loss, shape = loss_code(model.loss), shape_of(model)
     try:
         y = encode_labels(column, "table", labels, codes)
-        graded = grade_scores(replace(block, y=y), scores, loss, labels, shape=shape, least=1)
+        evaluated = evaluate_scores(replace(block, y=y), scores, loss, labels, shape=shape, least=1)
     except TableError as odd:
         note = f"The rows are not scored by the column {column.name!r}: {odd}"
         return replace(made, notes=(*made.notes, note))
     made = replace(made, positive=positive_class(labels), classes=labels.classes)
-    return made if graded is None else replace(made, score=Score(**vars(graded)))
+    return made if evaluated is None else replace(made, score=Score(**vars(evaluated)))
 
 
 def _estimator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 # names of columns to predict, the most usual first; without accents, as `words` gives them
 LABELS = (
@@ -52,6 +53,17 @@ _PLAIN = {
     *("etiqueta", "bersaglio", "obiettivo", "etichetta", "alvo", "rotulo", "doel", "malvariabel"),
     *("cel", "цель", "метка", "标签", "目标", "目的変数", "y"),
 }
+_WEIGHTS = {
+    *("weight", "weights", "wgt", "wt", "pweight", "gewicht", "poids", "peso", "waga", "vikt"),
+    *("hochrechnungsfaktor", "gewichtung", "ponderacion", "ponderation", "вес", "权重"),
+}
+# of times that end with what is to be predicted
+_TIMES_UNTIL = {*("followup", "survival", "tte", "ttd", "uberlebenszeit", "nachbeobachtung")}
+_TIMES_UNTIL_OF_TWO = {
+    *(("follow", "up"), ("time", "to"), ("days", "to"), ("months", "to"), ("time", "until")),
+    *(("days", "until"), ("months", "until"), ("os", "months"), ("os", "days"), ("pfs", "months")),
+    *(("dfs", "months"), ("time", "months"), ("time", "days"), ("pfs", "days"), ("dfs", "days")),
+}
 # columns of two values that are rarely predicted
 _TRAITS = {
     *("sex", "gender", "geschlecht", "sexe", "genre", "sexo", "genero", "sesso", "genere", "kon"),
@@ -66,7 +78,7 @@ _WITHIN = ("ausfall", "diagnos", "kundigung", "kuendigung", "betrug", "zielvaria
 _IDS = {
     *("id", "ids", "key", "no", "nr", "number", "code", "uuid", "guid", "index", "pk", "row"),
     *("customer", "patient", "client", "subject", "person", "user", "member", "account", "case"),
-    *("pid", "uid", "cid", "sid", "mrn", "ssn"),
+    *("pid", "uid", "cid", "sid", "mrn", "ssn", "sku", "ean", "gtin", "isbn", "imei", "barcode"),
     *("kunde", "kunden", "nummer", "kennung", "fall", "konto", "mitglied", "versicherte"),
     *("numero", "identifiant", "matricule", "dossier", "cliente", "paciente", "paziente", "codigo"),
     *("codice", "klant", "nummer", "numer", "klient", "pacjent", "kund", "ид", "编号", "番号"),
@@ -135,6 +147,18 @@ def is_amount(name: str) -> bool:
     """Return whether a name is that of an amount."""
     own = [one.rstrip("0123456789") for one in words(name)]  # Note1, Note2
     return bool(_AMOUNTS & set(own)) or any(one.endswith(_AMOUNT_ENDS) for one in own)
+
+
+def is_time_until(name: str) -> bool:
+    """Return whether a name is that of the time until something was seen, or rows were left."""
+    own = words(name)
+    pairs = {*pairwise(own)}
+    return bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO) or own == ["time"]
+
+
+def is_weight(name: str) -> bool:
+    """Return whether a name is that of a weight, of a body or of how much a row counts."""
+    return bool(_WEIGHTS & {*words(name)})
 
 
 def is_trait(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from intarsia.errors import printable, several
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
-from intarsia.inspection.table_proposal import TableProposal
+from intarsia.inspection.table_proposal import TableProposal, different
 
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
@@ -280,7 +280,10 @@ def _learned(table: TableProposal) -> list[str]:
     kinds: Mapping[str, list[str]] = {"numbers": [], "text, as categories": []}
     for own in table.features:
         if own.name not in table.source.categorical:
-            truths = {one.lower() for one in own.texts} <= {"true", "false"}  # which are 1 and 0
+            truths = own.figures is None and different(own.texts, 3) <= {
+                "true",
+                "false",
+            }  # which are 1 and 0
             plain = own.figures is not None or truths
             kinds["numbers" if plain else "text, as categories"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]

@@ -57,15 +57,14 @@ def with_ids(
     ]
     for one in tables:
         if one.source.id is not None and one.columns:
-            own = one.columns[one.source.id]
             try:
-                ids_of(own.values, one.rows, one.source)
+                ids_of(one.values(one.source.id), one.rows, one.source)
             except TableError as problem:
                 raise problem.retold(where=problem.where, advice=problem.without_settings) from None
     rules = _rules(tables)
     notes += notes_on_ids(
         {
-            one.source.name: np.array(one.columns[one.source.id].texts, np.str_)
+            one.source.name: np.array([*one.columns[one.source.id].texts], np.str_)
             for one in tables
             if not rules and one.source.id is not None and one.columns
         }

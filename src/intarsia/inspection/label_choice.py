@@ -35,6 +35,7 @@ _MOST_CLASSES = 10  # of text, of a label that only its name tells from a featur
 _MOST_TOLD = 4  # columns that may be the label too
 _DOUBTFUL = 2
 _BY_NAME = "by its name"
+_ALONE = "the only column beside the ids"
 
 
 def labelled(one: TableProposal) -> bool:
@@ -61,7 +62,7 @@ def with_labels(
             found.append(one)
             continue
         # where a name tells it, what other tables have beside it needs no word
-        asked = [] if wanted else [one] if why == _BY_NAME else [one, *tables]
+        asked = [] if wanted else [one] if why in (_BY_NAME, _ALONE) else [one, *tables]
         likely = [name for each in asked for name in _alternatives(each, names)]
         likely += [name for name in _classes_of_several(asked) if name not in names]
         others = list(dict.fromkeys(likely))
@@ -82,7 +83,7 @@ def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
     found: list[TableProposal] = []
     first: dict[bool, str] = {}
     for one in tables:
-        written = one.columns[str(one.source.label)].written if labelled(one) else []
+        written = [*one.columns[str(one.source.label)].written] if labelled(one) else []
         said = {text: _TRUTHS.get(text.casefold()) for text in written}
         named = {text: usual[text.casefold()] for text in written}
         why = "the same class, whatever the case"
@@ -115,9 +116,10 @@ def rows_by_class(tables: Sequence[TableProposal]) -> Counter[str]:
 def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list[str], str]:
     """Return the columns to predict, and why; ExperimentError if none can be told.
 
-    A name that is a label's goes first, then the only column of two values, then the one of them
-    that stands last in its table, then numbers called y. Where tables share no row, a column of two
-    values is to be in all of them: one table's labels tell the others nothing.
+    A name that is a label's goes first, then a column that is alone beside its table's ids, then
+    the only column of two values, then that which stands last in its table, then numbers called y.
+    Where tables share no row, a column of two values is to be in all of them: one table's labels
+    tell the others nothing.
     """
     apart = len(tables) > 1 and not any(
         len(matched.rows(one.source.name, other.source.name)[0])
@@ -164,6 +166,9 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
             "row that has one, so that there is nothing to tell apart; give tables with rows of "
             "both classes, or say which other column is to be predicted: --label COLUMN."
         )
+    alone = _beside_ids_alone(tables)
+    if len(alone) == 1:
+        return alone, _ALONE
     found = list(dict.fromkeys(twos))
     telling = [name for name in found if not apart or look(name) in everywhere]
     ends = [name for name in last if not apart or look(name) in everywhere]
@@ -175,7 +180,13 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
         return [best[-1]], _BY_NAME
     if weak:
         return [weak[0]], _BY_NAME
-    shared = _common_to_all(tables)
+    shared, numbers = _common_to_all(tables), _last_numbers(tables)
+    if len(shared) == 1 and numbers:
+        raise ExperimentError(
+            f"No column is named like a label ({listed(LABELS[:5])}, …), and it may be "
+            f"{shared[0]!r}, the only column with classes that all tables have, or {numbers!r}, "
+            "their last one; say which column is to be predicted: --label COLUMN."
+        )
     if len(shared) == 1:
         return shared, "the only column with classes that all tables have"
     every = list(dict.fromkeys(name for one in tables for name in one.columns))
@@ -184,6 +195,25 @@ def _label_name(tables: Sequence[TableProposal], matched: Matched) -> tuple[list
         f"No column is named like a label ({listed(LABELS[:5])}, …), and {shown}; say which "
         "column is to be predicted: --label COLUMN."
     )
+
+
+def _beside_ids_alone(tables: Sequence[TableProposal]) -> list[str]:
+    """Return the columns that a table has beside its ids and nothing else, and no other has."""
+    names = Counter(name for one in tables for name in one.columns)
+    return [
+        name
+        for one in tables
+        if one.source.id is not None and len(one.columns) == 2 and len(tables) > 1
+        for name, own in one.columns.items()
+        if name != one.source.id and own.kinds and names[name] == 1 and not is_trait(name)
+    ]
+
+
+def _last_numbers(tables: Sequence[TableProposal]) -> str:
+    """Return the column of whole numbers that is the last one of all tables; "": there is none."""
+    last = [[*one.columns.values()][-1] for one in tables]
+    same = len({own.name for own in last}) == 1 and all(own.whole for own in last)
+    return last[0].name if same else ""
 
 
 def _common_to_all(tables: Sequence[TableProposal]) -> list[str]:
@@ -302,15 +332,15 @@ def _says_the_same(
     own: Column, rows: NDArray[np.intp], label: Column, labels: NDArray[np.intp]
 ) -> bool:
     """Return whether each value of a column goes with one label, and each label with one value."""
-    a, b = own.codes[rows], label.codes[labels]
+    a, b = own.codes[rows], label.codes[labels].astype(np.int64)
     known = (a >= 0) & (b >= 0)
     a, b = a[known], b[known]
-    if len(a) < LEAST_SHARED or len(np.unique(b)) < 2:
+    values, kinds = (int(np.count_nonzero(np.bincount(one))) for one in (a, b))
+    if len(a) < LEAST_SHARED or kinds < 2:
         return False
     if label.kinds == "numbers":
         if own.figures is None or label.figures is None:
             return False
         x, y = np.array(own.figures)[a], np.array(label.figures)[b]
         return bool(np.ptp(x) > 0 and abs(np.corrcoef(x, y)[0, 1]) > 1 - 1e-9)
-    pairs = len(np.unique(a * (b.max() + 1) + b))
-    return pairs == len(np.unique(a)) == len(np.unique(b))
+    return values == kinds == len(np.unique(a * (b.max() + 1) + b))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.data.parsing import number, spellings_of
 from intarsia.data.source import LEAST_ROWS
+from intarsia.data.texts import Texts
 from intarsia.inspection.column_names import is_id
 
 # wherever they stand, in small letters; and what spreadsheets write where a formula failed
@@ -41,17 +42,19 @@ _LEAST_NUMBERS = 10  # different ones, beside such words
 
 
 def missing_words(
-    texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]],
+    texts: Mapping[str, tuple[NDArray[np.int32], Texts]],
 ) -> list[str]:
     """Return the words of a table that stand for a missing value, beside those that always do.
 
-    `texts` has the codes (rows,) of each column, and its texts.
+    `texts` has the codes (rows,) of each column, -1 where missing, and its texts.
     """
     found: dict[str, None] = {}
     kept: dict[str, None] = {}  # signs that are values of a column of words
     cells: Counter[str] = Counter()
     for name, (codes, own) in texts.items():
-        given = [one for one in own if one is not None]
+        if own.plain:
+            continue
+        given = [*own]
         always = [one for one in given if one.casefold() in _ALWAYS]
         found |= dict.fromkeys(always)
         others = [one for one in given if one not in always]

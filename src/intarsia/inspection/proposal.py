@@ -8,9 +8,11 @@ knows the data can correct it. What a column may be as a feature is decided by t
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of
 from intarsia.data.labels import positive_last, spelled_apart
 from intarsia.data.parsing import (
+    are_numbers,
     ascending,
     limit_of,
     number,
@@ -35,8 +38,9 @@ from intarsia.data.parsing import (
 )
 from intarsia.data.reader import ENDINGS, columns_of, ending_of, read
 from intarsia.data.source import LEAST_ROWS, Source
+from intarsia.data.texts import Texts
 from intarsia.errors import ExperimentError, TableError, listed, nearest_column
-from intarsia.inspection.column_names import is_amount, is_id, words
+from intarsia.inspection.column_names import is_amount, is_id, is_time_until, is_weight, words
 from intarsia.inspection.id_choice import refuse_row_numbers, with_groups, with_ids
 from intarsia.inspection.label_choice import labelled, rows_by_class, with_labels, without_copies
 from intarsia.inspection.missing_words import missing_words
@@ -45,6 +49,7 @@ from intarsia.inspection.table_proposal import (
     Column,
     Matched,
     TableProposal,
+    different,
     in_words,
     other_words,
 )
@@ -58,6 +63,7 @@ _MOST_CODES = 12  # whole numbers of so many different values may be codes
 _THIN_TAIL = 0.02  # share of the rows that the largest of counts has less than
 _MOST_LEVELS = 50  # of a column that is text at one client and numbers at another
 _MOST_MISSING = 0.9  # share of a column that is left out
+_NEAR = 0.5  # of the way from a column's first tenth to its last
 _MOST_NAMED = 5  # tables of a folder
 _DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
@@ -168,6 +174,11 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
     notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
+    notes += [
+        *_times_until_label(tables),
+        *_weights_of_rows(tables),
+        *_under_other_names(tables, matched),
+    ]
     tables = _as_one_kind(_without_constants(tables))
     for one in tables:
         if one.left_out and not one.features and one.source.label is None:
@@ -177,7 +188,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
                 "mend one of them, or leave the table out",
             )
     ignore_case = _alike_but_for_case(tables, notes)
-    tables = [_with_units_of_amounts(one) for one in tables]
+    tables = [replace(_with_units_of_amounts(one), read=None) for one in tables]
     return Proposal(tuple(tables), rules, tuple(notes), ignore_case)
 
 
@@ -237,7 +248,7 @@ def _look(source: Source) -> TableProposal:
     check_names(frame.column_names, source)
     if not frame.num_rows:
         raise source.error(f"the table has {frame.num_columns} columns but 0 rows", "fill it")
-    texts: dict[str, tuple[NDArray[np.intp], list[str | None]]] = {}
+    texts: dict[str, tuple[NDArray[np.int32], Texts]] = {}
     left_out: dict[str, str] = {}
     for name, values in zip(frame.column_names, frame.columns, strict=True):
         try:
@@ -245,24 +256,18 @@ def _look(source: Source) -> TableProposal:
         except TableError as problem:
             left_out[name] = _said(problem, name)
     source = _with_units(source, texts)
-    bare = {
-        name: (codes, [None if one is None else _bare(one, name, source) for one in own])
-        for name, (codes, own) in texts.items()
-    }
-    source, reasons = _spelled(source, bare)
+    source, reasons = _spelled(source, texts)
 
     def columns_read(source: Source) -> dict[str, Column]:
-        return {
-            name: _column(name, codes, own, frame.column(name), source)
-            for name, (codes, own) in texts.items()
-        }
+        return {name: _column(name, codes, own, source) for name, (codes, own) in texts.items()}
 
     columns = columns_read(source)
     if codes := _stand_ins_of_counts(columns):
         source = replace(source, missing=(*source.missing, *codes))
         reasons["missing"] = _seem_missing(source.missing)
         columns = columns_read(source)
-    return TableProposal(source, columns, frame.num_rows, frame.num_columns, left_out, reasons)
+    sizes = frame.num_rows, frame.num_columns
+    return TableProposal(source, columns, *sizes, left_out, reasons, read=frame)
 
 
 def _read(source: Source) -> tuple[Source, pa.Table | None]:
@@ -274,8 +279,10 @@ def _read(source: Source) -> tuple[Source, pa.Table | None]:
             found = columns_of(one)
             if found is None or one.path is None:
                 return one, found
+            names = tuple(found.column_names)
+            del found  # which takes as much memory as what is read now
             # as text: a number may be an id whose zeros matter
-            return one, columns_of(replace(one, categorical=tuple(found.column_names)))
+            return one, columns_of(replace(one, categorical=names))
         except TableError as problem:
             first = first or problem
             if "which are not UTF-8" not in str(first) and "which is UTF-16" not in str(first):
@@ -298,33 +305,29 @@ def _of_matrix(source: Source) -> TableProposal:
     return TableProposal(source, {}, len(table.samples), len(table.columns), {}, reasons)
 
 
-def _column(
-    name: str,
-    codes: NDArray[np.intp],
-    texts: Sequence[str | None],
-    values: pa.ChunkedArray,
-    source: Source,
-) -> Column:
-    missing = {*(one.strip() for one in source.missing)}
-    places: dict[str, int] = {}
-    target = [
-        -1 if one is None or one in missing else places.setdefault(one, len(places))
-        for one in texts
-    ]
-    bare = [_bare(one, name, source) for one in places]
-    figures = [number(one, source.decimal, source.thousands) for one in bare]
-    known = None if None in figures or not figures else tuple(one or 0.0 for one in figures)
-    return Column(name, np.array([*target, -1], np.intp)[codes], tuple(places), known, values)
+def _column(name: str, codes: NDArray[np.int32], texts: Texts, source: Source) -> Column:
+    codes, texts = texts.without([one.strip() for one in source.missing], codes)
+    if not len(texts):
+        return Column(name, codes, texts, None)
+    if texts.plain and source.decimal == ".":
+        return Column(name, codes, texts, array("d", (texts.figures + 0.0).tobytes()))
+    figures = array("d")
+    for one in texts:
+        figure = number(_bare(one, name, source), source.decimal, source.thousands)
+        if figure is None:
+            return Column(name, codes, texts, None)
+        figures.append(figure or 0.0)
+    return Column(name, codes, texts, figures)
 
 
-def _with_units(
-    source: Source, texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]]
-) -> Source:
+def _with_units(source: Source, texts: Mapping[str, tuple[NDArray[np.int32], Texts]]) -> Source:
     """Return a source with the units that stand beside numbers, and the columns with limits."""
     units: dict[str, str] = {}
     limits: list[str] = []
     for name, (_, own) in texts.items():
-        given = [one for one in own if one is not None and re.search(r"\d", one)]
+        if own.plain:
+            continue
+        given = [one for one in own if re.search(r"\d", one)]
         beyond = [one for one in given if limit_of(one)]
         bare = [limit_of(one) or one for one in given]
         unit = unit_of(bare, _FEW_AMOUNTS)
@@ -359,21 +362,22 @@ def _bare(text: str, name: str, source: Source) -> str:
 
 
 def _spelled(
-    source: Source, texts: Mapping[str, tuple[NDArray[np.intp], Sequence[str | None]]]
+    source: Source, texts: Mapping[str, tuple[NDArray[np.int32], Texts]]
 ) -> tuple[Source, dict[str, str]]:
     """Return a source with the way in which its numbers and missing values are written."""
     reasons: dict[str, str] = {}
     if source.encoding is not None:
         reasons["encoding"] = "the file is not UTF-8"
-    words = missing_words(texts)
+    bare = {
+        name: (codes, own if own.plain else Texts(pa.array([_bare(t, name, source) for t in own])))
+        for name, (codes, own) in texts.items()
+    }
+    words = missing_words(bare)
     if more := [one for one in words if one not in source.missing]:
         source = replace(source, missing=(*source.missing, *more))
         reasons["missing"] = _seem_missing(source.missing)
-    bare = {
-        name: [one for one in own if one is not None and one not in words]
-        for name, (_, own) in texts.items()
-    }
-    fits = {name: spellings_of(own) for name, own in bare.items() if own}
+    given = {name: own.without(words, codes)[1] for name, (codes, own) in bare.items()}
+    fits = {name: spellings_of(own) for name, own in given.items() if own}
     odd = {name: own for name, own in fits.items() if own and (".", None) not in own}
     if not odd:
         return source, reasons
@@ -382,15 +386,11 @@ def _spelled(
     # the way by which most columns are numbers; of several, grouped digits only if all are such
     grouped = all(
         re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+", one) or number(one) is not None
-        for one in bare[first]
+        for one in given[first]
     )
 
     def read(way: tuple[str, str | None]) -> list[str]:
-        return [
-            name
-            for name, own in bare.items()
-            if own and all(number(one, *way) is not None for one in own)
-        ]
+        return [name for name, own in given.items() if own and are_numbers(own, *way)]
 
     def rank(way: tuple[str, str | None]) -> tuple[int, bool]:
         return len(read(way)), (way == (".", ",")) is grouped
@@ -440,7 +440,7 @@ def _with_no_label(one: TableProposal) -> TableProposal:
     source = one.source
     if source.label is None or not one.columns:
         return one
-    values = one.columns[source.label].values
+    values = one.values(source.label)
     _, texts = coded_texts(values, source.label, replace(source, missing=source.missing_words))
     marks = [text for text in source.missing if text in texts]
     if not marks:
@@ -465,7 +465,7 @@ def _without_unfit(one: TableProposal) -> TableProposal:
     """Leave out the columns that are no features, and list those that are codes."""
     codes = []
     for own in one.features:
-        why = _unfit(own, one.source)
+        why = _unfit(own, one)
         if why:
             one = one.without(own.name, why)
         elif own.coded:
@@ -473,7 +473,7 @@ def _without_unfit(one: TableProposal) -> TableProposal:
     return one.with_keys({}, categorical=tuple(codes)) if codes else one
 
 
-def _unfit(own: Column, source: Source) -> str:
+def _unfit(own: Column, one: TableProposal) -> str:
     """Return why a column is no feature; "": it is one."""
     if not own.texts:
         return "empty in every row"
@@ -487,10 +487,10 @@ def _unfit(own: Column, source: Source) -> str:
     if own.coded and len(own.texts) > _MOST_LEVELS:
         return f"codes with zeros in front, {len(own.texts):,} different ones"
     # as the reader would read it, whose reasons these are
-    as_listed = replace(source, categorical=(own.name,)) if own.coded else source
+    as_listed = replace(one.source, categorical=(own.name,)) if own.coded else one.source
     said = ""
     try:
-        features_of([(own.name, own.values)], as_listed)
+        features_of([(own.name, one.values(own.name))], as_listed)
     except TableError as problem:
         said = _said(problem, own.name)
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
@@ -638,16 +638,98 @@ def _no_class_in_common(tables: Sequence[TableProposal]) -> list[str]:
     return []
 
 
+def _times_until_label(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to be the time until an event, which the label is."""
+    labels = {str(one.source.label): one for one in tables if labelled(one)}
+    found = {
+        own.name: ""
+        for one in tables
+        for own in one.features
+        if own.figures is not None and is_time_until(own.name)
+    }
+    if not found or not any(one.columns[name].kinds == "two" for name, one in labels.items()):
+        return []
+    return [
+        f"{in_words([*map(repr, found)])} may be the time until {in_words([*map(repr, labels)])} "
+        "was seen, or a row was no longer followed, which is known only once the label is. If so, "
+        "list it in exclude: scores would be too good, and no new row has it."
+    ]
+
+
+def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns that seem to say how much each row counts, as of a survey.
+
+    They are named a weight, above 0, and about 1 on the average, which no body's weight is.
+    """
+    found = {
+        own.name: one
+        for one in tables
+        for own in one.features
+        if is_weight(own.name) and own.figures is not None and not own.missing and not own.whole
+        if min(own.figures) > 0 and 0.5 < np.array(own.figures)[own.codes].mean() < 2
+    }
+    said = "may say how much each row counts, as its numbers are about 1 on the average"
+    apart = "list it in exclude there: weights are of the table that has the labels."
+    return [
+        f"{name!r} of {one.source.name} {said}: it is learned from as it is. If so, "
+        + (f"set weights = {_quoted(name)} there." if labelled(one) else apart)
+        for name, one in found.items()
+    ]
+
+
+def _quoted(name: str) -> str:
+    """Return a name as an experiment file writes it."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _under_other_names(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+    """Return a note of columns that may be one under two names, of tables that share no row.
+
+    One table alone has the one, and all others the other one, with numbers that lie alike.
+    """
+    if len(tables) < 2 or any(
+        len(matched.rows(one.source.name, other.source.name)[0])
+        for one, other in combinations(tables, 2)
+    ):
+        return []
+    spans = {
+        one.source.name: {one.feature(own): own.span for own in one.features} for one in tables
+    }
+    found: list[str] = []
+    for client, own in spans.items():
+        others = [theirs for name, theirs in spans.items() if name != client]
+        alone = [name for name in own if not any(name in theirs for theirs in others)]
+        lacking = [name for name in others[0] if name not in own]
+        lacking = [name for name in lacking if all(name in theirs for theirs in others)]
+        for name in alone if len(tables) > 2 or len(own) > len(alone) else ():
+            near = [one for one in lacking if _alike(own[name], [its[one] for its in others])]
+            if len(near) == 1:
+                found.append(f"{name!r} of {client}, elsewhere {near[0]!r}")
+    if not found:
+        return []
+    return [
+        "columns have numbers alike under two names, and no table has both: "
+        f"{'; '.join(found[:6])}. Where two are one, give them one name in the tables, or by the "
+        "dictionary of [alignment]; as it is, each is learned for itself."
+    ]
+
+
+def _alike(own: NDArray[np.float64] | None, others: Sequence[NDArray[np.float64] | None]) -> bool:
+    """Return whether tenths, middle and nine tenths of columns' numbers are near each other's."""
+    if own is None or own[2] == own[0]:
+        return False
+    return all(
+        one is not None and np.abs(one - own).max() < _NEAR * (own[2] - own[0]) for one in others
+    )
+
+
 def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     """Leave out the columns that have one and the same value wherever they are."""
     levels: dict[str, set[str]] = {}
     for one in tables:
         for own in one.features:
             found = levels.setdefault(one.feature(own), set())
-            for text in own.written:
-                if len(found) > 1:
-                    break
-                found.add(text.casefold())
+            found |= different(own.written, 2)
     kept = []
     for one in tables:
         for own in one.features:

@@ -7,10 +7,12 @@ is proposed for one table, and `Matched` the rows that two tables have in common
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from intarsia.data.labels import MOST_NUMBER_CLASSES
 from intarsia.data.parsing import canonical
 from intarsia.data.source import LEAST_ROWS, Source
+from intarsia.data.texts import Texts
 from intarsia.errors import TableError
 from intarsia.inspection.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
@@ -40,10 +43,9 @@ class Column:
     """A column as it looks before anything is made of it."""
 
     name: str
-    codes: NDArray[np.intp]  # (rows,) position in texts, -1 where missing
-    texts: tuple[str, ...]  # without repeats
-    figures: tuple[float, ...] | None  # the number that each text is; None: some are none
-    values: pa.ChunkedArray  # (rows,) as the reader gives them
+    codes: NDArray[np.int32]  # (rows,) position in texts, -1 where missing
+    texts: Texts
+    figures: array[float] | None  # the number that each text is; None: some are none
 
     @property
     def rows(self) -> int:
@@ -86,21 +88,22 @@ class Column:
     @property
     def tail(self) -> Tail:
         """Return where a few of the numbers are far from the rest."""
-        return "" if self.figures is None else tail_of(self._amounts[0])
+        return self._seen[0]
 
-    @property
+    @cached_property
     def advice_on_label(self) -> str:
         """Return what to compare where a few of the numbers, as labels, are far from the rest."""
-        tail: Tail = "" if self.figures is None else tail_of(self._amounts[0], LABELS_FAR)
+        amounts = np.zeros(0) if self.figures is None else self._amounts[0]
+        tail = tail_of(amounts, LABELS_FAR)
         if not tail:
             return ""
         delta = "the way between the label's quartiles"  # others get the file
-        return advice_on_label(tail, delta, positive=self._amounts[0].min() > 0)
+        return advice_on_label(tail, delta, positive=amounts.min() > 0)
 
     @property
     def stand_ins(self) -> tuple[int, ...]:
         """Return the numbers, each of several rows, that may stand for a missing value."""
-        return () if self.figures is None else self._amounts[1]
+        return self._seen[1]
 
     @property
     def doubtful_code(self) -> int | None:
@@ -116,7 +119,22 @@ class Column:
         often = int((self.codes == (self.figures or ()).index(last)).sum()) >= LEAST_ROWS
         return int(last) if often else None
 
+    @property
+    def span(self) -> NDArray[np.float64] | None:
+        """Return tenth, middle and nine tenths of more than a few different numbers; None: none."""
+        if self.figures is None or len(self.texts) <= MOST_NUMBER_CLASSES:
+            return None
+        return np.quantile(self._amounts[0], (0.1, 0.5, 0.9))
+
     @cached_property
+    def _seen(self) -> tuple[Tail, tuple[int, ...]]:
+        """Return where numbers are far from the rest, and which stand for none; not the numbers."""
+        if self.figures is None:
+            return "", ()
+        amounts, stand_ins = self._amounts
+        return tail_of(amounts), stand_ins
+
+    @property
     def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
         return amounts_of(np.array([*(self.figures or ()), np.nan])[self.codes])
 
@@ -130,16 +148,15 @@ class Column:
         """Return the different values, written as in `canonical`."""
         return frozenset(self.written)
 
-    @cached_property
-    def written(self) -> list[str]:
-        """Return the different values as text that is written alike everywhere."""
-        values = self.figures or (None,) * len(self.texts)
-        return [canonical(text, value) for text, value in zip(self.texts, values, strict=True)]
+    @property
+    def written(self) -> Iterator[str]:
+        """Yield the different values as text that is written alike everywhere."""
+        return map(canonical, self.texts, self.figures or repeat(None))
 
     @cached_property
     def kinds(self) -> str:
         """Return what the values are, as labels: "two", "few", "numbers" or "" for none."""
-        many = len({one.casefold() for one in self.texts})
+        many = len(different(self.texts, MOST_NUMBER_CLASSES + 1))
         if many == 2:
             return "two"
         few = many <= MOST_NUMBER_CLASSES and many * 2 <= self.rows
@@ -159,6 +176,7 @@ class TableProposal:
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> why
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])  # key of the source -> why
     renamed: Mapping[str, str] = field(default_factory=dict[str, str])  # column -> the feature
+    read: pa.Table | None = None  # the columns as the reader gives them, while they are looked at
 
     @property
     def features(self) -> list[Column]:
@@ -215,6 +233,11 @@ class TableProposal:
             if len(np.unique(first.codes * len(second.texts) + second.codes)) == self.rows
         ]
 
+    def values(self, name: str) -> pa.ChunkedArray:
+        """Return a column as the reader gives it, (rows,)."""
+        assert self.read is not None
+        return self.read.column(name)
+
     def feature(self, column: Column) -> str:
         """Return which feature a column is, by the name that it has in all tables."""
         return self.renamed.get(column.name, column.name)
@@ -245,6 +268,16 @@ class Matched:
             return np.zeros(0, np.intp), np.zeros(0, np.intp)
         _, first, second = np.intersect1d(self.ids[one], self.ids[other], return_indices=True)
         return first, second
+
+
+def different(texts: Iterable[str], most: int) -> set[str]:
+    """Return the different texts, whatever their case, until so many are found."""
+    found: set[str] = set()
+    for text in texts:
+        if len(found) == most:
+            break
+        found.add(text.casefold())
+    return found
 
 
 def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:

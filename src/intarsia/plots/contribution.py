@@ -13,6 +13,7 @@ from intarsia.plots.style import COLOURS, INK, add_legend, new_figure, save, tid
 _MOST = 9  # panels; of more parties the averages alone are drawn
 _ACROSS = 3
 _LETTERS = 24  # of a name
+_LONGEST = 3.0  # times what all values span that is drawn of an interval beyond them
 _WORDS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²", "mae": "less absolute error"}
 
 
@@ -57,6 +58,8 @@ def contribution_picture(found: _Found, path: str | Path) -> Path:
         unused.set_visible(False)
     for place, to in zip(axes, panels, strict=False):
         _panel(place, found, to)
+    for row in range(0, len(panels), across):
+        _keep_values_apart(axes[row], [_worths(found, to) for to in panels[row : row + across]])
     handles, labels = axes[0].get_legend_handles_labels()
     top = 1 - 0.55 / (height * down + 1.0)
     title = f"{found.experiment}: what parties are worth, in {_WORDS[found.measure]}"
@@ -89,6 +92,28 @@ def _panel(axes: Any, found: _Found, to: str) -> None:
     axes.set_ylim(-0.6, len(found.parties) - 0.4)
     axes.set_title(f"to {_short(to)}", loc="left", fontsize=10.5, color=INK, parse_math=False)
     tidy(axes, "#dddddd")
+
+
+def _worths(found: _Found, to: str) -> list[_Worth]:
+    """Return what is drawn in a panel."""
+    kinds = (found.left_out, *(() if found.shapley is None else (found.shapley,)))
+    return [one for kind in kinds for one in kind[to].values()]
+
+
+def _keep_values_apart(axes: Any, panels: Sequence[Sequence[_Worth]]) -> None:
+    """End the axis where intervals are much longer than values are apart, as of few rows.
+
+    Beside an interval up to 20 all values would be one line at 0.
+    """
+    every = [one for panel in panels for one in panel]
+    values = np.array([0.0, *(one.value for one in every)])
+    span = max(np.ptp(values), 1e-12)
+    least, most = values.min() - _LONGEST * span, values.max() + _LONGEST * span
+    low, high = min(one.low for one in every), max(one.high for one in every)
+    if low < least or high > most:
+        beside = 0.05 * (min(high, most) - max(low, least))
+        axes.set_xlim(max(low - beside, least), min(high + beside, most))
+        axes.set_xlabel("an interval that reaches the edge goes on", fontsize=9.5, loc="left")
 
 
 def _short(name: str) -> str:

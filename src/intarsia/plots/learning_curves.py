@@ -65,7 +65,7 @@ def rounds_figure(courses: Sequence[Course], *, title: str | None = None) -> Fig
     if phased is not None:
         _mark(axes, phased, COLOURS[courses.index(phased) % len(COLOURS)])
     axes.set_xlabel("round", fontsize=11, color=INK)
-    shown = "accuracy, %, of all graded samples" if accurate else "loss of the training samples"
+    shown = "accuracy, %, of all evaluated samples" if accurate else "loss of the training samples"
     axes.set_ylabel(shown, fontsize=11, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     tidy(axes, "#e4e4e4")

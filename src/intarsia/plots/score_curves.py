@@ -74,6 +74,8 @@ def scores_figure(
     write_heading(figure, 0.55 / width, 1 - 0.36 / high, title)
     if figures.curves is not None and len(figures.curves) == 1 and len(classes) == 2:
         whose += f"; curves of “{classes[1]}”"
+    elif figures.curves is not None and len(figures.curves) > _MOST:
+        whose += f"; curves of the first {_MOST} of {len(figures.curves)} classes"
     said = f"{whose}; bands and bars: 95 % intervals of each point"
     figure.text(0.55 / width, 1 - 0.62 / high, said, size=9.5, color=INK, parse_math=False)
     return figure

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from intarsia.errors import ExperimentError
 
 Mode = Literal["plain", "masked", "ckks"]
 Trust = Literal["pairs", "clients"]
+# of which float64 gives the noise; beyond them it may be too little by orders of magnitude
+EPSILONS: Final = (1e-6, 1e6)
+DELTA: Final = 1e-100  # the least
+_EPS: Final = f"0 (no noise), or a number from {EPSILONS[0]:g} to {EPSILONS[1]:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +48,8 @@ class Privacy:
             ("error", 0 <= self.error < math.inf, "a number of at least 0 (0: the least)", "2e-5"),
             ("colluders", self.colluders >= 1, "a whole number from 1 up", "16"),
             ("least_clients", self.least_clients >= 1, "a whole number from 1 up", "3"),
-            ("epsilon", 0 <= self.epsilon < math.inf, "a number of at least 0 (0: no noise)", "1"),
-            ("delta", 0 < self.delta < 1, "a probability above 0 and below 1", "1e-5"),
+            ("epsilon", self.epsilon == 0 or EPSILONS[0] <= self.epsilon <= EPSILONS[1], _EPS, "1"),
+            ("delta", DELTA <= self.delta < 1, f"a probability from {DELTA:g} to below 1", "1e-5"),
             ("clip", 0 < self.clip < math.inf, "a finite number above 0", "1"),
         ):
             if not sound:

@@ -15,6 +15,7 @@ SHAKE-256 by the inverse of their distribution: 52 bits each, so that none is be
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -122,8 +123,15 @@ def noise_of(release: fl.Release | None) -> fl.Release:
 
 
 def clip_change(change: Array, clip: float) -> Array:
-    """Return a change, scaled down to a norm of at most `clip`."""
-    return change * min(1.0, clip / max(float(np.linalg.norm(change)), 1e-300))
+    """Return a change, scaled down to a norm of at most `clip`; zeros for one that is not finite.
+
+    Such a one cannot be clipped or added up, and that it is one would be told without noise.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.linalg.norm(change))
+    if not math.isfinite(norm):
+        return np.zeros_like(change)
+    return change * min(1.0, clip / max(norm, 1e-300))
 
 
 def normal_numbers(stream: bytes) -> Array:

@@ -4,7 +4,7 @@ Rows are held out by which rounds are compared (Prechelt, "Early stopping - but 
 `keeping_best` makes of an algorithm one whose states are each two: that of now, with which it goes
 on as it would, and that of the best round.
 
-1. `keep_best`, after a round that is graded best: each client keeps its state of now
+1. `keep_best`, after a round that is evaluated best: each client keeps its state of now
 2. `return_to_best`, once, after the last round: each client goes back to what it kept
 
 Neither sends anything. The server keeps its own state beside theirs, so that what a run ends with
@@ -25,7 +25,7 @@ from intarsia.errors import RefusedError
 
 @dataclass(frozen=True)
 class Both:
-    """A state, and that of the best round: before one was graded, that of the start."""
+    """A state, and that of the best round: before one was evaluated, that of the start."""
 
     now: Any
     best: Any

@@ -3,22 +3,22 @@
 `evaluate`: one model whose parts lie with the clients.
 
 1. `partial_scores`: each client adds its part of the scores of its samples, each value once.
-2. In training `sum_grades`: clients with labels open the scores of their samples, and add up counts
-   and losses. Which samples count, and by how much, each client tells from the schema, and one with
-   fewer than `LEAST_ROWS` of them is not asked and does not answer: counts and sums of few rows, or
-   of rows that the server chooses, would tell their labels. So would the difference of two clients'
-   sums, see `protocols.graded_rows`.
+2. In training `sum_metrics`: clients with labels open the scores of their samples, and add up
+   counts and losses. Which samples count, and by how much, each client tells from the schema, and
+   one with fewer than `LEAST_ROWS` of them is not asked and does not answer: counts and sums of
+   few rows, or of rows that the server chooses, would tell their labels. So would the difference
+   of two clients' sums, see `protocols.evaluation_rows`.
 3. `count_classes`, of networks: how many samples of each class are said to be of each, over all
    clients.
-4. At the end of a run `grade`: they send each its own counts and sums; and `measure`,
+4. At the end of a run `send_metrics`: they send each its own counts and sums; and `measure`,
    `count_classes`, `sum_scores`, `count_scores` and `sum_errors`, see `protocols.figures`.
 
 A loss is a sum over the rows, and so many losses of one client's rows, by as many models, would
-tell the rows. So totals are of as many models as `times_graded` says, and those of each client by
-itself are told of one, at the end.
+tell the rows. So totals are of as many models as `times_evaluated` says, and those of each client
+by itself are told of one, at the end.
 
-`evaluate_own`: clients' own models, which nothing is added to. `grade_own` and the others of that
-ending are steps 2 to 4, each client's with the scores of its own model.
+`evaluate_own`: clients' own models, which nothing is added to. `send_metrics_own` and the others
+of that ending are steps 2 to 4, each client's with the scores of its own model.
 
 The loss of a linear model is its own, of several classes the sum of one against the rest for each.
 That of networks is the cross-entropy of the class that a sample has, or half the squared error.
@@ -27,7 +27,7 @@ Score a server's network of all feature blocks, which no client has whole.
 
 1. `partial_layer`: each client adds its blocks' terms of the first layer of the server's network,
    each block of a sample once; nobody but the sample's owners opens the sum.
-2. `grade_server`: clients with labels go on from there.
+2. `send_metrics_server`: clients with labels go on from there.
 
 Samples count that somebody has the label of, and of which the clients together hold every block;
 of others no term crosses.
@@ -55,43 +55,43 @@ from intarsia.maths import figures as judging
 from intarsia.maths.figures import CROSS_ENTROPY, Figures
 from intarsia.maths.linear import losses
 from intarsia.protocols import figures as exchanged
+from intarsia.protocols.evaluation_rows import Mask, rows_that_count
 from intarsia.protocols.figures import (
     AskKey,
     Binned,
     ClientFigures,
     ErrorSums,
-    Graded,
     HidingKey,
     Ranges,
     ScoreCounts,
+    ScoredRows,
     ScoreSums,
 )
-from intarsia.protocols.graded_rows import Mask, rows_that_count
 
 _function = partial(fl.client_function, protocol="evaluation")
 Part = fl.Part
 Trained = Callable[[Any], NDArray[np.bool_]]  # state → classes in training, (classes,)
 
-LEAST_ROWS: Final = 5  # of a client that are graded, if any are; figures: on each side of a class
-_AT_THE_END: Final = 1  # model by which a client tells its own grades
+LEAST_ROWS: Final = 5  # of a client that are evaluated, if any; figures: on each side of a class
+_AT_THE_END: Final = 1  # model by which a client tells its own metrics
 # rows of a client that it tells the logarithms of labels of: with the sums of whole numbers and of
 # their squares these tell each label of fewer
 _LEAST_LOGARITHMS: Final = 50
-# rows that are graded, by the feature blocks of a server's network: asked for many times
+# rows that are evaluated, by the feature blocks of a server's network: asked for many times
 _TO_GRADE: Final = WeakKeyDictionary[Schema, dict[tuple[str, ...] | None, Mask]]()
 _MOST_PARTS: Final = 10_000  # that a count of shared labels is a fraction of
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for the client's part of the scores of its samples that are to be graded."""
+    """Ask for the client's part of the scores of its samples that are to be evaluated."""
 
 
 @fl.describe("each evaluated row's score or terms of it")
 class PartialScores:
     """A client's part of the scores."""
 
-    z: fl.PerLabelledScore  # (outputs, samples) 0 of those that are not graded
+    z: fl.PerLabelledScore  # (outputs, samples) 0 of those that are not evaluated
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Sums:
 
 
 @fl.describe("counts and mean losses of evaluated rows of all clients")
-class GradeTotals:
-    """A client's part of the grades over all samples, shared labels once, or the total."""
+class MetricTotals:
+    """A client's part of the metrics over all samples, shared labels once, or the total."""
 
     counts: Array  # (2,) samples, and those that are right
     means: Array  # (1,) or (4,) Σ / N of losses, in regression also of y, y² and (y - z)²
@@ -147,12 +147,12 @@ class Evaluation:
     accuracy: float | None
     r2: float | None
     macro_f1: float | None = None  # mean over the classes that are there or are said
-    samples: int = 0  # that were graded; shared ones once where they are all clients'
+    samples: int = 0  # that were evaluated; shared ones once where they are all clients'
     figures: Figures | None = None  # where they were asked for
 
 
-def grading_loss(name: str) -> int:
-    """Return the code of the loss that an algorithm's scores are graded by.
+def evaluation_loss(name: str) -> int:
+    """Return the code of the loss that an algorithm's scores are evaluated by.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def evaluate(
     with_figures: bool = False,
     totals_only: bool = False,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades of an additive model over all samples of a part, and over each client's.
+    """Return the metrics of an additive model over all samples of a part, and over each client's.
 
     `shape` is that of the loss, as `losses.shape_of` gives it. With `totals_only` no client tells
     how the model does on its own samples.
@@ -188,11 +188,11 @@ def evaluate(
     total = clients.sum(score, dict.fromkeys(holding, Ask()))
     # discloses how well the model does on each client's own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    scored = (clients, schema, _given_scores, Totals(z=total.z), loss, rows_to_grade(schema))
+    scored = (clients, schema, _given_scores, Totals(z=total.z), loss, rows_to_evaluate(schema))
     how: Any = {"part": part, "shape": shape}
     if totals_only:
         return _totals(*scored, **how), {}
-    return _graded(*scored, **how, with_figures=with_figures)
+    return _evaluated(*scored, **how, with_figures=with_figures)
 
 
 def evaluate_own(
@@ -207,22 +207,22 @@ def evaluate_own(
     server: Sequence[str] | None = None,
     trained: Trained | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades of the clients' own models over all samples of a part, and of each client.
+    """Return the metrics of the clients' own models over all samples of a part, and of each client.
 
     Each model says the client's own samples, whoever else has these. Over all samples one that
     several clients have the label of counts once: as the mean over them. `server` are the feature
-    blocks of a server's network that is graded, too. With `trained` the figures tell the classes
+    blocks of a server's network that is evaluated, too. With `trained` the figures tell the classes
     that a client has in training from those that it has not. With `totals_only` no client tells
     how its model does.
     """
     # discloses how well each client's model does on its own labelled samples, and how many they
     # are; for regression also Σy and Σy²
-    wanted = rows_to_grade(schema, server)
+    wanted = rows_to_evaluate(schema, server)
     scored = (clients, schema, _own_scores(predict), Totals(None), loss, wanted)
     how: Any = {"part": part, "suffix": "_own", "trained": trained}
     if totals_only:
         return _totals(*scored, **how), {}
-    return _graded(*scored, **how, with_figures=with_figures)
+    return _evaluated(*scored, **how, with_figures=with_figures)
 
 
 def sends(
@@ -237,42 +237,44 @@ def sends(
     trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate` of an additive model, else in `evaluate_own`."""
-    wanted = rows_to_grade(schema, server)
+    wanted = rows_to_evaluate(schema, server)
     if not additive:
         given = _own_scores(predict), loss, schema, wanted, part, "_own"
-        own = _grading(*given, trained=trained)
-        # the server's network is graded in its stead
-        served = server is not None and graded_clients(schema, _whole_to_grade(schema, server))
-        return _grades_sent(own, schema, wanted, in_training=not served)
+        own = _functions(*given, trained=trained)
+        # the server's network is evaluated in its stead
+        served = server is not None and evaluated_clients(
+            schema, _whole_to_evaluate(schema, server)
+        )
+        return _metrics_sent(own, schema, wanted, in_training=not served)
     score = fl.sums(_partial_scores(predict, schema, part))
-    grades = _grading(_given_scores, loss, schema, wanted, part, "", shape=shape)
-    sent = _grades_sent(grades, schema, wanted)
+    functions = _functions(_given_scores, loss, schema, wanted, part, "", shape=shape)
+    sent = _metrics_sent(functions, schema, wanted)
     return *fl.each(score, parties=lambda *_: _holding(schema)), *sent
 
 
-def _grades_sent(
+def _metrics_sent(
     functions: _Functions, schema: Schema, wanted: Mask, *, in_training: bool = True
 ) -> tuple[fl.Sends, ...]:
-    """Return what crosses where a model is graded, in training or at the end alone."""
+    """Return what crosses where a model is evaluated, in training or at the end alone."""
     totals = [functions.count_scores, functions.sum_errors]
     if schema.labels.task != "regression":
         totals = [functions.count_classes, functions.sum_scores, functions.count_scores]
-    models = _models_graded(schema, wanted) if in_training else 0
-    found = [*fl.each(fl.asks(functions.grade, functions.measure), most=_AT_THE_END)]
+    models = _models_evaluated(schema, wanted) if in_training else 0
+    found = [*fl.each(fl.asks(functions.send_metrics, functions.measure), most=_AT_THE_END)]
     found += fl.asks(functions.draw_key)
-    for one in [functions.sum_grades, *totals][not in_training :]:
+    for one in [functions.sum_metrics, *totals][not in_training :]:
         names = tuple(field.name for field in fields(one.reply))
         most = {
-            functions.sum_grades: models,
+            functions.sum_metrics: models,
             functions.count_classes: models + _AT_THE_END,
         }
         found += fl.each(
             fl.sums(one, reveals=names),
             together="all",
-            parties=lambda *_: graded_clients(schema, wanted),
+            parties=lambda *_: evaluated_clients(schema, wanted),
             most=most.get(one, _AT_THE_END),
         )
-    if functions.grade.name == "grade_own":
+    if functions.send_metrics.name == "send_metrics_own":
         return tuple(found)
     taken = ("Totals.z", "Binned.z", "Ranges.z")
     return fl.opening(dict.fromkeys(taken, "PartialScores.z"), found)
@@ -286,15 +288,15 @@ def _own_scores(predict: Callable[[Any, Block], Array]) -> Callable[[Any, Block,
     return lambda state, block, _: predict(state, block)
 
 
-def _models_graded(schema: Schema, wanted: Mask) -> int:
-    """Return by how many models `sum_grades` is answered: few, beside the rows.
+def _models_evaluated(schema: Schema, wanted: Mask) -> int:
+    """Return by how many models `sum_metrics` is answered: few, beside the rows.
 
     One for each two rows. Of several clients those of the one with the most do not count: it could
     take them away from the total.
     """
     rows = [
         int((wanted[schema.samples.own(name)] & schema.labelled_at(name)).sum())
-        for name in graded_clients(schema, wanted)
+        for name in evaluated_clients(schema, wanted)
     ]
     every = _labelled(schema, wanted)
     others = every - max(rows, default=0)
@@ -302,7 +304,7 @@ def _models_graded(schema: Schema, wanted: Mask) -> int:
 
 
 def is_due(turn: int, most: int) -> bool:
-    """Return whether to grade at a turn (1, 2, ...) of a training that may be long, `most` times.
+    """Return whether to evaluate at a turn (1, 2, …) of a training that may be long, `most` times.
 
     At each turn until half of the times are over, then at every second one until half of those that
     are left are, and so on.
@@ -329,14 +331,14 @@ def _totals(
     shape: float = 0.0,
     trained: Trained | None = None,
 ) -> Evaluation | None:
-    """Return the grades of `scores(state, block, z)` over all samples, as in `_graded`."""
+    """Return the metrics of `scores(state, block, z)` over all samples, as in `_evaluated`."""
     given = scores, loss, schema, wanted, part, suffix
-    functions = _grading(*given, shape=shape, trained=trained)
-    messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
-    if not messages or len(messages) < len(graded_clients(schema, wanted)):
+    functions = _functions(*given, shape=shape, trained=trained)
+    messages = dict.fromkeys(evaluated_clients(schema, wanted, clients.ids), message)
+    if not messages or len(messages) < len(evaluated_clients(schema, wanted)):
         return None
     # discloses how well the model does on the labelled samples of all clients together
-    found = clients.reveal(clients.sum(functions.sum_grades, messages))
+    found = clients.reveal(clients.sum(functions.sum_metrics, messages))
     count, correct = (float(one) for one in _whole(schema, np.asarray(found.counts)))
     of_all = np.asarray(found.means) * (_labelled(schema, wanted) / count)
     if schema.labels.task == "regression":
@@ -357,7 +359,7 @@ def _labelled(schema: Schema, wanted: Mask) -> int:
     return int((wanted & (schema.label_holders > 0)).sum())
 
 
-def _graded(
+def _evaluated(
     clients: fl.Clients,
     schema: Schema,
     scores: Callable[[Any, Block, Any], Array],
@@ -371,51 +373,51 @@ def _graded(
     with_figures: bool = False,
     trained: Trained | None = None,
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades of `scores(state, block, z)` over all samples, and over each client's own.
+    """Return the metrics of `scores(state, block, z)` over all samples, and over each client's own.
 
     `wanted` samples count, (samples,). `suffix` ends the names of the client functions, where there
     is more than one model.
     """
     given = scores, loss, schema, wanted, part, suffix
-    functions = _grading(*given, shape=shape, trained=trained)
-    messages = dict.fromkeys(graded_clients(schema, wanted, clients.ids), message)
+    functions = _functions(*given, shape=shape, trained=trained)
+    messages = dict.fromkeys(evaluated_clients(schema, wanted, clients.ids), message)
     if not messages:
         return None, {}
-    replies = clients.ask(functions.grade, messages)
+    replies = clients.ask(functions.send_metrics, messages)
     for name, told in replies.items():
         _check_told(schema, wanted, name, told)
-    own = {name: _grades(sums, 0, schema.labels) for name, sums in replies.items()}
+    own = {name: _metrics(sums, 0, schema.labels) for name, sums in replies.items()}
     one = next(iter(replies.values()))
     there = [name for name in Sums.__annotations__ if getattr(one, name) is not None]
     every = Sums(**{name: sum(getattr(s, name) for s in replies.values()) for name in there})
-    grades = replace(_grades(every, 1, schema.labels), macro_f1=None)
+    metrics = replace(_metrics(every, 1, schema.labels), macro_f1=None)
     several, counts = len(own) > 1, None
     # some are away: a total would tell more of each of the others, and sites tell none
-    left = len(own) < len(graded_clients(schema, wanted))
+    left = len(own) < len(evaluated_clients(schema, wanted))
     classes = schema.labels.task != "regression" and not left
     if classes and (with_figures or (several and loss == CROSS_ENTROPY)):
         # discloses how many samples of each class all clients hold, and the model sees, together
         found = clients.reveal(clients.sum(functions.count_classes, messages))
         counts = _whole(schema, np.asarray(found.counts))
     if not several:
-        grades = replace(grades, macro_f1=next(iter(own.values())).macro_f1)
+        metrics = replace(metrics, macro_f1=next(iter(own.values())).macro_f1)
     elif counts is not None:
-        grades = replace(grades, macro_f1=float(judging.macro_f1(counts)))
-    finite = all(math.isfinite(one.loss) for one in (grades, *own.values()))
+        metrics = replace(metrics, macro_f1=float(judging.macro_f1(counts)))
+    finite = all(math.isfinite(one.loss) for one in (metrics, *own.values()))
     if not with_figures or not finite:  # of a training that diverged there are no figures
-        return grades, own
+        return metrics, own
     # discloses how well the model ranks each client's own labelled samples
     told = clients.ask(functions.measure, messages)
     each = {name: exchanged.figures_of_one(name, one) for name, one in told.items()}
     each = {name: _with_loss(each[name], replies[name], 0, loss) for name in each}
     own = {name: replace(one, figures=each[name]) for name, one in own.items()}
     if left:
-        return replace(grades, figures=None if several else next(iter(each.values()))), own
+        return replace(metrics, figures=None if several else next(iter(each.values()))), own
     if counts is None:
         figures = _figures_of_numbers(clients, functions, messages, every, each, loss)
     else:
         figures = _figures_of_classes(clients, functions, messages, counts, each, schema)
-    return replace(grades, figures=exchanged.means_over_clients(figures, each.values())), own
+    return replace(metrics, figures=exchanged.means_over_clients(figures, each.values())), own
 
 
 def _figures_of_numbers(
@@ -477,7 +479,7 @@ def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> N
     """Raise SiteError where a client's sums are of other rows than it has, whose number is public.
 
     One that is not finite is told as it is: the model's loss may be so large, and the client's own
-    grade shows whose it is.
+    metric shows whose it is.
     """
     rows = int((wanted[schema.samples.own(client)] & schema.labelled_at(client)).sum())
     there = {name: np.shape(value) for name, value in vars(told).items() if value is not None}
@@ -490,7 +492,7 @@ def _check_told(schema: Schema, wanted: Mask, client: ClientId, told: Sums) -> N
             odd = ["correct"]
     if odd or told.count[0] != rows or not 0 < told.count[1] <= rows * (1 + 1e-9):
         raise SiteError(
-            f"{client!r} grades its {rows} rows with sums that are of others "
+            f"{client!r} evaluates its {rows} rows with sums that are of others "
             f"({', '.join(odd or ['count'])}); install the same version of intarsia there, or see "
             "who runs the site."
         )
@@ -509,10 +511,10 @@ def _holding(schema: Schema) -> list[ClientId]:
     return [name for name in schema.clients if len(schema.holdings[name].samples)]
 
 
-def graded_clients(
+def evaluated_clients(
     schema: Schema, wanted: Mask, clients: Sequence[ClientId] | None = None
 ) -> list[ClientId]:
-    """Return those of some clients (None: of all) that have enough rows to be graded."""
+    """Return those of some clients (None: of all) that have enough rows to be evaluated."""
     return [
         name
         for name in (schema.clients if clients is None else clients)
@@ -520,15 +522,15 @@ def graded_clients(
     ]
 
 
-def _rows_graded(schema: Schema, wanted: Mask) -> tuple[int, int]:
-    """Return how many samples are graded, and of how many the client with the most has no label."""
-    held = {one: schema.samples.own(one) for one in graded_clients(schema, wanted)}
+def _rows_evaluated(schema: Schema, wanted: Mask) -> tuple[int, int]:
+    """Return how many samples are evaluated, and how many without the client that has the most."""
+    held = {one: schema.samples.own(one) for one in evaluated_clients(schema, wanted)}
     rows = [own[wanted[own] & schema.labelled_at(one)] for one, own in held.items()]
     every = len(np.unique(np.concatenate(rows)))
     return every, every - max(map(len, rows))
 
 
-def grade_scores(
+def evaluate_scores(
     block: Block,
     z: Array,
     loss: int,
@@ -537,17 +539,17 @@ def grade_scores(
     shape: float = 0.0,
     least: int = LEAST_ROWS,
 ) -> Evaluation | None:
-    """Return the grades and figures of given scores (outputs, samples) on the labelled samples.
+    """Return the metrics and figures of given scores (outputs, samples) on the labelled samples.
 
     Figures that rest on both sides of a class are there with `least` rows on each.
     """
     if block.y is None or np.isnan(block.y).all():
         return None
     share = (~np.isnan(block.y)).astype(np.float64)
-    graded = _of_rows(block, z, share, loss, labels, least)
-    sums = _sums(graded, counts=True, shape=shape)
-    figures = _with_loss(exchanged.own_figures(graded), sums, 0, loss)
-    return replace(_grades(sums, 0, labels), figures=figures)
+    scored = _of_rows(block, z, share, loss, labels, least)
+    sums = _sums(scored, counts=True, shape=shape)
+    figures = _with_loss(exchanged.own_figures(scored), sums, 0, loss)
+    return replace(_metrics(sums, 0, labels), figures=figures)
 
 
 def _of_rows(
@@ -559,29 +561,29 @@ def _of_rows(
     least: int,
     alone: bool = False,
     trained: NDArray[np.bool_] | None = None,
-) -> Graded:
+) -> ScoredRows:
     """Return the samples of a block that count, by their share."""
     held = share > 0
     truth = np.zeros(0) if block.y is None else block.y[held]
-    return Graded(z[:, held], truth, share[held], labels, loss, max(1, least), alone, trained)
+    return ScoredRows(z[:, held], truth, share[held], labels, loss, max(1, least), alone, trained)
 
 
-def _enough(graded: NDArray[np.bool_]) -> bool:
-    """Return whether so many rows of a client are graded that it answers, (samples,)."""
-    return int(np.count_nonzero(graded)) >= LEAST_ROWS
+def _enough(evaluated: NDArray[np.bool_]) -> bool:
+    """Return whether so many rows of a client are evaluated that it answers, (samples,)."""
+    return int(np.count_nonzero(evaluated)) >= LEAST_ROWS
 
 
 def too_few(schema: Schema, wanted: Mask) -> tuple[ClientId, ...]:
-    """Return the clients that have labels, but of too few rows to be graded."""
+    """Return the clients that have labels, but of too few rows to be evaluated."""
     labelled = [name for name in schema.clients if schema.labelled_at(name).any()]
-    graded = graded_clients(schema, wanted, labelled)
-    return tuple(name for name in labelled if name not in graded)
+    evaluated = evaluated_clients(schema, wanted, labelled)
+    return tuple(name for name in labelled if name not in evaluated)
 
 
-def rows_to_grade(schema: Schema, server: Sequence[str] | None = None) -> Mask:
-    """Return which samples are graded, (samples,).
+def rows_to_evaluate(schema: Schema, server: Sequence[str] | None = None) -> Mask:
+    """Return which samples are evaluated, (samples,).
 
-    `server` are the feature blocks of a server's network that is graded beside clients' own.
+    `server` are the feature blocks of a server's network that is evaluated beside clients' own.
     """
     known = _TO_GRADE.setdefault(schema, {})
     key = None if server is None else tuple(server)
@@ -592,31 +594,31 @@ def rows_to_grade(schema: Schema, server: Sequence[str] | None = None) -> Mask:
     return known[key]
 
 
-def times_graded(schema: Schema, server: Sequence[str] | None) -> int:
-    """Return by how many models grades over all samples are told in training.
+def times_evaluated(schema: Schema, server: Sequence[str] | None) -> int:
+    """Return by how many models metrics over all samples are told in training.
 
     `server` are the feature blocks of the server's network, None where there is none.
     """
-    whole = np.zeros(0, bool) if server is None else _whole_to_grade(schema, server)
-    return _models_graded(schema, whole if whole.any() else rows_to_grade(schema, server))
+    whole = np.zeros(0, bool) if server is None else _whole_to_evaluate(schema, server)
+    return _models_evaluated(schema, whole if whole.any() else rows_to_evaluate(schema, server))
 
 
-def rows_graded_at(schema: Schema, client: ClientId, server: Sequence[str] | None) -> int:
-    """Return of how many rows a client sends grades: the fewest of those that it sends; 0: none.
+def rows_evaluated_at(schema: Schema, client: ClientId, server: Sequence[str] | None) -> int:
+    """Return of how many rows a client sends metrics: the fewest of those that it sends; 0: none.
 
     `server` are the feature blocks of the server's network, None where there is none.
     """
-    wanted = [rows_to_grade(schema, server)]
+    wanted = [rows_to_evaluate(schema, server)]
     if server is not None:
-        wanted.append(_whole_to_grade(schema, server))
+        wanted.append(_whole_to_evaluate(schema, server))
     own, labelled = schema.samples.own(client), schema.labelled_at(client)
     rows = [int(np.count_nonzero(one[own] & labelled)) for one in wanted]
     return min((number for number in rows if number >= LEAST_ROWS), default=0)
 
 
-def _whole_to_grade(schema: Schema, server: Sequence[str]) -> Mask:
-    """Return which samples a server's network is graded on, (samples,)."""
-    return rows_to_grade(schema, server) & whole_samples(schema, server)
+def _whole_to_evaluate(schema: Schema, server: Sequence[str]) -> Mask:
+    """Return which samples a server's network is evaluated on, (samples,)."""
+    return rows_to_evaluate(schema, server) & whole_samples(schema, server)
 
 
 def _own_places(block: Block) -> NDArray[np.intp]:
@@ -628,7 +630,7 @@ def _own_places(block: Block) -> NDArray[np.intp]:
 def _label_share(schema: Schema, block: Block, wanted: Mask) -> Array:
     """Return how often each label of a client counts, (samples,).
 
-    It is 1 / holders of the label; 0 without a label, and of samples that are not graded.
+    It is 1 / holders of the label; 0 without a label, and of samples that are not evaluated.
 
     Raises
     ------
@@ -641,21 +643,21 @@ def _label_share(schema: Schema, block: Block, wanted: Mask) -> Array:
     held = labelled & wanted[places]
     if not _enough(held):
         raise TableError(
-            f"Grades over {int(held.sum())} of {count} rows were asked for, and of fewer than "
+            f"Metrics over {int(held.sum())} of {count} rows were asked for, and of fewer than "
             f"{LEAST_ROWS} they would tell the labels; ask clients with more labelled rows."
         )
     return np.where(held, 1 / np.maximum(schema.label_holders[places], 1), 0.0)
 
 
 def _only(wanted: Mask, z: Array) -> Array:
-    """Return scores, (outputs, samples), with 0 for samples that are not graded."""
+    """Return scores, (outputs, samples), with 0 for samples that are not evaluated."""
     return z if wanted.all() else np.where(wanted, z, 0.0)
 
 
 def _partial_scores(
     predict: Callable[[Any, Block], Array], schema: Schema, part: Part
 ) -> fl.ClientFunction:
-    wanted = rows_to_grade(schema)
+    wanted = rows_to_evaluate(schema)
 
     def partial_scores(
         state: Any, block: Block, message: Ask, rng: fl.RandomKey
@@ -666,7 +668,7 @@ def _partial_scores(
     return _function(partial_scores, part=part)
 
 
-def _grading(
+def _functions(
     scores: Callable[[Any, Block, Any], Array],
     loss: int,
     schema: Schema,
@@ -677,65 +679,75 @@ def _grading(
     shape: float = 0.0,
     trained: Trained | None = None,
 ) -> _Functions:
-    """Return the client functions of `_graded`."""
-    # those that may be graded, whoever is there: a total of one alone is its own
-    alone = len(graded_clients(schema, wanted)) == 1
+    """Return the client functions of `_evaluated`."""
+    # those that may be evaluated, whoever is there: a total of one alone is its own
+    alone = len(evaluated_clients(schema, wanted)) == 1
 
-    def graded(state: Any, block: Block, z: Any) -> Graded:
+    def scored(state: Any, block: Block, z: Any) -> ScoredRows:
         share = _label_share(schema, block, wanted)
         known = None if trained is None else trained(state)
         taken = block, scores(state, block, z), share
         return _of_rows(*taken, loss, schema.labels, LEAST_ROWS, alone, known)
 
-    def grade(state: Any, block: Block, message: Totals, rng: fl.RandomKey) -> tuple[Any, Sums]:
-        return state, _sums(graded(state, block, message.z), counts=False, shape=shape)
-
-    def sum_grades(
+    def send_metrics(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
-    ) -> tuple[Any, GradeTotals]:
-        found = _sums(graded(state, block, message.z), counts=False, shape=shape)
+    ) -> tuple[Any, Sums]:
+        return state, _sums(scored(state, block, message.z), counts=False, shape=shape)
+
+    def sum_metrics(
+        state: Any, block: Block, message: Totals, rng: fl.RandomKey
+    ) -> tuple[Any, MetricTotals]:
+        found = _sums(scored(state, block, message.z), counts=False, shape=shape)
         terms = [found.loss]
         if schema.labels.task == "regression":
             terms += [found.label, found.square, found.error]
         # the means keep within the range of sealed sums
         means = np.array([one[1] for one in terms]) / _labelled(schema, wanted)
-        return state, GradeTotals(np.array([found.count[1], found.correct[1]]), means)
+        return state, MetricTotals(np.array([found.count[1], found.correct[1]]), means)
 
     def count_classes(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ClassCounts]:
-        found = graded(state, block, message.z)
+        found = scored(state, block, message.z)
         kept = 0.0 if alone and found.few else 1.0
         return state, ClassCounts(kept * found.confusion)
 
     def measure(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ClientFigures]:
-        return state, exchanged.measured(graded(state, block, message.z))
+        return state, exchanged.measured(scored(state, block, message.z))
 
     def sum_scores(
         state: Any, block: Block, message: Totals, rng: fl.RandomKey
     ) -> tuple[Any, ScoreSums]:
-        return state, exchanged.summed(graded(state, block, message.z))
+        return state, exchanged.summed(scored(state, block, message.z))
 
     def count_scores(
         state: Any, block: Block, message: Binned, rng: fl.RandomKey
     ) -> tuple[Any, ScoreCounts]:
-        found = graded(state, block, message.z)
+        found = scored(state, block, message.z)
         return state, exchanged.counted(found, message)
 
     def sum_errors(
         state: Any, block: Block, message: Ranges, rng: fl.RandomKey
     ) -> tuple[Any, ErrorSums]:
-        found = graded(state, block, message.z)
-        return state, exchanged.errors_summed(found, message, *_rows_graded(schema, wanted))
+        found = scored(state, block, message.z)
+        return state, exchanged.errors_summed(found, message, *_rows_evaluated(schema, wanted))
 
     def draw_key(
         state: Any, block: Block, message: AskKey, key: fl.SecretKey
     ) -> tuple[Any, HidingKey]:
         return state, HidingKey(key.words(4).copy())
 
-    calls = (sum_grades, grade, count_classes, measure, sum_scores, count_scores, sum_errors)
+    calls = (
+        sum_metrics,
+        send_metrics,
+        count_classes,
+        measure,
+        sum_scores,
+        count_scores,
+        sum_errors,
+    )
     named = [_function(fn, name=f"{fn.__name__}{suffix}", part=part) for fn in calls]
     # bins and ranges of one client's own would tell its scores and labels
     apart = {fn.name: ("key",) if fn.message is Binned else () for fn in named}
@@ -746,10 +758,10 @@ def _grading(
 
 @dataclass(frozen=True)
 class _Functions:
-    """What clients do to grade a model."""
+    """What clients do to evaluate a model."""
 
-    sum_grades: fl.ClientFunction
-    grade: fl.ClientFunction
+    sum_metrics: fl.ClientFunction
+    send_metrics: fl.ClientFunction
     count_classes: fl.ClientFunction
     measure: fl.ClientFunction
     sum_scores: fl.ClientFunction
@@ -758,25 +770,25 @@ class _Functions:
     draw_key: fl.ClientFunction
 
 
-def _sums(graded: Graded, *, counts: bool, shape: float = 0.0) -> Sums:
+def _sums(scored: ScoredRows, *, counts: bool, shape: float = 0.0) -> Sums:
     """Return the sums of samples; `counts`: with a macro-F1 that tells how few are of a class."""
-    z, raw, labels, loss = graded.scores, graded.truth, graded.labels, graded.loss
+    z, raw, labels, loss = scored.scores, scored.truth, scored.labels, scored.loss
     losses.check_labels(loss, raw, "the evaluated rows")
     if loss == CROSS_ENTROPY and labels.task == "regression":
         loss = losses.SQUARED
     if loss == CROSS_ENTROPY:
         each = _cross_entropy(z, raw)
     else:
-        signs = raw[None, :] if len(z) == 1 else np.where(graded.sides > 0, 1.0, -1.0)
+        signs = raw[None, :] if len(z) == 1 else np.where(scored.sides > 0, 1.0, -1.0)
         each = losses.value(loss, z, signs, shape=shape).sum(axis=0)
-    weights = np.stack([np.ones(len(raw)), graded.weights])
+    weights = np.stack([np.ones(len(raw)), scored.weights])
     correct, f1 = np.zeros(len(raw)), 0.0
     error = raw - losses.mean_of(loss, z[0])
     term = _term(loss, z[0], raw)
     if labels.task != "regression":  # only R² needs them: else they would tell the label counts
-        correct = graded.said == raw
-        confusion = replace(graded, weights=weights[0]).confusion
-        f1 = float(judging.macro_f1(confusion)) if counts or not graded.withheld else math.nan
+        correct = scored.said == raw
+        confusion = replace(scored, weights=weights[0]).confusion
+        f1 = float(judging.macro_f1(confusion)) if counts or not scored.withheld else math.nan
         raw, error = 0.0 * raw, 0.0 * error
     terms = (np.ones(len(raw)), each, correct, raw, raw**2, error**2, np.abs(error))
     found = Sums(*[*(weights @ one for one in terms), np.array(f1)])
@@ -827,7 +839,7 @@ def _cross_entropy(z: Array, y: Array) -> Array:
     return found
 
 
-def _grades(sums: Sums, row: int, labels: Labels) -> Evaluation:
+def _metrics(sums: Sums, row: int, labels: Labels) -> Evaluation:
     count = float(sums.count[row])
     loss = float(sums.loss[row]) / count
     if labels.task == "regression":
@@ -849,12 +861,12 @@ def server_sends(
     trained: Trained | None = None,
 ) -> tuple[fl.Sends, ...]:
     """Return what crosses in `evaluate_server`."""
-    scores, wanted = _server_scores(server), _whole_to_grade(schema, blocks)
+    scores, wanted = _server_scores(server), _whole_to_evaluate(schema, blocks)
     given = scores, loss, schema, wanted, part, "_server"
-    grades = _grading(*given, trained=trained)
+    functions = _functions(*given, trained=trained)
     layer = fl.sums(_partial_layer(server, schema, blocks, part))
     return (
-        *_grades_sent(grades, schema, wanted),
+        *_metrics_sent(functions, schema, wanted),
         *fl.each(layer, parties=lambda *_: _holding(schema)),
     )
 
@@ -875,14 +887,14 @@ def evaluate_server(
     totals_only: bool = False,
     trained: Trained | None = None,
 ) -> Evaluation | None:
-    """Return the grades of a server's network over all samples; `blocks` are those that it takes.
+    """Return the metrics of a server's network over all samples; `blocks` are those that it takes.
 
     With `trained` its figures say how it does on the classes that each client has in training, and
     on those that the client has not, as means over clients.
 
     None if the clients together hold all blocks of no labelled sample.
     """
-    wanted = _whole_to_grade(schema, blocks)
+    wanted = _whole_to_evaluate(schema, blocks)
     if not wanted.any():
         return None
     holding = [name for name in clients.ids if len(schema.holdings[name].samples)]
@@ -893,7 +905,7 @@ def evaluate_server(
     if totals_only:
         return _totals(*scored, **how)
     # discloses how well the server's network does on each client's labelled samples
-    return _graded(*scored, **how, with_figures=with_figures)[0]
+    return _evaluated(*scored, **how, with_figures=with_figures)[0]
 
 
 def server_blocks(model: fl.Model, options: Any, schema: Schema) -> tuple[str, ...] | None:
@@ -916,7 +928,7 @@ def whole_samples(schema: Schema, blocks: Sequence[str]) -> NDArray[np.bool_]:
 def _partial_layer(
     server: fl.ServerModel, schema: Schema, blocks: Sequence[str], part: Part
 ) -> fl.ClientFunction:
-    known, wanted = feature_blocks(schema), _whole_to_grade(schema, blocks)
+    known, wanted = feature_blocks(schema), _whole_to_evaluate(schema, blocks)
 
     def partial_layer(
         state: Any, block: Block, message: Ask, rng: fl.RandomKey

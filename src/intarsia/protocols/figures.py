@@ -4,7 +4,7 @@
 rest on both sides of a class are told where the client has enough rows on each, and so is macro-F1
 of two classes. Class counts are not told as such: figures at full precision tell about them.
 
-Over all samples the server reads totals of all graded clients:
+Over all samples the server reads totals of all evaluated clients:
 
 `ScoreSums` says where the scores lie and how the probabilities come true, and `ScoreCounts` how
 many samples of each class have a score in each of many bins. Bins have equal shares of Student's t
@@ -52,12 +52,12 @@ MEASURES: Final = (
 )
 _LINE: Final = ("calibration_slope", "calibration_intercept")
 _OF_COUNTS: Final = ("sensitivity", "specificity", "threshold", "base_rate", "majority")
-_SCORED: Final = ("accuracy", "macro_f1", "r2")  # which grades tell: here with their intervals
+_SCORED: Final = ("accuracy", "macro_f1", "r2")  # which metrics tell: here with their intervals
 
 
 @dataclass(frozen=True, eq=False)
-class Graded:
-    """A client's samples that are graded."""
+class ScoredRows:
+    """A client's samples that are scored."""
 
     scores: Array  # (outputs, samples)
     truth: Array  # (samples,) labels as a block codes them
@@ -65,7 +65,7 @@ class Graded:
     labels: Labels
     loss: int
     least: int  # rows of each class that are to be there
-    alone: bool  # whether no other client is graded
+    alone: bool  # whether no other client is evaluated
     trained: NDArray[np.bool_] | None = None  # (classes,) that the client has in training
 
     @property
@@ -220,9 +220,9 @@ class Binned:
     key: bytes = b""  # of the numbers that hide them, for the one client that adds these
 
 
-def measured(graded: Graded) -> ClientFigures:
+def measured(scored: ScoredRows) -> ClientFigures:
     """Return what a client tells of its own samples."""
-    found = own_figures(graded, counts=False)
+    found = own_figures(scored, counts=False)
     values = np.full((len(MEASURES), 3), np.nan)
     for place, name in enumerate(MEASURES):
         value = None if name in _SCORED else getattr(found, name)
@@ -233,50 +233,50 @@ def measured(graded: Graded) -> ClientFigures:
     return ClientFigures(values)
 
 
-def own_figures(graded: Graded, *, counts: bool = True) -> Figures:
+def own_figures(scored: ScoredRows, *, counts: bool = True) -> Figures:
     """Return the exact figures of samples that are in one place; each counts once.
 
     `counts`: with class counts, curves and the tables of calibration and of predictions.
     """
-    graded = replace(graded, weights=np.ones(len(graded.truth)))
-    if graded.labels.task == "regression":
-        return _own_errors(graded, counts=counts)
-    sides, order = graded.sides > 0, graded.ranked
+    scored = replace(scored, weights=np.ones(len(scored.truth)))
+    if scored.labels.task == "regression":
+        return _own_errors(scored, counts=counts)
+    sides, order = scored.sides > 0, scored.ranked
     held = sides.sum(axis=1)
-    known = (held >= graded.least) & (held <= sides.shape[1] - graded.least)
+    known = (held >= scored.least) & (held <= sides.shape[1] - scored.least)
     sides, order = sides[known], order[known]
-    tables = [Ranked.of(*one, graded.weights) for one in zip(order, sides, strict=True)]
-    several = len(graded.scores) > 1
+    tables = [Ranked.of(*one, scored.weights) for one in zip(order, sides, strict=True)]
+    several = len(scored.scores) > 1
     found = figures.ranking(tables)
     if several:
         found.pop("ks", None)  # of one class of several
     errors = figures.errors_of_samples(order, sides) if several and tables else {}
-    sums, brier = graded.calibration()
-    told = _judged(found, tables, graded.confusion, sums, brier, errors)
-    for name, (share, rows) in _by_training(graded).items():
+    sums, brier = scored.calibration()
+    told = _judged(found, tables, scored.confusion, sums, brier, errors)
+    for name, (share, rows) in _by_training(scored).items():
         told[name] = share
         told["intervals"][name] = figures.share_interval(share, rows)
     if not counts:
         told["intervals"].pop("sensitivity", None)
         told["intervals"].pop("specificity", None)
-        if graded.withheld:
+        if scored.withheld:
             told["intervals"].pop("macro_f1", None)
         names = ("confusion", *_OF_COUNTS, "calibration")
         return Figures(**{name: one for name, one in told.items() if name not in names})
-    return Figures(**told, curves=tuple(figures.curve(one, graded.least) for one in tables) or None)
+    return Figures(**told, curves=tuple(figures.curve(one, scored.least) for one in tables) or None)
 
 
-def _by_training(graded: Graded) -> dict[str, tuple[float, int]]:
+def _by_training(scored: ScoredRows) -> dict[str, tuple[float, int]]:
     """Return accuracy and samples of the classes that the client has in training, and of others.
 
     Where there are few samples of either, neither is told: accuracy over all has the other.
     """
-    if graded.trained is None:
+    if scored.trained is None:
         return {}
-    right = graded.said == graded.truth
-    own = (graded.held[graded.trained] > 0).any(axis=0)
+    right = scored.said == scored.truth
+    own = (scored.held[scored.trained] > 0).any(axis=0)
     sides = {"trained_classes": right[own], "untrained_classes": right[~own]}
-    if min(map(len, sides.values())) < graded.least:
+    if min(map(len, sides.values())) < scored.least:
         return {}
     return {name: (float(some.mean()), len(some)) for name, some in sides.items()}
 
@@ -295,14 +295,14 @@ def means_over_clients(every: Figures, each: Iterable[Figures]) -> Figures:
     return replace(every, **found)  # type: ignore[arg-type]  # names of fields that are numbers
 
 
-def _own_errors(graded: Graded, *, counts: bool) -> Figures:
-    truth, said = graded.truth, graded.numbers
+def _own_errors(scored: ScoredRows, *, counts: bool) -> Figures:
+    truth, said = scored.truth, scored.numbers
     middle, error = truth.mean(), truth - said
-    products = figures.error_products(truth - middle, said - middle, graded.weights)
+    products = figures.error_products(truth - middle, said - middle, scored.weights)
     bins = None
     if counts:
-        edges = _quantiles(np.sort(said), graded.least)
-        bins = figures.prediction_table(_by_prediction(truth, said, graded.weights, edges))
+        edges = _quantiles(np.sort(said), scored.least)
+        bins = figures.prediction_table(_by_prediction(truth, said, scored.weights, edges))
     return Figures(
         mae=float(np.abs(error).mean()),
         rmse=float(np.sqrt((error**2).mean())),
@@ -369,13 +369,13 @@ def _quantiles(ordered: Array, least: float) -> Array:
     return found
 
 
-def summed(graded: Graded) -> ScoreSums:
+def summed(scored: ScoredRows) -> ScoreSums:
     """Return a client's part of the sums over all samples."""
-    order, weights = graded.ranked, graded.weights
-    sums, brier = graded.calibration()
-    if graded.alone:
-        few = graded.few
-        sums = np.zeros_like(sums) if few else figures.merged_bins(sums, graded.least)
+    order, weights = scored.ranked, scored.weights
+    sums, brier = scored.calibration()
+    if scored.alone:
+        few = scored.few
+        sums = np.zeros_like(sums) if few else figures.merged_bins(sums, scored.least)
     return ScoreSums(
         *(np.array([weights.sum()]), order @ weights, order**2 @ weights),
         *(brier, sums),
@@ -391,14 +391,14 @@ def bins_of(total: ScoreSums) -> tuple[Array, Array]:
     return centre, np.where(spread > np.maximum(1e-9, _EQUAL * np.abs(centre)), spread, 1.0)
 
 
-def counted(graded: Graded, message: Binned) -> ScoreCounts:
+def counted(scored: ScoredRows, message: Binned) -> ScoreCounts:
     """Return a client's part of the counts by score."""
     centre, scale = message.centre, message.scale
-    order, sides = graded.ranked, graded.sides > 0
+    order, sides = scored.ranked, scored.sides > 0
     outputs = len(order)
     bins = number_of_bins(outputs)
     found, places = np.zeros((2, outputs, 2, bins))
-    if graded.alone:
+    if scored.alone:
         return ScoreCounts(found, places)
     for k, (z, side) in enumerate(zip(order, sides, strict=True)):
         # not at the edge of a bin or place, where the clients' scores are all the mean
@@ -406,7 +406,7 @@ def counted(graded: Graded, message: Binned) -> ScoreCounts:
         place = at.astype(np.intp)
         within = np.floor((at - place) * _PLACES)
         for which in (0, 1):
-            weights = graded.weights * (side == bool(which))
+            weights = scored.weights * (side == bool(which))
             found[k, which] = np.bincount(place, weights, bins)
             single = np.bincount(place, side == bool(which), bins) == 1
             places[k, which] = np.bincount(place, weights * within, bins) * single
@@ -584,17 +584,17 @@ def ranges_of_predictions(counts: ScoreCounts, least: int) -> Array:
     return np.array(edges, np.float64)
 
 
-def errors_summed(graded: Graded, message: Ranges, every: int, others: int) -> ErrorSums:
+def errors_summed(scored: ScoredRows, message: Ranges, every: int, others: int) -> ErrorSums:
     """Return a client's part of the sums over all samples of predicted numbers.
 
     Of few samples the sums for intervals would tell the labels: they are 0.
 
     Parameters
     ----------
-    graded, message
-        What is graded, and what is asked for.
+    scored, message
+        What is scored, and what is asked for.
     every, others
-        How many samples are graded, and of how many the client with the most has no label.
+        How many samples are scored, and of how many the client with the most has no label.
 
     Raises
     ------
@@ -616,17 +616,17 @@ def errors_summed(graded: Graded, message: Ranges, every: int, others: int) -> E
             f"{figures.PREDICTION_BINS} are told at most; run the algorithm as it is at the server."
         )
     centre, scale = message.centre[0], message.scale[0]
-    truth, said = (graded.truth - centre) / scale, (graded.numbers - centre) / scale
-    share = graded.weights / message.count
+    truth, said = (scored.truth - centre) / scale, (scored.numbers - centre) / scale
+    share = scored.weights / message.count
     products = (others >= _LEAST_OTHERS) * figures.error_products(truth, said, share)
     edges, at = message.edges, _unit(said) * number_of_bins(1)
-    if graded.alone:  # its own ranges; its intervals are told with its figures
-        edges, at = _quantiles(np.sort(said), graded.least), said
+    if scored.alone:  # its own ranges; its intervals are told with its figures
+        edges, at = _quantiles(np.sort(said), scored.least), said
     # a range of few of its rows goes with a neighbouring one: it would tell their labels
     rows, bins = (
         _by_prediction(truth, said, one, edges, at) for one in (np.ones_like(share), share)
     )
-    merged = figures.merged_bins(np.vstack([rows[:1], bins]), graded.least)
+    merged = figures.merged_bins(np.vstack([rows[:1], bins]), scored.least)
     return ErrorSums(products, merged[1:])
 
 

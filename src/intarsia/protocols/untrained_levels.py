@@ -1,7 +1,7 @@
 """Rows with a level of a category that training did not have: they count as "other", or lack one.
 
-New tables of `predict` are read so, and test rows are graded so: what a model has of a level that
-no training row had is what it began with, for networks random weights.
+New tables of `predict` are read so, and test rows are evaluated so: what a model has of a level
+that no training row had is what it began with, for networks random weights.
 """
 
 from __future__ import annotations

@@ -213,8 +213,9 @@ def one_class_each(metrics: Metrics, positive: str | None = None) -> tuple[str, 
         which, rate = f"the class {positive!r}", f"{rate} (the sensitivity)"
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return (
-        f"All graded rows of {', '.join(names[:_MOST_NAMED])}{more} are of {which}: the accuracy "
-        f"there is {rate}. It tells nothing of rows of another class, and there is no AUC.",
+        f"All evaluated rows of {', '.join(names[:_MOST_NAMED])}{more} are of {which}: the "
+        f"accuracy there is {rate}. It tells nothing of rows of another class, and there is no "
+        "AUC.",
     )
 
 

@@ -38,7 +38,7 @@ from intarsia.errors import (
 from intarsia.maths.linear.losses import shape_of
 from intarsia.privacy.secure_aggregation import setup as modes
 from intarsia.privacy.settings import Privacy
-from intarsia.protocols.evaluation import grade_scores, grading_loss
+from intarsia.protocols.evaluation import evaluate_scores, evaluation_loss
 from intarsia.results import audit
 from intarsia.testing.told_values import tells_values, values_of
 from intarsia.testing.toy_federations import (
@@ -145,7 +145,7 @@ def find_faults(
     check_ranges(made)
     modes.keys(Privacy(mode="masked"), tuple(given[0].blocks), None, "test")  # needs the library
     found = [Finding("usable_in_a_run", "", said) for said in usable_in_a_run(algorithm, made)]
-    if found:  # no training of it could be graded
+    if found:  # no training of it could be evaluated
         return tuple(found)
     found += [Finding("declared_in_words", "", said) for said in declared_in_words(algorithm)]
     forms: list[tuple[Algorithm, Sequence[Rule]]] = [(algorithm, RULES)]
@@ -268,12 +268,12 @@ def usable_in_a_run(algorithm: Algorithm, options: Any) -> Iterator[str]:
         yield f"{cls.__name__} is no frozen dataclass"
         return
     if lacking := lacking_keys(algorithm):
-        yield f"{cls.__name__} has no {listed(lacking)}, by which models are graded and compared"
+        yield f"{cls.__name__} has no {listed(lacking)}, by which models are evaluated and compared"
     else:
         try:
-            grading_loss(options.loss)
+            evaluation_loss(options.loss)
         except ExperimentError as problem:
-            yield f"{cls.__name__}.loss, by which models are graded: {str(problem).rstrip('.')}"
+            yield f"{cls.__name__}.loss, by which models are evaluated: {str(problem).rstrip('.')}"
     for one in inspect.signature(cls).parameters.values():
         if one.kind is not one.KEYWORD_ONLY:
             yield f"{cls.__name__}.{one.name} is not by keyword alone"
@@ -394,11 +394,11 @@ def _grown(trial: Trial, scores: Mapping[ClientId, Array]) -> Iterator[str]:
         for name, own in scores.items():
             total[:, index.own(name)] += own
         scores = {name: total[:, index.own(name)] for name in scores}
-    how: Any = {"loss": grading_loss(options.loss), "labels": labels, "shape": shape_of(options)}
+    how: Any = {"loss": evaluation_loss(options.loss), "labels": labels, "shape": shape_of(options)}
     losses = []
     for name, own in scores.items():
         block = trial.plain.engine.block(name)
-        ends = [grade_scores(block, factor * own, **how) for factor in (0.0, 1.0)]
+        ends = [evaluate_scores(block, factor * own, **how) for factor in (0.0, 1.0)]
         losses += [[one.loss for one in ends if one is not None]] if all(ends) else []
     before, after = np.mean(losses, axis=0) if losses else (0.0, 0.0)
     if not after <= _GROWTH * max(before, 1.0):

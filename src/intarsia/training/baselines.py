@@ -41,10 +41,10 @@ from intarsia.errors import ConvergenceError, ExperimentError, FederationError, 
 from intarsia.experiment.config import Experiment
 from intarsia.maths.linear import losses, sdca
 from intarsia.maths.linear.products import scores
-from intarsia.protocols.evaluation import Evaluation, evaluate, grade_scores, whole_samples
+from intarsia.protocols.evaluation import Evaluation, evaluate, evaluate_scores, whole_samples
 from intarsia.protocols.untrained_levels import as_learnt_alone
 from intarsia.results.result import Finished
-from intarsia.training.loop import Part, grade_clients, simulate
+from intarsia.training.loop import Part, evaluate_clients, simulate
 from intarsia.training.outcome import Outcome
 
 _TOLERANCE = 1e-5  # relative gap: far below what a score shows
@@ -211,10 +211,10 @@ class _Weights:
     w: Array  # (outputs, features)
 
 
-def graded(
+def evaluated(
     engine: Simulation, w: Array, loss: str, part: Part, *, shape: float = 0.0
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades of a given model, over all samples and over each client's own."""
+    """Return the metrics of a given model, over all samples and over each client's own."""
     schema, code = engine.schema("train"), losses.loss_code(loss)
     kept = engine.get_states()
     engine.set_states({name: _Weights(w[:, schema.features.own(name)]) for name in schema.clients})
@@ -239,7 +239,7 @@ def centralised(
     seed: int,
     told: Teller = _silent,
 ) -> tuple[Evaluation | None, tuple[str, ...]]:
-    """Return the grades of the model of all data pooled, and notes."""
+    """Return the metrics of the model of all data pooled, and notes."""
     labels = engine.schema("train").labels
     given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
     given |= {"shape": shape, "l1_ratio": l1_ratio}
@@ -250,7 +250,7 @@ def centralised(
             f"The centralised baseline did not converge: its relative gap is {found.gap:.1e} "
             f"(aim: {_TOLERANCE:.0e}), so that its scores are approximate.",
         )
-    return graded(engine, found.w, loss, part, shape=shape)[0], notes
+    return evaluated(engine, found.w, loss, part, shape=shape)[0], notes
 
 
 def alone(
@@ -264,11 +264,11 @@ def alone(
     seed: int,
     told: Teller = _silent,
 ) -> tuple[dict[ClientId, Evaluation], tuple[str, ...]]:
-    """Return the grades of each labelled client's own model on its own samples, and notes."""
+    """Return the metrics of each labelled client's own model on its own samples, and notes."""
     labels = engine.schema("train").labels
     given: dict[str, Any] = {"loss": loss, "regularisation": regularisation, "seed": seed}
     given |= {"shape": shape, "l1_ratio": l1_ratio}
-    grades: dict[ClientId, Evaluation] = {}
+    metrics: dict[ClientId, Evaluation] = {}
     gaps: dict[ClientId, float] = {}
     clients = engine.schema("train").clients
     for number, name in enumerate(clients):
@@ -282,13 +282,13 @@ def alone(
         if found.gap > _ALONE:
             gaps[name] = found.gap
         z, code = scores(tested.x, found.w), losses.loss_code(loss)
-        result = grade_scores(tested, z, code, labels, shape=shape)
+        result = evaluate_scores(tested, z, code, labels, shape=shape)
         if result is not None:
-            grades[name] = result
+            metrics[name] = result
     if not gaps:
-        return grades, ()
+        return metrics, ()
     worst = max(gaps, key=lambda name: gaps[name])
-    return grades, (
+    return metrics, (
         f"The stand-alone models of {several(len(gaps), 'client')} did not converge (largest "
         f"relative gap: {gaps[worst]:.1e} at {worst}; aim: {_ALONE:.0e}), so that their scores are "
         "approximate.",
@@ -306,10 +306,10 @@ def network_of_all(
     seed: int,
     told: Teller = _silent,
 ) -> Evaluation | None:
-    """Return the grades of a network that learns in one place from all clients' samples.
+    """Return the metrics of a network that learns in one place from all clients' samples.
 
-    A block that no client has of a sample counts as its mean there. Graded are the samples that a
-    server's network of `blocks` is graded on: those that somebody has each of them of; all, if
+    A block that no client has of a sample counts as its mean there. It is evaluated on the samples
+    that a server's network of `blocks` is: those that somebody has each of them of; all, if
     there is no such sample or no such network (no blocks).
     """
     known = feature_blocks(engine.schema("train")).values()
@@ -329,7 +329,7 @@ def network_of_all(
         seed=seed,
         watch=lambda number: told("round", number, rounds),
     )
-    return grade_clients(done.engine, algorithm, options, "test").get("all")
+    return evaluate_clients(done.engine, algorithm, options, "test").get("all")
 
 
 def networks_alone(
@@ -342,7 +342,7 @@ def networks_alone(
     seed: int,
     told: Teller = _silent,
 ) -> dict[ClientId, Evaluation]:
-    """Return the grades of each client's network that learns from its own samples."""
+    """Return the metrics of each client's network that learns from its own samples."""
     names = engine.schema("train").clients
     own: dict[str, dict[ClientId, Block]] = {str(one): {} for one in ("train", part)}
     for name in names:
@@ -356,7 +356,7 @@ def networks_alone(
         seed=seed,
         watch=lambda number: told("round", number, rounds),
     )
-    return grade_clients(done.engine, algorithm, options, part)
+    return evaluate_clients(done.engine, algorithm, options, part)
 
 
 _POOLED = "No federation: all tables were pooled in one place."
@@ -404,7 +404,7 @@ _NOTHING = fl.Disclosure()  # crosses: the data is in one place
 
 @dataclass(frozen=True)
 class Baseline:
-    """What an algorithm is compared with, with its face: it trains and grades in one place."""
+    """What an algorithm is compared with, with its face: it trains and evaluates in one place."""
 
     name: str
     hyperparameters: type
@@ -438,7 +438,7 @@ def _centralised(
     )
     del table
     info = fl.RoundMetrics(primal=found.primal, dual=found.dual, gap_relative=found.gap)
-    every, own = graded(engine, found.w, options.loss, part, shape=losses.shape_of(options))
+    every, own = evaluated(engine, found.w, options.loss, part, shape=losses.shape_of(options))
     ended: Finished = "tolerance" if found.converged else "rounds"
     final = fl.FinalResult(info, found.w)
     return Outcome(found.epochs, ended, final, every, own, (_POOLED,), centralised=every)
@@ -454,7 +454,7 @@ def _liblinear(
     w = np.stack([one.w for one in solved])
     info = _bounds(table.x, y, w, table.weights, options)
     del table
-    every, own = graded(engine, w, options.loss, part)
+    every, own = evaluated(engine, w, options.loss, part)
     said = dict.fromkeys(one.warning for one in solved if one.warning)
     notes = (_POOLED, f"The objective is {info.primal:.10g}.", *said)
     rounds = max(one.iterations for one in solved)
@@ -526,9 +526,9 @@ def _standalone(
     linear: dict[str, Any] = {"loss": options.loss, "regularisation": options.regularisation}
     linear["shape"] = losses.shape_of(options)
     _check_labels(engine, options.loss)
-    grades, notes = alone(engine, part, **linear, seed=description.seed)
+    metrics, notes = alone(engine, part, **linear, seed=description.seed)
     final, said = fl.FinalResult(fl.RoundMetrics()), (_ALONE_NOTE, *notes)
-    return Outcome(1, "algorithm", final, None, grades, said, standalone=grades)
+    return Outcome(1, "algorithm", final, None, metrics, said, standalone=metrics)
 
 
 _ALL = (

@@ -79,13 +79,13 @@ def unmeasured(description: Experiment, algorithm: Algorithm | Baseline) -> tupl
     )
 
 
-def graded_in_training(description: Experiment, part: str) -> tuple[str, ...]:
+def evaluated_in_training(description: Experiment, part: str) -> tuple[str, ...]:
     """Return a note where clients' tables have no rows that models are scored on alone.
 
     `part` is that on which they are.
     """
     split = description.split
-    if description.dataset is not None or split.graded[1]:
+    if description.dataset is not None or split.evaluated[1]:
         return ()
     if split.test:
         told = (
@@ -239,12 +239,12 @@ def unheld(blocks: Mapping[ClientId, Block], labels: Labels) -> tuple[str, ...]:
 
 
 def check_stopping(description: Experiment, schemas: Mapping[str, Schema]) -> None:
-    """Refuse early stopping where no client holds out enough labelled rows to be graded on."""
+    """Refuse early stopping where no client holds out enough labelled rows to be evaluated on."""
     if not description.early_stopping:
         return
     schema = schemas["validation"]
-    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
-    if not graded:
+    evaluated = evaluation.evaluated_clients(schema, evaluation.rows_to_evaluate(schema))
+    if not evaluated:
         raise ExperimentError(
             f"[split] stopping is {description.split.stopping:g}, which holds out at most "
             f"{max(int(one.labelled.sum()) for one in schema.holdings.values())} labelled rows of "
@@ -274,7 +274,7 @@ def check_task(description: Experiment, schema: Schema, options: Any) -> None:
 
 def check_loss(labels: Labels, options: Any) -> None:
     """Refuse a loss that does not exist, and labels that it is not for."""
-    evaluation.grading_loss(options.loss)
+    evaluation.evaluation_loss(options.loss)
     numbers = [name for name, code in losses.LOSSES.items() if code in losses.NUMBERS]
     if labels.task != "regression" and options.loss in numbers:
         raise ExperimentError(

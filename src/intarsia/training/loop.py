@@ -158,7 +158,7 @@ class TrainingState:
     halved: float = math.inf  # the gap where it was last half of what it was there before
     halved_round: int = 0
     first: float = math.inf  # the first gap
-    chosen: int = 0  # the best round for early stopping; 0: none was graded
+    chosen: int = 0  # the best round for early stopping; 0: none was evaluated
     chosen_by: float | None = None  # its figure
 
 
@@ -391,20 +391,20 @@ def _scored(
     due: bool,
     certified: bool,
 ) -> tuple[Any, TrainingState]:
-    """Return the state with the scores of a round that is graded, and kept if it is the best."""
+    """Return the state with the scores of a round that is evaluated, and kept if it is the best."""
     compares, number = task.description.early_stopping > 0, state.round
     evaluated = compares
     if state.finished is None:
-        evaluated = due and _is_graded(task, number)
+        evaluated = due and _is_evaluated(task, number)
     if not evaluated or task.engine.away:
         return server, state
     if compares:
-        if not certified:  # the last round: who was away has what is graded now
+        if not certified:  # the last round: who was away has what is evaluated now
             server, _ = _certify(task, server, number, clients)
         server, state, found = _compared(task, server, state)
     else:
         with task.clock.part("evaluation"):
-            found = _grades(task, task.part, totals_only=True)[0]
+            found = _metrics(task, task.part, totals_only=True)[0]
     scores = {} if found is None else dataclasses.asdict(found)
     scores = {name: value for name, value in scores.items() if value is not None}
     return server, replace(state, scores=scores, scored=number)
@@ -506,13 +506,13 @@ def _certify(
 def _compared(
     task: Task, server: Any, state: TrainingState
 ) -> tuple[Any, TrainingState, Evaluation | None]:
-    """Return where training stands once a round was compared with the best before it, and grades.
+    """Return where training stands once a round was compared with the best before it, and metrics.
 
-    Without a network of the server the grades are those of clients' own.
+    Without a network of the server the metrics are those of clients' own.
     """
     description = task.description
     with task.clock.part("evaluation"):
-        every = _grades(task, "validation", totals_only=True)[0]
+        every = _metrics(task, "validation", totals_only=True)[0]
         figure = None
         if every is not None and description.stop_by == "loss":
             figure = every.loss
@@ -528,37 +528,37 @@ def _compared(
     return server, state, every
 
 
-def grade(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return the grades over all samples and over each client's, with figures, at the end of a run.
+def evaluate(task: Task) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
+    """Return the metrics over all samples and over each client's, with figures, when a run ends.
 
     They are not exchanges of training. Scores of a sample are added up where the algorithm says
     that they are. Of clients' own models each says its client's samples by itself, and all samples
     are said by the server's network, if the algorithm has one.
     """
-    return _grades(task, task.part, with_figures=True)
+    return _metrics(task, task.part, with_figures=True)
 
 
-def _grades(
+def _metrics(
     task: Task, part: Part, **how: bool
 ) -> tuple[Evaluation | None, dict[ClientId, Evaluation]]:
-    """Return grades as `grade` does; `how` is told to `protocols.evaluation`."""
+    """Return metrics as `evaluate` does; `how` is told to `protocols.evaluation`."""
     engine, model = task.engine, task.algorithm.model
     engine.begin_round(engine.books.round)
     given: Any = {"part": part, **how}
-    schema, loss = engine.schema(part), evaluation.grading_loss(task.options.loss)
+    schema, loss = engine.schema(part), evaluation.evaluation_loss(task.options.loss)
     with engine.books.unmetered():
         if model.additive:
             shape = losses.shape_of(task.options)
             return evaluation.evaluate(engine, schema, model.predict, loss, shape=shape, **given)
         server, blocks = model.server_model, _server_blocks(task)
-        graded = (engine, schema, model.predict, loss)
+        evaluated = (engine, schema, model.predict, loss)
         given["trained"] = model.trained_classes
         every: Evaluation | None = None
         own: dict[ClientId, Evaluation] = {}
         if server is not None and blocks is not None:
             every = evaluation.evaluate_server(engine, schema, server, blocks, loss, **given)
         if every is None or not how.get("totals_only"):
-            of_own, own = evaluation.evaluate_own(*graded, server=blocks, **given)
+            of_own, own = evaluation.evaluate_own(*evaluated, server=blocks, **given)
             # at the end a server without a network has no score
             every = of_own if server is None or how.get("totals_only") else every
         return every, own
@@ -568,25 +568,25 @@ def _server_blocks(task: Task) -> tuple[str, ...] | None:
     return evaluation.server_blocks(task.algorithm.model, task.options, task.engine.schema("train"))
 
 
-def _is_graded(task: Task, number: int) -> bool:
-    """Return whether to grade after a round: a site answers for so many models alone."""
+def _is_evaluated(task: Task, number: int) -> bool:
+    """Return whether to evaluate after a round: a site answers for so many models alone."""
     turn = number // task.description.evaluate_every
-    return evaluation.is_due(turn, _times_graded(task))
+    return evaluation.is_due(turn, _times_evaluated(task))
 
 
-def _times_graded(task: Task) -> int:
-    """Return by how many models grades are told in training."""
+def _times_evaluated(task: Task) -> int:
+    """Return by how many models metrics are told in training."""
     compares = task.description.early_stopping > 0
     schema = task.engine.schema("validation" if compares else task.part)
-    most = evaluation.times_graded(schema, _server_blocks(task))
+    most = evaluation.times_evaluated(schema, _server_blocks(task))
     return most - compares  # rounds are compared at the end, too
 
 
-def grade_clients(
+def evaluate_clients(
     engine: Simulation, algorithm: fl.Algorithm, options: Any, part: Part
 ) -> dict[ClientId, Evaluation]:
-    """Return the grades of each client's own model, with figures."""
-    schema, loss = engine.schema(part), evaluation.grading_loss(options.loss)
+    """Return the metrics of each client's own model, with figures."""
+    schema, loss = engine.schema(part), evaluation.evaluation_loss(options.loss)
     given = engine, schema, algorithm.model.predict, loss
     how: Any = {"with_figures": True, "trained": algorithm.model.trained_classes}
     return evaluation.evaluate_own(*given, part=part, **how)[1]
@@ -614,7 +614,7 @@ def check_scores(every: Evaluation | None, own: Mapping[ClientId, Evaluation]) -
     """Refuse models whose loss is no finite number; ConvergenceError as of weights."""
     for whose, one in (("all samples", every), *((repr(name), one) for name, one in own.items())):
         if one is not None and not math.isfinite(one.loss):
-            raise _diverged(f"The loss of the model on the graded rows of {whose} is {one.loss}")
+            raise _diverged(f"The loss of the model on the evaluated rows of {whose} is {one.loss}")
 
 
 def _diverged(what: str) -> ConvergenceError:
@@ -757,8 +757,8 @@ def stopped(description: Experiment, state: TrainingState) -> str:
     """Return a sentence that says which round the model is of, and by what it was chosen."""
     if state.chosen_by is None:
         return (
-            f"The model is that of the start: no round was graded on the rows for early stopping, "
-            f"in {state.round} rounds."
+            "The model is that of the start: no round was evaluated on the rows for early "
+            f"stopping, in {state.round} rounds."
         )
     ended = f" of {state.round}" if state.round > state.chosen else ", the last"
     figure = {"loss": "the loss", "accuracy": "the accuracy (R² of numbers)"}[description.stop_by]
@@ -792,16 +792,18 @@ def scored_seldom(task: Task, state: TrainingState) -> tuple[str, ...]:
     # of numbers to predict progress has no score
     scores = every and task.engine.schema("train").labels.task != "regression"
     turns = range(1, (state.round - 1) // every + 1) if scores else ()  # the last is the result's
-    most = _times_graded(task) if turns else 0
-    graded = [turn * every for turn in turns if evaluation.is_due(turn, most)]
-    if len(graded) == len(turns):
+    most = _times_evaluated(task) if turns else 0
+    evaluated = [turn * every for turn in turns if evaluation.is_due(turn, most)]
+    if len(evaluated) == len(turns):
         return ()
-    shown = ", ".join(map(str, graded[:8])) + (f", … and {graded[-1]}" if graded[8:] else "")
-    told = f"after the rounds {shown} alone" if graded else "of no round"
+    shown = ", ".join(map(str, evaluated[:8])) + (
+        f", … and {evaluated[-1]}" if evaluated[8:] else ""
+    )
+    told = f"after the rounds {shown} alone" if evaluated else "of no round"
     rows = "held out for early stopping" if task.description.early_stopping else "for the test"
     return (
         f"Progress has scores {told}, though evaluate_every is {every}: few rows {rows} have a "
-        f"label, and of these the server may read the grades of {most} models at most; hold out "
+        f"label, and of these the server may read the metrics of {most} models at most; hold out "
         "more rows ([split]), or raise experiment.evaluate_every.",
     )
 

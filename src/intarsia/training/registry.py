@@ -135,8 +135,8 @@ def checked_algorithm(found: Any, said: str, name: str = "") -> Algorithm:
         )
     if lacking := lacking_keys(found):
         raise ExperimentError(
-            f"{said} has hyperparameters without {listed(lacking)}, by which models are graded and "
-            "compared; make them a frozen dataclass with these fields."
+            f"{said} has hyperparameters without {listed(lacking)}, by which models are evaluated "
+            "and compared; make them a frozen dataclass with these fields."
         )
     return found
 

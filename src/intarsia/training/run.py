@@ -429,7 +429,7 @@ def _notes(plan: Plan, part: str, *, sites: bool) -> tuple[str, ...]:
         *caveats.sealed_by_one_key(description, algorithm),
         *caveats.read_all_the_same(description, algorithm, plan.options),
         *caveats.unmeasured(description, algorithm),
-        *caveats.graded_in_training(description, part),
+        *caveats.evaluated_in_training(description, part),
         *caveats.untracked(description, sites=sites),
         *caveats.named_alike(description, algorithm, schema),
         *privacy_guarantee.notes(plan.promise, plan.options, *units),
@@ -478,7 +478,7 @@ def train_to_end(task: training.Task) -> Outcome:
         server, state = training.train(task, *training.start(task))
         conclusion = conclude(task, server, state)
         with clock.part("evaluation"):
-            every, own = training.grade(task)
+            every, own = training.evaluate(task)
         training.check_scores(every, own)
     finally:
         if task.store is not None:
@@ -536,11 +536,11 @@ def _notes_on_training(
 def _notes_on_scores(
     task: training.Task, conclusion: FinalResult, every: Evaluation | None, ended: str
 ) -> tuple[str, ...]:
-    """Return notes on which samples are graded, and on scores that say little."""
+    """Return notes on which samples are evaluated, and on scores that say little."""
     schema, model = task.engine.schema(task.part), task.algorithm.model
     part = "test" if task.part == "test" else "training"
     blocks = evaluation.server_blocks(model, task.options, task.engine.schema("train"))
-    wanted = evaluation.rows_to_grade(schema, blocks)
+    wanted = evaluation.rows_to_evaluate(schema, blocks)
     labelled, left = int(wanted.sum()), int((schema.label_holders > 0).sum() - wanted.sum())
     few = evaluation.too_few(schema, wanted)
     has_network = conclusion.network is not None
@@ -552,13 +552,13 @@ def _notes_on_scores(
         )
     if left:
         notes += (
-            f"In no grade: {left:,} labelled {part} samples of which clients' grades, less each "
+            f"In no metric: {left:,} labelled {part} samples of which clients' metrics, less each "
             f"other, would tell sums over fewer than {evaluation.LEAST_ROWS}.",
         )
     if few:
         notes += (
-            f"Not graded: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
-            "samples, whose grades would tell their labels; split.test holds more samples out.",
+            f"Not evaluated: {listed(few)} with fewer than {evaluation.LEAST_ROWS} labelled {part} "
+            "samples, whose metrics would tell their labels; split.test holds more samples out.",
         )
     if not (schema.label_holders > 0).any():
         notes += (
@@ -597,7 +597,7 @@ _FEW = 20  # rows of a class, below which its figures are mostly chance
 
 
 def few_of_a_class(every: Evaluation | None, labels: Labels, part: str) -> tuple[str, ...]:
-    """Return a note where few of the graded samples are of one of two classes."""
+    """Return a note where few of the evaluated samples are of one of two classes."""
     counts = None if every is None or every.figures is None else every.figures.confusion
     if every is None or counts is None or len(counts) != 2:
         return ()

@@ -247,7 +247,7 @@ class LocalParties:
     # part and client of the values that nobody else has
     copied: set[tuple[str, ClientId]] = field(default_factory=set)
     scaling: Mapping[ClientId, preprocessing.Preparation] = field(default_factory=dict)
-    # column -> at whom how many rows to grade have a level of it that training had not
+    # column -> at whom how many rows to evaluate have a level of it that training had not
     untrained: dict[str, list[str]] = field(default_factory=dict)
     # column -> where few training rows have another number than the rest, as not everywhere
     rare: dict[str, list[ClientId]] = field(default_factory=dict)
@@ -357,7 +357,7 @@ class LocalParties:
         ]
         return (
             f"A level that no training row{of} has, or too few, counts as {RARE!r} where training "
-            "rows had that, and as a missing value where not; of the rows to grade: "
+            "rows had that, and as a missing value where not; of the rows to evaluate: "
             f"{'; '.join(told)}.",
         )
 
@@ -367,8 +367,8 @@ def first_key(seed: int) -> RandomKey:
     return RandomKey((seed, 0, "server", "init"))
 
 
-def graded_parts(schemas: Collection[str]) -> list[Part]:
-    """Return the parts that models are graded on.
+def evaluated_parts(schemas: Collection[str]) -> list[Part]:
+    """Return the parts that models are evaluated on.
 
     That is the test part, and the training rows only where there is none; with early stopping the
     rows held out for it, too.
@@ -387,26 +387,26 @@ def declare_exchanges(
     standardise: bool = True,
 ) -> tuple[Sends, ...]:
     """Return all that may cross in a run: of the algorithm, and of the steps that runs share."""
-    model, loss = algorithm.model, evaluation.grading_loss(options.loss)
+    model, loss = algorithm.model, evaluation.evaluation_loss(options.loss)
     blocks = evaluation.server_blocks(algorithm.model, options, schemas["train"])
     found = [
         *algorithm.disclosure.needed(options),
         *preprocessing.sends(schemas, standardise=standardise),
     ]
     found += differential_privacy.SENDS
-    for part in graded_parts(schemas):
+    for part in evaluated_parts(schemas):
         how: Any = {"part": part, "trained": model.trained_classes}
-        grades = evaluation.sends(
+        metrics = evaluation.sends(
             *(model.predict, loss, schemas[part]),
             additive=model.additive,
             shape=losses.shape_of(options),
             server=blocks,
             **how,
         )
-        models = evaluation.times_graded(schemas[part], blocks) + 1  # the last at the end
+        models = evaluation.times_evaluated(schemas[part], blocks) + 1  # the last at the end
         if model.server_model is not None and blocks is not None:
             given = model.server_model, schemas[part], blocks, loss
-            grades += evaluation.server_sends(*given, **how)
+            metrics += evaluation.server_sends(*given, **how)
             models += 1  # then there are the server's and clients' own
-        found += each(grades, models=models)
+        found += each(metrics, models=models)
     return tuple(found)

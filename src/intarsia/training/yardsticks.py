@@ -94,7 +94,7 @@ def complete(
     options
         The hyperparameters of the algorithm.
     part
-        What models are graded on.
+        What models are evaluated on.
     clock
         Has the seconds of the run so far.
     watch
@@ -270,8 +270,8 @@ def _linear(
     given["shape"] = losses.shape_of(options)
     given["l1_ratio"] = getattr(options, "l1_ratio", 0.0)
     if name == "centralised":
-        grades, notes = baselines.centralised(engine, part, **given, told=told)
-        return Scored(notes, centralised=Score.of(grades))
+        metrics, notes = baselines.centralised(engine, part, **given, told=told)
+        return Scored(notes, centralised=Score.of(metrics))
     own, notes = baselines.alone(engine, part, **given, told=told)
     return Scored(notes, standalone={name: Score(**vars(one)) for name, one in own.items()})
 

@@ -87,7 +87,7 @@ class Tuned:
     experiment: str
     algorithm: str
     objectives: tuple[str, ...]
-    folds: int  # 0: models are graded on the validation part
+    folds: int  # 0: models are evaluated on the validation part
     trials: tuple[Trial, ...]
     best: int  # number of the trial that is chosen
     front: tuple[int, ...]  # numbers of those that no other is better than
@@ -530,18 +530,18 @@ def _lacking(work: _Work, tried: Experiment, objective: str) -> str:
     numbers = labels.task == "regression"
     if numbers != (objective == "r2"):
         return "this experiment's scores lack; "
-    graded = evaluation.graded_clients(schema, evaluation.rows_to_grade(schema))
+    evaluated = evaluation.evaluated_clients(schema, evaluation.rows_to_evaluate(schema))
     held = []
-    for name in graded:
+    for name in evaluated:
         own = found.test[name].y
-        assert own is not None  # of graded rows
+        assert own is not None  # of evaluated rows
         each = [
             f"{count:,} of {f'{one:g}' if numbers else repr(labels.classes[max(int(one), 0)])}"
             for one, count in zip(*np.unique(own[~np.isnan(own)], return_counts=True), strict=True)
         ]
         held.append(f"{' and '.join(each)} at {name!r}")
     needs = "rows of different labels" if numbers else "rows of different classes"
-    if len(graded) == 1 and not numbers:
+    if len(evaluated) == 1 and not numbers:
         needs = f"{evaluation.LEAST_ROWS} rows or more of each class"
     split, more = tried.split, "set folds lower in [tune]"
     where = f"fold {split.fold + 1} of {split.folds}"

@@ -32,7 +32,7 @@ from intarsia.errors import CheckpointError, ConvergenceError, ExperimentError, 
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Tables
 from intarsia.maths.linear.losses import mean_of
-from intarsia.protocols.evaluation import grading_loss
+from intarsia.protocols.evaluation import evaluation_loss
 from intarsia.training import loop, timing
 from intarsia.training.loop import Progress
 from intarsia.training.run import InThisProcess, conclude, prepare
@@ -131,7 +131,7 @@ def _run(
         "stalled": "training stalled",
         "rounds": "training ended at the limit of rounds" if description.tolerance else "",
     }.get(state.finished or "", "")
-    loss = grading_loss(plan.options.loss)
+    loss = evaluation_loss(plan.options.loss)
     return Coalition(0, True, note, state.round, said=_said(engine, algorithm, labels, loss))
 
 

@@ -230,7 +230,7 @@ def _check(described: Experiment, tables: federation.Tables | None, folder: Path
             f"[privacy] epsilon is {described.privacy.epsilon:g}, which the run of each coalition "
             "would spend again; set epsilon = 0 for tables that need no such protection."
         )
-    if not described.split.test and not described.split.graded[1]:
+    if not described.split.test and not described.split.evaluated[1]:
         raise ExperimentError(
             "[split] test is 0, which leaves no rows to tell what a party is worth; set test = 0.2."
         )

@@ -258,12 +258,12 @@ def test_an_evaluation_before_the_level_changes_nothing(start):
     options = dataclasses.replace(OPTIONS, start=start)
     late = ("c0", "c1", "c2")
     found = []
-    for graded in (False, True):
+    for evaluated in (False, True):
         engine, server = started(FEMAM, options, clients(), LABELS)
         for number in range(1, options.first_rounds + 1):
             engine.begin_round(number)
             server, _ = FEMAM.round(server, engine, engine.key())
-        if graded:
+        if evaluated:
             server, _ = FEMAM.certify(server, engine, engine.key())
         engine.begin_round(number + 1, late)
         server, info = FEMAM.round(server, engine, engine.key())

@@ -155,7 +155,9 @@ def tables(samples=60):
 
 
 @pytest.mark.parametrize("standardise", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_graded(tmp_path, standardise):
+def test_a_run_leaves_a_model_of_each_client_that_predicts_what_was_evaluated(
+    tmp_path, standardise
+):
     out, known = tmp_path / "run", tables()
     known["c00"].loc[:9, "y"] = np.nan  # rows without a label count for the embedding
     found = intarsia.run(

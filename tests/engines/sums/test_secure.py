@@ -440,7 +440,8 @@ def test_a_piece_in_the_place_of_another_is_refused(mode):
         {**cells.pieces, first: columns.pieces[sorted(columns.pieces)[0]]},
     ):
         new.rows.content.terms = ((1.0, replace(cells, pieces=found)),)
-        with pytest.raises(ReplayError, match="came in place of cell"):
+        said = r"^A piece of cell \d+ of '\w+\.\w+' in round \d+ \(.*\) came in place of cell"
+        with pytest.raises(ReplayError, match=said):
             engine.reveal(new.rows)
     new.rows.content.terms = ((1.0, cells),)
     engine.reveal(new.rows)

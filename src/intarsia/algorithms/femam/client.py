@@ -735,7 +735,7 @@ def scale_levels(client: Client, block: Block, message: state.Scale) -> tuple[Cl
     ------
     RefusedError
         If the factor is none that was tried, or they were multiplied since the level was closed:
-        grades of a client with many factors would tell each row's scores.
+        metrics of a client with many factors would tell each row's scores.
     """
     if message.factor not in validation.FACTORS or client.scaled >= client.level:
         raise RefusedError(

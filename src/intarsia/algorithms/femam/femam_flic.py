@@ -61,7 +61,7 @@ _OF_THE_HEADS = ("embedding", "hidden", "latent", "layer", "precision")  # as le
 class FeMAMFlic:
     """Hyperparameters: a table of FLIC's for level 1, and one of FeMAM's for the levels."""
 
-    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are evaluated by
 
     flic: Flic = field(default_factory=Flic)
     femam: FeMAM = field(default_factory=lambda: FeMAM(level_schedule="paper"))

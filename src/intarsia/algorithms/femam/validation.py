@@ -30,8 +30,8 @@ _ONE_SIDED = 1.64  # standard errors that a fall exceeds by chance in a case of 
 
 def falls(options: FeMAM, before: Array, after: Array, y: Array) -> Array:
     """Return by how much each row's loss, or error, falls from some scores to others, (rows,)."""
-    graded = losses if options.criterion == "loss" else errors
-    found: Array = graded(before, y) - graded(after, y)
+    judged = losses if options.criterion == "loss" else errors
+    found: Array = judged(before, y) - judged(after, y)
     return found
 
 

@@ -51,7 +51,7 @@ from intarsia.errors import ExperimentError, FederationError, TableError, severa
 class FlicLinear:
     """Hyperparameters, with the paper's meaning."""
 
-    loss: ClassVar[str] = "squared"  # that the scores are graded by
+    loss: ClassVar[str] = "squared"  # that the scores are evaluated by
 
     latent: int  # k, at most the features of the client that has the fewest
     rank: int  # d, the columns of A

@@ -732,7 +732,7 @@ _PARTIES: Mapping[str, Callable[[Schema, Any], Collection[ClientId]]] = {
     **dict.fromkeys(
         [
             *("centre_duals", "find_steps", "keep_along", "keep_scores", "move_duals"),
-            *("correct_aim", "grade_model", "reach_boundary", "slope_along", "slope_of_steps"),
+            *("correct_aim", "evaluate_model", "reach_boundary", "slope_along", "slope_of_steps"),
             "step_inside",
         ],
         lambda schema, _: schema.labelled.counting,
@@ -755,7 +755,7 @@ _REPEATED = (  # in a round: searches, inner iterations, chunks, and where a pha
     *("ascend_locally", "count_trial", "multiply_trial", "part_of_dual", "part_of_objectives"),
     *("evaluate", "find_steps", "score_all", "score_chunk", "take_steps"),
     *("advance_search", "curve", "gather_point", "keep_scores", "mask_rows", "measure_point"),
-    *("grade_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
+    *("evaluate_model", "move_duals", "multiply_rows", "own_scores", "slope_along"),
     *("encrypt_rows", "multiply_encrypted", "share_products"),
     *("slope_of_penalty", "count_inside", "measure_inside", "reach_boundary", "solve"),
     *("correct_aim", "multiply_second", "start_search", "step_inside"),
@@ -774,7 +774,7 @@ _OBJECTIVES: Mapping[str, int] = {
     "bound_objectives": 2,
     **dict.fromkeys(("find_steps", "part_of_dual", "part_of_objectives"), 5),
     "score_chunk": 6,
-    **dict.fromkeys(("grade_model", "move_duals"), 7),
+    **dict.fromkeys(("evaluate_model", "move_duals"), 7),
     "ascend_locally": 1,  # of each ascent
     "slope_along": 1 + newton_direction.SEARCHES,
 }

@@ -32,7 +32,7 @@ from intarsia.maths.matching.neuron_assignment import BetaBernoulli, Cost, Squar
 class HyFEM(TrainingOptions):
     """Hyperparameters; `extractors` has the kinds of single blocks, the others take `extractor`."""
 
-    loss: ClassVar[str] = "cross_entropy"  # that the scores, log-odds, are graded by
+    loss: ClassVar[str] = "cross_entropy"  # that the scores, log-odds, are evaluated by
 
     variant: Literal["prox", "avg"] = "prox"  # with the proximal terms, or without
     mu1: NotNegative = 0.01  # μ1 of the extractors' proximal term

@@ -74,7 +74,7 @@ class TrainingOptions:
 class NetworkOptions(TrainingOptions):
     """Hyperparameters of local training, with the defaults of FLIC's paper for real data."""
 
-    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are evaluated by
     known_embeddings: ClassVar[tuple[str, ...]] = embeddings.KINDS  # that the algorithm knows
 
     rate: Positive = 1e-3

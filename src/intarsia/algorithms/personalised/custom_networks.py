@@ -71,7 +71,7 @@ class OwnNetworks(TrainingOptions):
     """
 
     model: str  # "package.module:name"
-    loss: ClassVar[str] = "cross_entropy"  # that the scores are graded by
+    loss: ClassVar[str] = "cross_entropy"  # that the scores are evaluated by
 
     # of single clients, by name
     models: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)

@@ -16,6 +16,8 @@ from intarsia.core.files.atomic_files import UNFINISHED, sync
 from intarsia.errors import ExperimentError, printable
 
 _EXECUTABLE: Final = 0o100
+# what comes of names, lengths and times that no tar file of ours has, beside a TarError
+_ODD: Final = (ValueError, OverflowError, RecursionError)
 
 
 def write_archive(
@@ -108,26 +110,41 @@ def unpacked(path: Path, beside: Path) -> Iterator[Path]:
     filling = beside.with_name(f".{beside.name}.{os.getpid()}{UNFINISHED}")
     shutil.rmtree(filling, ignore_errors=True)
     try:
-        with tarfile.open(path, "r:") as archive:
-            members = archive.getmembers()
-            files = {one.name for one in members if not one.issym()}
-            for one in members:
-                _check(one, path, files)
-            if len({one.name for one in members}) < len(members):
-                raise ExperimentError(f"{path} has two members of one name; have it written anew.")
-            filling.mkdir(mode=0o700)
-            for one in sorted(members, key=tarfile.TarInfo.issym):  # nothing goes through a link
-                _extract(archive, one, filling / one.name)
+        try:
+            _unpack(path, filling)
+        except ExperimentError:
+            raise
+        except (tarfile.TarError, EOFError, *_ODD):
+            raise ExperimentError(
+                f"{path} is no whole file of this package's; have it written anew."
+            ) from None
         yield filling
-    except (tarfile.TarError, EOFError, UnicodeError):
-        raise ExperimentError(
-            f"{path} is no whole file of this package's; have it written anew."
-        ) from None
     except OSError as problem:
         problem.filename = problem.filename or str(beside)  # a write names no file
         raise
     finally:
         shutil.rmtree(filling, ignore_errors=True)
+
+
+def _unpack(path: Path, filling: Path) -> None:
+    with tarfile.open(path, "r:") as archive:
+        members = [*_members(archive)]
+        files = {one.name for one in members if not one.issym()}
+        for one in members:
+            _check(one, path, files)
+        if len({one.name for one in members}) < len(members):
+            raise ExperimentError(f"{path} has two members of one name; have it written anew.")
+        filling.mkdir(mode=0o700)
+        for one in sorted(members, key=tarfile.TarInfo.issym):  # nothing goes through a link
+            _extract(archive, one, filling / one.name)
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members; one of a length below 0 leads back, and would be read for ever."""
+    for one in archive:
+        if one.size < 0:
+            raise tarfile.ReadError
+        yield one
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
@@ -151,7 +168,12 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> N
 
 def _check(member: tarfile.TarInfo, path: Path, files: Collection[str]) -> None:
     name = PurePosixPath(member.name)
-    inside = not name.is_absolute() and ".." not in name.parts and "\\" not in member.name
+    inside = (
+        bool(name.parts)
+        and not name.is_absolute()
+        and ".." not in name.parts
+        and "\\" not in member.name
+    )
     known = member.isreg() or member.isdir() or (member.issym() and _names_one(member, files))
     if not inside or not known or member.issparse():
         raise ExperimentError(

@@ -36,6 +36,7 @@ from intarsia.errors import ExperimentError, listed, nearest
 
 _REQUEST: Final = ".request"
 SIGNED: Final = ".signed"
+_SIGNATURE: Final = "signature"  # of all other files of what was signed
 
 
 def join(name: str, out: Path, *, again: bool = False) -> tuple[Path, str]:
@@ -109,7 +110,8 @@ def sign(
         certificate = kits.signed(*given, known, asked, kit)
         finish_kits(description, {name: kit})
         authority = kits.print_of(kits.authority_in(kit))
-        write_archive(path := folder / f"{name}{SIGNED}", kit)
+        vouched = kits.signature_of(description.name, folder, known, kit)
+        write_archive(path := folder / f"{name}{SIGNED}", kit, first={_SIGNATURE: vouched})
     return path, authority, certificate.not_valid_after_utc
 
 
@@ -180,7 +182,8 @@ def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
     Raises
     ------
     ExperimentError
-        If it does not fit the kit, or the kit is running.
+        If it does not fit the kit, has other files than the authority vouches for, or the kit is
+        running.
     """
     with unpacked(signed, out / signed.name) as written:
         certificate = kits.certificate_in(written)
@@ -191,6 +194,10 @@ def install(signed: Path, heard: str, out: Path) -> tuple[Path, datetime]:
             _confirm("the authority in what was signed", kits.authority_in(written), heard)
         kits.waiting_key(kit)
         check_user(kit)
+        signature = written / _SIGNATURE
+        vouched = signature.read_bytes() if signature.is_file() else b""
+        signature.unlink(missing_ok=True)
+        kits.check_signature(written, vouched)
         with at_rest(kit):
             kits.installed(kit, written)
     return kit, certificate.not_valid_after_utc

@@ -21,6 +21,7 @@ from intarsia.deployment.federation_file import sites_of
 from intarsia.deployment.server import (
     FAILURE,
     RunStatus,
+    is_submitted,
     list_statuses,
     remove_run,
     request,
@@ -239,6 +240,8 @@ class Daily:
     def _gives_way(self, run: str, other: str, sites: tuple[ClientId, ...]) -> bool:
         """Return whether a run that waits for sites does so no more, as another one is due."""
         local = self._kit / "local"
+        if is_submitted(local, run):  # it is in the queue
+            return False
         if not (local / "runs" / run / "out").exists():
             remove_run(local / "runs" / run)
             self._note(f"{run} is removed, as it did not begin before {other} was due")

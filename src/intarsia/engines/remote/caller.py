@@ -6,6 +6,7 @@ call came to is the same in spite of it, since a site executes each call once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -311,7 +312,7 @@ class Caller:
     def _answers(self, client: ClientId) -> bool:
         found = _version(self._transport, client, self.patience.probe)
         if found is not None:
-            _check_versions({client: found})
+            self._check_versions({client: found})
         return found is not None
 
     def compare_versions(self) -> tuple[str, ...]:
@@ -328,13 +329,27 @@ class Caller:
             ask = partial(_version, self._transport, seconds=self.patience.seconds)
             found = dict(zip(self.clients, pool.map(ask, self.clients), strict=True))
         known = {client: one for client, one in found.items() if one is not None}
-        _check_versions(known)
+        self._check_versions(known)
         own = Version()
         return tuple(
             f"Site {client!r} has {one}, and the server {own}, which go together."
             for client, one in known.items()
             if one != own
         )
+
+    def _check_versions(self, found: Mapping[ClientId, Version]) -> None:
+        own = Version()
+        others = {client: one for client, one in found.items() if not one.fits(own)}
+        for client in others:  # so that its own log says what differs
+            with contextlib.suppress(OSError):
+                self._transport.send(client, codec.encode(own), self.patience.seconds)
+        if others:
+            have = ", ".join(f"site {client!r} has {one}" for client, one in others.items())
+            # of a checkout the package's number may be the same, and the calls others
+            raise VersionError(
+                f"The server has {own}, and {have}; install the server's intarsia {own.package} at "
+                f"{listed(others)}, then let the run go on with `intarsia federation resume`."
+            )
 
 
 def _version(transport: Transport, client: ClientId, seconds: float) -> Version | None:
@@ -347,18 +362,6 @@ def _version(transport: Transport, client: ClientId, seconds: float) -> Version 
     except (OSError, CodecError):
         return None
     return checked(Version, client, "version", found)
-
-
-def _check_versions(found: Mapping[ClientId, Version]) -> None:
-    own = Version()
-    others = {client: one for client, one in found.items() if not one.fits(own)}
-    if others:
-        have = ", ".join(f"site {client!r} has {one}" for client, one in others.items())
-        # of a checkout the package's number may be the same, and the calls others
-        raise VersionError(
-            f"The server has {own}, and {have}; install the server's intarsia {own.package} at "
-            f"{listed(others)}, then let the run go on with `intarsia federation resume`."
-        )
 
 
 def _absent(clients: Collection[ClientId], what: str, patience: RetryPolicy) -> AbsentError:

@@ -383,7 +383,7 @@ class Declared:
             return sums
         part, counted = one.function.part, [(one.function.name, most, reply)]
         if one.models:
-            counted.append(("a grade", one.models, model))
+            counted.append(("a metric", one.models, model))
         for what, most, value in counted:
             key, digest = f"{what} of {part}", _digest(value).hex()
             number, last, *asked = sums.once.get(key, (0, ""))
@@ -427,7 +427,7 @@ class Declared:
     def told_before(self, fn: ClientFunction, call: Call, sums: Sums) -> str:
         """Return what clients are to have been told alike to add up; "": anything.
 
-        Where not all take part in each round, only grades are of clients that have the same model.
+        Where not all take part in each round, only metrics are of clients that have the same model.
         """
         return sums.told_at(call.sequence) if self.complete or fn.protocol else ""
 
@@ -546,8 +546,8 @@ class Declared:
             if exact and one.together == "all" and summed is None and own:
                 raise RefusedError(
                     f"{place} holds {known.name} of exchange {cells.name[1]}, in which this client "
-                    "was not asked, and grades are of scores of all; run the algorithm as it is at "
-                    "the server."
+                    "was not asked, and metrics are of scores of all; run the algorithm as it is "
+                    "at the server."
                 )
             if exact and cells.name[1] < sums.last(self._functions[known.name]):
                 raise RefusedError(

@@ -77,6 +77,8 @@ class Replies:
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
+        # who sent the first number so large that others may come to none by it, and where
+        self._huge: tuple[ClientId, str] | None = None
 
     def check(self, client: ClientId, fn: ClientFunction, reply: Any, *, summed: bool) -> None:
         """Refuse a reply in the clear with fields of other classes or sizes; `summed`: to a sum.
@@ -102,11 +104,16 @@ class Replies:
             withheld = fn.protocol == "evaluation" and not summed  # what a client does not tell
             odd = np.zeros(0) if withheld else _no_numbers(value, bound=layout is None)
             if len(odd):
+                said = f"{client!r} sends {odd[0]:g} in {place} of {fn.name}, which is no number"
+                first, before = self._huge or (client, "")
+                if first != client:
+                    said = f"{before} before {said}"
                 raise RangeError(
-                    f"{client!r} sends {odd[0]:g} in {place} of {fn.name}, which is no number: "
-                    "where training diverges, lower algorithm.rate, standardise the features or "
-                    "divide their columns; else see who runs the site."
+                    f"{said}: where training diverges, lower algorithm.rate, standardise the "
+                    f"features or divide their columns; else see who runs the site {first!r}."
                 )
+            if self._huge is None and (largest := _largest(value)) > _HUGE:
+                self._huge = client, f"{client!r} sent {largest:g} in {place} of {fn.name},"
 
     def check_alike(self, fn: ClientFunction, found: Mapping[ClientId, Mapping[str, Any]]) -> None:
         """Refuse parts of a total that are not of one shape, but for the cells that each has.
@@ -317,6 +324,7 @@ def _are_sizes(value: Any) -> bool:
     )
 
 
+_HUGE = 1e100  # the square of a larger number, times those of a table, may be none
 _MOST = 2**40  # values of a piece: no site has as many
 
 
@@ -329,6 +337,19 @@ def _no_numbers(value: Any, *, bound: bool) -> NDArray[Any]:
     if known.dtype.kind != "f" or np.isfinite(known).all():
         return np.zeros(0)
     return known[~(np.isfinite(known) | (np.isneginf(known) & bound))]
+
+
+def _largest(value: Any) -> float:
+    """Return the size of the largest number in a reply; 0: there is none."""
+    if isinstance(value, Mapping):
+        return max(map(_largest, value.values()), default=0.0)
+    known = np.asarray(value) if isinstance(value, float | np.ndarray) else np.zeros(0)
+    if known.dtype.kind != "f" or not known.size:
+        return 0.0
+    least = known.min()
+    if np.isneginf(least):  # of a bound, which says nothing
+        least = known.min(where=np.isfinite(known), initial=0.0)
+    return float(max(known.max(), -least))
 
 
 def _shapes(value: Any, layout: Layout | None) -> dict[object, tuple[int, ...]]:

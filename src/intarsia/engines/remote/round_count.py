@@ -13,7 +13,7 @@ from typing import Final
 
 from intarsia.engines.remote.wire import Call
 
-_MARKS: Final = 3  # of a state in a round: it begins, is certified, is graded
+_MARKS: Final = 3  # of a state in a round: it begins, is certified, is evaluated
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ given to, and for no other: a round that is run again makes the same calls.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,11 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def remove(self) -> None:
+        """Remove all: the run has its result, and goes back to no checkpoint any more."""
+        self.close()
+        shutil.rmtree(self._folder)
 
     def _open(self, sequence: int) -> None:
         self.close()

@@ -52,6 +52,7 @@ from intarsia.errors import (
     RefusedError,
     ReplayError,
     StaleError,
+    VersionError,
 )
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
@@ -159,7 +160,13 @@ class Site:
         with self._lock:
             call = Call("", 0, 0, 0, 0, 0, "", "", "", (), b"")
             try:
-                found = codec.decode(data, Call)
+                found = codec.decode(data, Call, wire.Version)
+                if isinstance(found, wire.Version) and not wire.odd_field(found, wire.Version):
+                    raise VersionError(
+                        f"The server has {found}, and this site {wire.Version()}, which do not go "
+                        f"together; install intarsia {wire.shown(found.package)} of the server's "
+                        "people here, and start the site again."
+                    )
                 if odd := wire.odd_field(found, Call):
                     raise CodecError(f"No call of this version came ({odd}).")
                 call = found

@@ -31,8 +31,8 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # in 8 the server added up what the weights of duals changed by, and none said which columns are
 # categorical; in 9 sites added noise to a model whose gap they did not see, and what clients sealed
 # was not bound to the totals that they were told; in 11 what clients of FeMAM sealed was not bound
-# to the models that they were told in calls before; in 12 clients told their own grades, as often
-# as they were asked; in 13 grades over all were of some, where not all take part in each round; in
+# to the models that they were told in calls before; in 12 clients told their own metrics, as often
+# as they were asked; in 13 metrics over all were of some, where not all take part in each round; in
 # 14 what clients sealed was not bound to where they went back to, nor to all that they were asked;
 # in 15 no site proved which levels it sent; in 16 certificates did not count what sums are rounded
 # by; in 17 HyFDCA told curvatures as they are, and not as logarithms; in 18 FeMAM's clients had
@@ -42,8 +42,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # in 22 no site said by which column its rows are held out, nor showed that it has an id; in 23 it
 # showed ids of rows by a hash of each; in 24 the rounded duals of a certificate were not bound to
 # what clients were told, steps of sums of columns were as the server said, no site said the units
-# of its columns, and rare levels of a category of many were scaled each by its own deviation.
-PROTOCOL = 25
+# of its columns, and rare levels of a category of many were scaled each by its own deviation;
+# in 25 the functions that evaluate a model had other names.
+PROTOCOL = 26
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

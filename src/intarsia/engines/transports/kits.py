@@ -8,9 +8,11 @@ the keys of all that it writes for.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 from nvflare.lighter.utils import Identity, generate_cert
 
@@ -44,6 +46,8 @@ _JOINING: Final = "joining"  # folder of a kit: the key that a request was made 
 _KEY: Final = "client.key"
 _CERTIFICATE: Final = "client.crt"
 _SERVERS: Final = "server.crt"
+# not as of certificates, so that neither is taken for the other
+_PADDING: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 PrivateKey = rsa.RSAPrivateKey
 
@@ -272,6 +276,46 @@ def installed(kit: Path, written: Path) -> x509.Certificate:
         shutil.rmtree(filling, ignore_errors=True)
     shutil.rmtree(made.parent)
     return certificate
+
+
+def signature_of(name: str, folder: Path, known: Collection[str], kit: Path) -> bytes:
+    """Return by what the authority in `folder` vouches for all files of a kit; see `Authority.of`.
+
+    A kit has programs that its site starts. They are sent over any channel, and what is read out is
+    of the authority alone.
+    """
+    return Authority.of(name, folder, known).key.sign(_files_of(kit), _PADDING, hashes.SHA256())
+
+
+def check_signature(kit: Path, signature: bytes) -> None:
+    """Refuse a kit with other files than the authority in it vouches for."""
+    key = authority_in(kit).public_key()
+    try:
+        if not isinstance(key, rsa.RSAPublicKey):
+            raise InvalidSignature
+        key.verify(signature, _files_of(kit), _PADDING, hashes.SHA256())
+    except InvalidSignature:
+        raise ExperimentError(
+            "What was signed has other files than the authority vouches for: they were altered on "
+            "their way, or an older version of intarsia signed them; have the request signed anew, "
+            "by this version, and do not go on if it happens again."
+        ) from None
+
+
+def _files_of(kit: Path) -> bytes:
+    """Return what tells the files of a kit from others: names, contents, and which are programs."""
+    found = []
+    for path in sorted(kit.rglob("*")):
+        if path.is_symlink():
+            content, kind = str(path.readlink()).encode(), "link"
+        elif path.is_file():
+            kind = "program" if path.stat().st_mode & stat.S_IXUSR else "file"
+            content = path.read_bytes()
+        else:
+            continue
+        name = path.relative_to(kit).as_posix()
+        found.append((name, kind, hashlib.sha256(content).hexdigest()))
+    return b"files of a kit 1\0" + json.dumps(found).encode()
 
 
 def give_up(kit: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.client_functions import Rounding
-from intarsia.errors import CodecError, ExperimentError, SealedError
+from intarsia.errors import CodecError, ExperimentError, SealedError, shortened
 
 if TYPE_CHECKING:
     from intarsia.privacy.secure_aggregation.ckks import CkksAdder
@@ -48,6 +48,15 @@ class Stream:
     field: str
     cell: int
     told: str = ""  # what tells what all clients were told from anything else; "": not bound to it
+
+    def __str__(self) -> str:
+        """Return it in words, for those who see to a run."""
+        name = shortened(f"{self.function}.{self.field}")  # others may have written it
+        session = shortened(self.session, 8)
+        return (
+            f"cell {self.cell} of {name} in round {self.round} (exchange {self.sequence} of "
+            f"session {session}{f', told {shortened(self.told, 8)}' * bool(self.told)})"
+        )
 
     def label(self, client: str) -> bytes:
         """Return bytes that no other contribution has, to derive keys from."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,8 +216,11 @@ def _formats(settings: Privacy, clients: int) -> tuple[FixedPoint, Digits]:
     """Return how values become words, and how those that must be exact become two of them."""
     from intarsia.privacy.secure_aggregation.fixed_point import FixedPoint
 
-    fixed = FixedPoint(range=settings.range, addends=clients)
-    size = 2.0 ** math.floor(math.log2(fixed.limit))
+    given = FixedPoint(range=settings.range, addends=clients)
+    size = 2.0 ** math.floor(math.log2(given.limit))
+    # whether a value is beyond the range is told: by that of many runs to half its size, not to
+    # the last digit, since words have room up to the next power of 2
+    fixed = replace(given, range=2.0 ** math.ceil(math.log2(settings.range)))
     digits = Digits(
         size=size, unit=fixed.step, room=size * _MOST / (2 * clients), bound=-size * _MOST
     )

@@ -1,7 +1,7 @@
 """Find labels and copies of values that differ between clients, by numbers that hide them.
 
 0. `draw_words`, `compare_labels`: whether the clients that have a label of the same sample have the
-   same one, of rows to train on and of those to grade. They are compared in a row, each with the
+   same one, of rows to train on and of those to evaluate. They are compared in a row, each with the
    next. The words are of all that hold a sample's label, each of which adds some. What two of them
    send of a sample adds up to 0 where their labels are equal. Labels are rounded in two ways to a
    relative 1e-12 or so: numbers that differ by how they were written are equal in one of them.
@@ -142,8 +142,8 @@ class HiddenCopies:
 def check_agreement(clients: fl.Clients, schema: Schema, part: str = "train") -> None:
     """Refuse labels of one sample of a part that differ between clients.
 
-    A client that made up labels of another's test rows would change how these count in grades, and
-    the grades of two runs would tell how a model does on a row.
+    A client that made up labels of another's test rows would change how these count in metrics, and
+    the metrics of two runs would tell how a model does on a row.
 
     Raises
     ------

@@ -75,14 +75,14 @@ def prepared(
     if state.weights is not None and part == "train":
         block = replace(block, weights=state.weights)
     if part != "train":
-        return _graded(state, block)
+        return _evaluated(state, block)
     least = least_holders(state, block) if state.least is None else state.least
     untold = np.zeros(0, np.intp) if least is None else np.flatnonzero(least > 1)
     return _standardised(state, block, untold, once=once, in_place=in_place)
 
 
-def _graded(state: Preparation, block: Block) -> Block:
-    """Return a block on which models are graded: as new tables of `predict` are read.
+def _evaluated(state: Preparation, block: Block) -> Block:
+    """Return a block on which models are evaluated: as new tables of `predict` are read.
 
     A row without a level of a category of many has its mean, where all training rows have one. Of
     rows that others hold too, those that all lack it are such, and the holders' parts add up.

@@ -569,7 +569,7 @@ def penalty_curvature(point: Point) -> Array:
 
 
 @fl.client_function
-def grade_model(point: Point, block: Block, message: ModelScores) -> tuple[Point, ModelLoss]:
+def evaluate_model(point: Point, block: Block, message: ModelScores) -> tuple[Point, ModelLoss]:
     """Send the losses of the model at the samples whose scores this client reads."""
     y, mine = targets(block, len(message.z)), point.mine
     shape, weights = losses.shape_of(point.options), block.weights_of(mine)
@@ -629,7 +629,9 @@ SENDS = (
     *fl.sums(enter, gather_point, own_scores),
     *fl.sums(move_duals, reveals=("sums",)),
     *fl.sums(measure_point, reveals=("norms",)),
-    *fl.each(fl.sums(grade_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0),
+    *fl.each(
+        fl.sums(evaluate_model, reveals=("sums",)), needed=lambda options: options.l1_ratio > 0
+    ),
     *fl.each(
         fl.sums(share_weights, reveals=("w", "nonzero"), opens=("w",)), model=("w", "nonzero")
     ),

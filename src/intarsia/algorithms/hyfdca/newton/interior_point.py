@@ -33,7 +33,7 @@ sealed the phase is not entered: in fixed point its Hessian is lost.
 With the elastic net a weight under τ|w| is like a sample of one feature: r is w, and its products
 count κN times as much. The owners of the feature keep its dual, and add its curvature to λ; what is
 told of samples in 2 and 4 is told of weights with the direction's products. Directions are by
-conjugate gradients. The model has its zeros, and is graded by itself.
+conjugate gradients. The model has its zeros, and is evaluated by itself.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from intarsia.algorithms.hyfdca.newton.client import (
     Start,
     cell_grams,
     enter,
+    evaluate_model,
     from_logarithm,
-    grade_model,
     keep_scores,
     logarithm,
     own_scores,
@@ -726,9 +726,9 @@ def _at(
     level, small = state.level, state.small
     if elastic:
         products = products + state.regularisation * norms[:, 3]
-        graded = dict.fromkeys(state.labelled, ModelScores(z=measured.z))
+        evaluated = dict.fromkeys(state.labelled, ModelScores(z=measured.z))
         # discloses for each output the losses of the model, whose weights have their zeros
-        loss = clients.reveal(clients.sum(grade_model, graded).sums)
+        loss = clients.reveal(clients.sum(evaluate_model, evaluated).sums)
         model = ridge * norms[:, 2] + loss / state.samples
         mean = norms[:, 0] / state.features  # of w² + 2τ|w|
         usual = np.minimum(mean / (2 * state.threshold), np.sqrt(mean))

@@ -73,8 +73,8 @@ from intarsia.algorithms.hyfdca.newton.client import (
     Refresh,
     Start,
     enter,
+    evaluate_model,
     gather_point,
-    grade_model,
     keep_scores,
     measure_point,
     move_duals,
@@ -522,9 +522,9 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     ridge, least = 0.5 * newton.regularisation * newton.lift, 0.5 * newton.regularisation
     loss, drift = sums[:, 0], newton.drift
     if newton.threshold:
-        graded = dict.fromkeys(newton.labelled, ModelScores(z=measured.z))
+        evaluated = dict.fromkeys(newton.labelled, ModelScores(z=measured.z))
         # discloses for each output the losses of the model, whose weights have their zeros
-        loss, drift = clients.reveal(clients.sum(grade_model, graded).sums), norms[:, 3]
+        loss, drift = clients.reveal(clients.sum(evaluate_model, evaluated).sums), norms[:, 3]
     implied = norms[:, 4] if newton.threshold else norms[:, 2] * newton.lift**2
     primal = ridge * norms[:, 1] + loss / newton.samples
     dual = sums[:, 1] / newton.samples - ridge * norms[:, 2]

@@ -1,4 +1,4 @@
-"""Each client with its own network is graded by its own network, however the samples are dealt."""
+"""Each client with its own network is evaluated by it, however the samples are dealt."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def is_quick(name, kind):
         for kind in DEALT
     ],
 )
-def test_a_client_is_graded_by_what_its_own_network_predicts(tmp_path, name, kind):
+def test_a_client_is_evaluated_by_what_its_own_network_predicts(tmp_path, name, kind):
     file = described(tmp_path, name, kind)
     if not takes(name, kind):
         with pytest.raises(FederationError, match="samples of their own"):

@@ -1,4 +1,4 @@
-"""Which samples count in grades, so that no sums over clients' rows tell those of few.
+"""Which samples count in metrics, so that no sums over clients' rows tell those of few.
 
 The server reads sums over each client's labelled rows, and the same with labels that several
 clients hold counted once. Where clients label the same samples, one such sum less another is that
@@ -30,9 +30,9 @@ _EXACT = 1e-9
 
 
 def rows_that_count(schema: Schema, least: int, whole: Mask | None = None) -> Mask:
-    """Return which samples count in grades, (samples,): with a label, and not told by sums.
+    """Return which samples count in metrics, (samples,): with a label, and not told by sums.
 
-    `whole`: on which samples a server's network is graded too, those of them that count.
+    `whole`: on which samples a server's network is evaluated too, those of them that count.
     """
     labelled = schema.label_holders > 0
     taken = np.ones(len(labelled), bool) if whole is None else whole
@@ -68,7 +68,7 @@ def _kinds(schema: Schema, taken: Mask) -> tuple[NDArray[np.intp], csr_array, Ma
 def _told(held: csr_array, takes: Mask, counts: NDArray[np.intp], least: int) -> NDArray[np.intp]:
     """Return kinds of fewer than `least` samples together that sums tell."""
     few = (counts > 0) & (counts < least) if held.shape[0] else np.zeros(0, bool)
-    few[few] = held[few] @ (counts @ held >= least) > 0  # of a client that is graded
+    few[few] = held[few] @ (counts @ held >= least) > 0  # of a client that is evaluated
     if not few.any():
         return np.zeros(0, np.intp)
     near, before = few, 0  # these, and all kinds that clients have sums of together with them
@@ -89,10 +89,10 @@ def _told(held: csr_array, takes: Mask, counts: NDArray[np.intp], least: int) ->
 
 
 def _sums(some: Array, counts: NDArray[np.intp], least: int) -> Array:
-    """Return over which kinds the sums of each graded client are, (2 · clients, kinds)."""
-    graded = counts @ some >= least
+    """Return over which kinds the sums of each evaluated client are, (2 · clients, kinds)."""
+    evaluated = counts @ some >= least
     once = some / np.maximum(some.sum(axis=1, keepdims=True), 1.0)
-    return np.concatenate([some[:, graded].T, once[:, graded].T])
+    return np.concatenate([some[:, evaluated].T, once[:, evaluated].T])
 
 
 def _within(span: Array, few: Mask, counts: NDArray[np.intp], least: int) -> NDArray[np.intp]:

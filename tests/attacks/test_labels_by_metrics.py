@@ -1,4 +1,4 @@
-"""A server that asks for the grades of rows that it chooses, one at a time: it had all labels.
+"""A server that asks for the metrics of rows that it chooses, one at a time: it had all labels.
 
 The loss and the number of correct rows of one row are its label. The server chose by a weight of
 each row, and on the training rows too.
@@ -49,27 +49,27 @@ def federation(few=5):
     return made
 
 
-def graded(made, part):
+def evaluated(made, part):
     schema = made.engine.schema(part)
     return evaluation.evaluate(
         made.engine, schema, FEDAVG.model.predict, losses.LOGISTIC, part=part
     )
 
 
-def test_no_training_rows_are_graded_where_there_are_others():
+def test_no_training_rows_are_evaluated_where_there_are_others():
     made = federation()
-    every, own = graded(made, "test")
+    every, own = evaluated(made, "test")
     assert every.samples == 15
     assert own.keys() == {"a", "b"}
     with pytest.raises(StaleError):
-        graded(made, "train")
+        evaluated(made, "train")
 
 
-def test_without_a_test_part_training_rows_are_graded():
+def test_without_a_test_part_training_rows_are_evaluated():
     train, _ = parts(5)
     schema = Schema.of(train, BINARY)
     found = declare_exchanges(FEDAVG, OPTIONS, {"train": schema})
-    assert "grade" in {one.function.name for one in found}
+    assert "send_metrics" in {one.function.name for one in found}
 
 
 def test_a_message_says_nothing_of_rows():
@@ -81,32 +81,32 @@ def test_a_message_says_nothing_of_rows():
 @pytest.mark.parametrize("few", [1, evaluation.LEAST_ROWS - 1])
 def test_a_client_with_few_labelled_rows_is_not_asked_and_does_not_answer(few, monkeypatch):
     made = federation(few)
-    every, own = graded(made, "test")
+    every, own = evaluated(made, "test")
     assert own.keys() == {"a"}
     assert every.samples == 10
-    monkeypatch.setattr(evaluation, "_enough", lambda graded: bool(graded.any()))
+    monkeypatch.setattr(evaluation, "_enough", lambda evaluated: bool(evaluated.any()))
     with pytest.raises(AssertionError):  # the sites are in this process: nobody refuses any more
-        assert graded(made, "test")[1].keys() == {"a"}
+        assert evaluated(made, "test")[1].keys() == {"a"}
 
 
-def test_a_site_refuses_grades_over_few_rows_that_the_server_asks_for(monkeypatch):
+def test_a_site_refuses_metrics_over_few_rows_that_the_server_asks_for(monkeypatch):
     made = federation(3)
     # the server asks all, the sites hold what they did
-    monkeypatch.setattr(evaluation, "graded_clients", lambda schema, *_: ["a", "b"])
+    monkeypatch.setattr(evaluation, "evaluated_clients", lambda schema, *_: ["a", "b"])
     with pytest.raises(TableError, match="At client 'b'"):
-        graded(made, "test")
+        evaluated(made, "test")
 
 
 @pytest.mark.parametrize("loss", [losses.LOGISTIC, losses.HINGE, evaluation.CROSS_ENTROPY])
-def test_grades_of_classes_hold_no_sum_of_labels(loss):
+def test_metrics_of_classes_hold_no_sum_of_labels(loss):
     """With how many rows there are, the sum of y tells how many are of each class."""
     _, test = parts(5)
     schema = Schema.of(test, BINARY)
     sends = evaluation.sends(
         *(lambda state, one: np.zeros((1, one.shape[0])), loss, schema), part="test", additive=True
     )
-    grade = next(one.function for one in sends if one.function.name == "grade")
-    _, found = grade.call(
+    metric = next(one.function for one in sends if one.function.name == "send_metrics")
+    _, found = metric.call(
         None, schema.align("a", test["a"]), evaluation.Totals(np.ones((1, 10))), None
     )
     for name in ("label", "square", "error"):

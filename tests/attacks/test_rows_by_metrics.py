@@ -1,9 +1,9 @@
-"""A server that grades models of its own factors, as often as it likes: it had the margins of rows.
+"""A server that evaluates models of its own factors, as often as it likes, had margins of rows.
 
 A loss is a sum over the rows. By the losses of a model times many factors the margins of five rows
-came out, and by some such models their values and labels. So each client tells its own grades by
-one model, and the grades over all samples are told by one model for each two rows. These are of all
-clients, of one model that all were told: else they were one client's.
+came out, and by some such models their values and labels. So each client tells its own metrics by
+one model, and the metrics over all samples are told by one model for each two rows. These are of
+all clients, of one model that all were told: else they were one client's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parts(rows):
 
 
 class Departing:
-    """A server that trains once, and then grades what it likes."""
+    """A server that trains once, and then metrics what it likes."""
 
     def __init__(self, tested=TESTED, *, complete=True, algorithm=FEDAVG):
         train = {n: block(10_000 * k + 5_000, 60, 10 + k) for k, n in enumerate(tested)}
@@ -86,13 +86,13 @@ class Departing:
         with contextlib.suppress(TamperedError):  # what they seal does not add up: none needs it
             return self.engine.sum(fedavg.part_of_scores, told)
 
-    def graded(self, factor, others=None, **how):
-        """Return the grades of such models."""
+    def evaluated(self, factor, others=None, **how):
+        """Return the metrics of such models."""
         self.tell(factor, others)
-        return self.grade(**how)
+        return self.metric(**how)
 
-    def grade(self, **how):
-        """Return the grades of the models that the clients have."""
+    def metric(self, **how):
+        """Return the metrics of the models that the clients have."""
         return evaluation.evaluate(
             *(self.engine, self.engine.schema("test"), FEDAVG.model.predict, losses.LOGISTIC),
             part="test",
@@ -102,9 +102,9 @@ class Departing:
     def total(self, name, clients=("bank",), factor=1.0):
         """Return a total of some clients."""
         schema = self.engine.schema("test")
-        wanted = evaluation.rows_to_grade(schema)
+        wanted = evaluation.rows_to_evaluate(schema)
         given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
-        own, score = evaluation._grading(*given), evaluation._partial_scores
+        own, score = evaluation._functions(*given), evaluation._partial_scores
         self.tell(factor)
         asked = score(FEDAVG.model.predict, schema, "test")
         message = evaluation.Totals(
@@ -142,7 +142,7 @@ class Departing:
 
     def margins(self):
         """Return the sizes of the bank's margins in ascending order, by its losses alone."""
-        pairs = [[self.graded(sign * t)[1]["bank"] for sign in (1, -1)] for t in FACTORS]
+        pairs = [[self.evaluated(sign * t)[1]["bank"] for sign in (1, -1)] for t in FACTORS]
         rows = pairs[0][0].samples
         # log(1 + e^-a) + log(1 + e^a) = 2 log 2 + 2 log cosh(a/2), whatever the label
         even = [(one.loss + other.loss) * rows / 2 - rows * np.log(2.0) for one, other in pairs]
@@ -158,9 +158,9 @@ class Departing:
         return np.sort(np.abs(best.x))
 
 
-def test_margins_are_not_read_by_grades_of_many_models(monkeypatch):
+def test_margins_are_not_read_by_metrics_of_many_models(monkeypatch):
     departing = Departing()
-    with pytest.raises(RefusedError, match=r"evaluation\.grade: The site refused"):
+    with pytest.raises(RefusedError, match=r"evaluation\.send_metrics: The site refused"):
         departing.margins()
     monkeypatch.setattr(Declared, "check_number", lambda *given: given[-1])
     departing = Departing()
@@ -170,25 +170,25 @@ def test_margins_are_not_read_by_grades_of_many_models(monkeypatch):
     assert found == pytest.approx(truth, abs=1e-3)
 
 
-def test_the_same_grades_tell_nothing_new():
+def test_the_same_metrics_tell_nothing_new():
     departing = Departing()
-    first = departing.graded(1.0)
-    assert departing.graded(1.0) == first
+    first = departing.evaluated(1.0)
+    assert departing.evaluated(1.0) == first
     with pytest.raises(RefusedError):
-        departing.graded(2.0)
+        departing.evaluated(2.0)
 
 
-def test_grades_come_again_once_some_are_away(monkeypatch):
+def test_metrics_come_again_once_some_are_away(monkeypatch):
     departing = Departing(complete=False)
-    departing.graded(1.0)
+    departing.evaluated(1.0)
     monkeypatch.setattr(type(departing.engine), "ids", ("bank", "shop"))
-    _, own = departing.graded(2.0)
+    _, own = departing.evaluated(2.0)
     assert own.keys() == {"bank", "shop"}
     with pytest.raises(RefusedError):
-        departing.graded(3.0)
+        departing.evaluated(3.0)
     monkeypatch.setattr(type(departing.engine), "ids", ("bank",))
     with pytest.raises(RefusedError):  # and not for each set that is smaller
-        departing.graded(3.0)
+        departing.evaluated(3.0)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_grades_come_again_once_some_are_away(monkeypatch):
 def test_totals_are_told_by_fewer_models_than_rows(tested, most):
     departing = Departing(tested)
     for factor in range(1, most + 1):
-        every, own = departing.graded(factor / most, totals_only=True)
+        every, own = departing.evaluated(factor / most, totals_only=True)
         assert every.samples == sum(tested.values())
         assert not own
-    with pytest.raises(RefusedError, match=r"evaluation\.sum_grades: The site refused"):
-        departing.graded(2.0, totals_only=True)
+    with pytest.raises(RefusedError, match=r"evaluation\.sum_metrics: The site refused"):
+        departing.evaluated(2.0, totals_only=True)
 
 
 def counted_by_class(departing, models):
@@ -220,17 +220,17 @@ def test_counts_by_class_are_of_the_models_whose_losses_are_told(monkeypatch):
     """Else the server reads them of as many others, and has twice as many sums over the rows."""
     departing = Departing()
     for factor in range(12):
-        departing.graded(1 + factor / 12, totals_only=True)
+        departing.evaluated(1 + factor / 12, totals_only=True)
     departing.total("count_classes", TESTED, 1 + 11 / 12)
     counted_by_class(departing, 1)  # as at the end of a run
     with pytest.raises(RefusedError, match=r"evaluation\.count_classes: The site refused"):
         departing.total("count_classes", TESTED, 3.0)
-    assert "a grade of test" in str(departing.made.errors[-1])
+    assert "a metric of test" in str(departing.made.errors[-1])
     declared = setup.each
     monkeypatch.setattr(setup, "each", lambda sends, models: declared(sends, models=0))
     departing = Departing()
     for factor in range(12):
-        departing.graded(1 + factor / 12, totals_only=True)
+        departing.evaluated(1 + factor / 12, totals_only=True)
     counted_by_class(departing, 13)
 
 
@@ -239,12 +239,12 @@ def test_a_total_is_not_of_clients_that_were_told_other_models(monkeypatch, comp
     """Where the others' model stands still, the total tells the bank's own loss."""
     departing = Departing(complete=complete)
     with pytest.raises(TamperedError):
-        departing.graded(1.0, others=0.0, totals_only=True)
+        departing.evaluated(1.0, others=0.0, totals_only=True)
     if not complete:
-        departing.graded(1.0, totals_only=True)  # all have the same model again
+        departing.evaluated(1.0, totals_only=True)  # all have the same model again
     monkeypatch.setattr(Declared, "with_told", lambda self, one, message, call, sums: sums)
     departing = Departing(complete=complete)
-    total, _ = departing.graded(1.0, others=0.0, totals_only=True)
+    total, _ = departing.evaluated(1.0, others=0.0, totals_only=True)
     w = np.asarray(departing.engine.reveal(departing.change)).ravel()
     bank = departing.tested["bank"]
     truth = np.logaddexp(0, -bank.y * (bank.x @ w)).sum()
@@ -254,27 +254,27 @@ def test_a_total_is_not_of_clients_that_were_told_other_models(monkeypatch, comp
 def test_where_some_may_be_away_a_total_is_not_of_one_that_went_on_alone():
     departing = Departing(complete=False)
     z = departing.tell(1.0).z
-    departing.grade(totals_only=True)
+    departing.metric(totals_only=True)
     departing.engine.begin_round(2)
     told = fedavg.Descend(departing.change, 2, ("bank",))
     departing.engine.sum(fedavg.local_descent, {"bank": told})
     with pytest.raises(TamperedError):
-        departing.grade(totals_only=True)
+        departing.metric(totals_only=True)
     with contextlib.suppress(TamperedError):  # what all are told, and no model
         departing.engine.sum(fedavg.part_of_objective, fedavg.Scores(z))
     with pytest.raises(TamperedError):
-        departing.grade(totals_only=True)
-    departing.graded(1.0, totals_only=True)
+        departing.metric(totals_only=True)
+    departing.evaluated(1.0, totals_only=True)
 
 
 def read_by_going_back():
     """Return the total where all but the bank went back to another model, and what it is then."""
     departing = Departing(complete=False)
-    departing.graded(1.0, totals_only=True)
+    departing.evaluated(1.0, totals_only=True)
     departing.engine.begin_round(2)
     departing.tell(2.0)
     departing.go_back(("shop", "market"))
-    total, _ = departing.grade(totals_only=True)
+    total, _ = departing.metric(totals_only=True)
     return total, departing.losses(2.0)["bank"] + sum_of_others(departing.losses(1.0))
 
 
@@ -296,16 +296,16 @@ def test_where_some_may_be_away_a_total_is_of_clients_that_went_back_together(mo
     assert total.loss * 45 == pytest.approx(mixed, abs=1e-6)
 
 
-def test_clients_that_went_back_together_are_graded_together():
+def test_clients_that_went_back_together_are_evaluated_together():
     departing = Departing(complete=False)
-    before, _ = departing.graded(1.0, totals_only=True)
+    before, _ = departing.evaluated(1.0, totals_only=True)
     departing.engine.begin_round(2)
     departing.tell(2.0)
     departing.go_back(departing.tested)
-    assert departing.grade(totals_only=True)[0] == before
+    assert departing.metric(totals_only=True)[0] == before
 
 
-@pytest.mark.parametrize("total", ["sum_grades", "count_classes", "sum_scores", "count_scores"])
+@pytest.mark.parametrize("total", ["sum_metrics", "count_classes", "sum_scores", "count_scores"])
 def test_where_some_may_be_away_no_total_is_of_one_client(monkeypatch, total):
     departing = Departing(complete=False)
     with pytest.raises(RefusedError):
@@ -316,7 +316,7 @@ def test_where_some_may_be_away_no_total_is_of_one_client(monkeypatch, total):
     found = departing.total(total)
     w = np.asarray(departing.engine.reveal(departing.change)).ravel()
     bank = departing.tested["bank"]
-    if total == "sum_grades":
+    if total == "sum_metrics":
         loss = np.logaddexp(0, -bank.y * (bank.x @ w)).sum() / sum(TESTED.values())
         assert found.means == pytest.approx([loss], abs=1e-6)
     elif total == "count_scores":  # its labels, in the order of the scores
@@ -328,16 +328,16 @@ def test_a_total_is_of_no_others():
     """Else it were told once more without these."""
     departing = Departing({"bank": 9, "kiosk": 2}, complete=False)
     with pytest.raises(RefusedError):
-        departing.total("sum_grades", ("bank", "kiosk"))
+        departing.total("sum_metrics", ("bank", "kiosk"))
     assert any("['bank'] together" in str(one) for one in departing.made.errors)
 
 
-@pytest.mark.parametrize("name", ["sum_grades", "count_classes", "count_scores"])
-def test_grades_of_all_are_not_by_the_scores_of_one(name):
-    """The others would grade zeros, and what they add be known."""
+@pytest.mark.parametrize("name", ["sum_metrics", "count_classes", "count_scores"])
+def test_metrics_of_all_are_not_by_the_scores_of_one(name):
+    """The others would metric zeros, and what they add be known."""
     departing = Departing(complete=False)
     schema = departing.engine.schema("test")
-    wanted = evaluation.rows_to_grade(schema)
+    wanted = evaluation.rows_to_evaluate(schema)
     given = evaluation._given_scores, losses.LOGISTIC, schema, wanted, "test", ""
     score = evaluation._partial_scores(FEDAVG.model.predict, schema, "test")
     departing.tell(1.0)
@@ -345,7 +345,7 @@ def test_grades_of_all_are_not_by_the_scores_of_one(name):
     message = evaluation.Totals(z)
     if name == "count_scores":
         message = figures.Binned(z, np.zeros(1), np.ones(1))
-    function = getattr(evaluation._grading(*given), name)
+    function = getattr(evaluation._functions(*given), name)
     with pytest.raises(RefusedError):
         departing.engine.sum(function, dict.fromkeys(departing.tested, message))
     assert any("was not asked" in str(one) for one in departing.made.errors)
@@ -354,13 +354,13 @@ def test_grades_of_all_are_not_by_the_scores_of_one(name):
 def returned_alone(complete):
     """Return the total where all but the bank went back to the best round, and what it is then."""
     departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
-    departing.graded(1.0, totals_only=True)
+    departing.evaluated(1.0, totals_only=True)
     departing.engine.ask(early_stopping.keep_best, early_stopping.Keep())
     departing.tell(2.0)
     others = ("shop", "market")
     back = departing.send(others, "early_stopping.return_to_best", early_stopping.Return())
     assert back == {"shop": "", "market": ""}
-    total, _ = departing.grade(totals_only=True)
+    total, _ = departing.metric(totals_only=True)
     return total, departing.losses(2.0)["bank"] + sum_of_others(departing.losses(1.0))
 
 
@@ -382,7 +382,7 @@ def test_a_total_is_of_no_clients_that_kept_other_models_as_the_best(complete):
     departing.send(("shop", "market"), "early_stopping.keep_best", early_stopping.Keep())
     departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
     with pytest.raises(TamperedError):
-        departing.grade(totals_only=True)
+        departing.metric(totals_only=True)
 
 
 def test_a_site_that_keeps_many_rounds_knows_what_it_was_told_at_each_it_goes_back_to():
@@ -398,17 +398,17 @@ def test_a_site_that_keeps_many_rounds_knows_what_it_was_told_at_each_it_goes_ba
     departing.go_back(TESTED)
     departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
     with pytest.raises(TamperedError):
-        departing.grade(totals_only=True)
+        departing.metric(totals_only=True)
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_clients_that_went_back_to_the_best_round_together_are_graded_together(complete):
+def test_clients_that_went_back_to_the_best_round_together_are_evaluated_together(complete):
     departing = Departing(algorithm=early_stopping.keeping_best(FEDAVG), complete=complete)
-    best, _ = departing.graded(1.0, totals_only=True)
+    best, _ = departing.evaluated(1.0, totals_only=True)
     departing.engine.ask(early_stopping.keep_best, early_stopping.Keep())
     departing.tell(2.0)
     departing.engine.ask(early_stopping.return_to_best, early_stopping.Return())
-    assert departing.grade(totals_only=True)[0] == best
+    assert departing.metric(totals_only=True)[0] == best
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -430,15 +430,15 @@ def test_errors_are_told_in_few_ranges_of_predictions():
     """Ranges of one row would tell its label."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=40)
-    graded = figures.Graded(
+    evaluated = figures.ScoredRows(
         y[None], y, np.ones(40), Labels("regression"), losses.SQUARED, 5, alone=False
     )
     edges = np.linspace(1, 30_000, 200)
     told = figures.Ranges(None, np.zeros(1), np.ones(1), 40.0, edges)
     with pytest.raises(TableError, match="201 ranges"):
-        figures.errors_summed(graded, told, 40, 40)
+        figures.errors_summed(evaluated, told, 40, 40)
     few = dataclasses.replace(told, edges=edges[:9])
-    assert figures.errors_summed(graded, few, 40, 40).bins.shape == (4, 10)
+    assert figures.errors_summed(evaluated, few, 40, 40).bins.shape == (4, 10)
 
 
 def test_no_client_alone_goes_on_from_another_model():
@@ -449,10 +449,10 @@ def test_no_client_alone_goes_on_from_another_model():
         departing.engine.sum(fedavg.local_descent, {"bank": told})
 
 
-def test_totals_are_those_of_the_clients_grades():
+def test_totals_are_those_of_the_clients_metrics():
     departing = Departing()
-    total, _ = departing.graded(0.5, totals_only=True)
-    every, _ = departing.graded(0.5)
+    total, _ = departing.evaluated(0.5, totals_only=True)
+    every, _ = departing.evaluated(0.5)
     assert total.loss == pytest.approx(every.loss, abs=1e-9)
     assert (total.accuracy, total.samples) == (every.accuracy, every.samples)
 
@@ -461,7 +461,7 @@ def test_labels_that_all_have_are_counted_once_by_rows():
     """Who has the labels of all samples learns nothing by the total: all of them count."""
     same = {name: block(0, 12, 0) for name in ("bank", "shop")}
     schema = Schema.of(same, Labels("binary", ("a", "b")))
-    assert evaluation.times_graded(schema, None) == 6
+    assert evaluation.times_evaluated(schema, None) == 6
 
 
 def test_beside_a_server_s_network_totals_of_clients_own_are_told_at_the_end_alone():
@@ -473,13 +473,13 @@ def test_beside_a_server_s_network_totals_of_clients_own_are_told_at_the_end_alo
         found = evaluation.sends(lambda *_: None, CROSS_ENTROPY, schema, **how)
         return {one.function.name: one.most for one in found}
 
-    assert (told(None)["sum_grades_own"], told(None)["count_classes_own"]) == (4, 5)
+    assert (told(None)["sum_metrics_own"], told(None)["count_classes_own"]) == (4, 5)
     beside = told(tuple(feature_blocks(schema)))
-    assert "sum_grades_own" not in beside
+    assert "sum_metrics_own" not in beside
     assert beside["count_classes_own"] == 1
 
 
-def test_grades_are_asked_for_ever_more_seldom():
+def test_metrics_are_asked_for_ever_more_seldom():
     turns = [turn for turn in range(1, 200) if evaluation.is_due(turn, 8)]
     assert turns == [1, 2, 3, 4, 6, 8, 12, 20]
     assert not any(evaluation.is_due(turn, 0) for turn in range(1, 50))

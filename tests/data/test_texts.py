@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from intarsia.data.column_types import coded_texts, features_of
+from intarsia.data.parsing import are_numbers, number
+from intarsia.data.source import Source
+from intarsia.data.texts import Texts
+
+SOURCE = Source(name="bank", path="bank.csv", missing=("", "-999"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.1", "-0", "007", "1e5", "4.9e-99", "123456789.123456789", "2.2250738585072014", "1E+09"],
+)
+def test_a_plain_number_is_the_one_that_python_reads(text: str) -> None:
+    texts = Texts(pa.array([text]))
+    assert texts.plain
+    assert texts.figures.tolist() == [number(text)] == [float(text)]
+
+
+@pytest.mark.parametrize(
+    "text", ["+1", "1.", ".5", "1,5", " 1", "1e400", "nan", "−1", "٣", "", "x"]
+)
+def test_what_else_is_a_number_is_looked_at_by_itself(text: str) -> None:
+    assert not Texts(pa.array(["1", text])).plain
+    assert are_numbers(Texts(pa.array(["1", text]))) is (number(text) is not None)
+
+
+def test_texts_are_a_sequence_in_their_order() -> None:
+    texts = Texts(pa.array([f"{one}" for one in range(10_000)]))
+    assert [*texts] == [str(one) for one in range(10_000)]
+    assert (texts[9_999], texts[-1], [*texts[2:4]]) == ("9999", "9999", ["2", "3"])
+
+
+def test_values_of_a_column_read_as_text_are_those_of_its_numbers() -> None:
+    """Missing ones lose their place among the texts, and 2^53 and more are looked at one by one."""
+    column = pa.chunked_array([["2.5", "", "-999"], ["1", "NaN", "2.5", None]])
+    codes, texts = coded_texts(column, "debt", SOURCE)
+    assert (codes.tolist(), [*texts]) == ([0, -1, -1, 1, -1, 0, -1], ["2.5", "1"])
+    values = features_of([("debt", column)], SOURCE)["debt"]
+    assert repr(values) == "array([2.5, nan, nan, 1. , nan, 2.5, nan])"
+    large = pa.chunked_array([["9007199254740993", "1"]])
+    with pytest.raises(Exception, match="beyond the whole numbers that a float64 holds"):
+        features_of([("debt", large)], SOURCE)
