@@ -208,12 +208,12 @@ def _beside(result: Result, measure: str) -> list[str]:
         value_of(one, measure) for one in (metrics.centralised, metrics.standalone_mean)
     )
     joined = value_of(metrics.clients_mean, measure)
-    graded, said = [*metrics.clients], []
+    evaluated, said = [*metrics.clients], []
     if pooled is not None:
         said.append(f"A model of all data in one place comes to {shown(pooled, measure)}.")
     if alone is not None and joined is not None:
-        several_ = len(graded) > 1
-        whom = "Averaged over the clients with labels" if several_ else f"For {graded[0]}"
+        several_ = len(evaluated) > 1
+        whom = "Averaged over the clients with labels" if several_ else f"For {evaluated[0]}"
         who = "each" if several_ else "it"
         said.append(
             f"{whom} it is {shown(joined, measure)}, against {shown(alone, measure)} where {who} "
