@@ -1442,7 +1442,7 @@ MUTATIONS = [
     *_of(
         "cli/console.py",
         ("codes in tables", "Segment(printable(one.text), one.style)", "one", CODES),
-        ("markup in tables", "markup=False, ", "", CODES),
+        ("markup in tables", '"markup": False, ', "", CODES),
         (
             "codes in sentences",
             "typer.echo(printable(text), err=True)",
