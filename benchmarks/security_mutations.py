@@ -111,6 +111,7 @@ LEVELS = "tests/attacks/test_levels_told_apart.py"
 CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
+CALIBRATION = "tests/attacks/test_rows_by_calibration.py"
 
 DECLARED = "engines/remote/declared.py"
 SITE = "engines/remote/site.py"
@@ -1441,7 +1442,7 @@ MUTATIONS = [
     *_of(
         "cli/console.py",
         ("codes in tables", "Segment(printable(one.text), one.style)", "one", CODES),
-        ("markup in tables", "markup=False, ", "", CODES),
+        ("markup in tables", '"markup": False, ', "", CODES),
         (
             "codes in sentences",
             "typer.echo(printable(text), err=True)",
@@ -1855,6 +1856,18 @@ MUTATIONS = [
             "figures.merged_bins(np.vstack([rows[:1], bins]), scored.least)",
             "np.vstack([rows[:1], bins])",
             RANGES,
+        ),
+        (
+            "bins of calibration of few rows in a result",
+            "figures.merged_bins(np.asarray(sums.calibration), least)",
+            "np.asarray(sums.calibration)",
+            CALIBRATION,
+        ),
+        (
+            "bins of calibration of few rows of a client",
+            "sums = figures.merged_bins(sums, scored.least)\n    told",
+            "told",
+            CALIBRATION,
         ),
         (
             "labels in the order of scores",

@@ -69,6 +69,21 @@ def hospitals(y=Y, x=X):
     return rectangles(x, y, 4, 1)
 
 
+def bins_of_five(right, p):
+    """Return counts, shares and means of scikit-learn's bins, those of few rows with the next."""
+    share, mean = calibration_curve(right, p, n_bins=10)
+    counts = np.histogram(p, 10, (0, 1))[0]
+    found = [[]]
+    for one in zip(counts[counts > 0], share, mean, strict=True):
+        found[-1].append(one)
+        if sum(count for count, *_ in found[-1]) >= 5:
+            found.append([])
+    found[-2:] = [found[-2] + found[-1]]
+    return np.transpose(
+        [(n.sum(), n @ s / n.sum(), n @ m / n.sum()) for n, s, m in map(np.transpose, found)]
+    )
+
+
 def check_pair(found, y, z):
     """Hold figures against those of scikit-learn."""
     p = expit(z)
@@ -89,9 +104,8 @@ def check_pair(found, y, z):
     line = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(z[:, None], y)
     assert found.calibration_slope == pytest.approx(line.coef_[0, 0], abs=1e-6)
     assert found.calibration_intercept == pytest.approx(line.intercept_[0], abs=1e-6)
-    share, mean = calibration_curve(y > 0, p, n_bins=10)
-    counts = np.histogram(p, 10, (0, 1))[0]
-    error = counts[counts > 0] @ np.abs(share - mean) / len(y)
+    counts, share, mean = bins_of_five(y > 0, p)
+    error = counts @ np.abs(share - mean) / len(y)
     assert found.calibration_error == pytest.approx(error, abs=1e-6)
     if found.calibration is not None:
         np.testing.assert_allclose([one.share for one in found.calibration], share, atol=1e-6)
@@ -189,7 +203,7 @@ def test_figures_of_several_classes_are_those_of_the_joined_table(loss, mode):
     assert np.array(every.figures.confusion).tolist() == confusion_matrix(y, said).tolist()
     assert every.macro_f1 == pytest.approx(f1_score(y, said, average="macro"), abs=1e-12)
     assert every.figures.majority == pytest.approx(held.mean(axis=1).max())
-    right, mean = calibration_curve(said == y, chance.max(axis=0), n_bins=10)
+    _, right, mean = bins_of_five(said == y, chance.max(axis=0))
     np.testing.assert_allclose([one.share for one in every.figures.calibration], right, atol=1e-6)
     probable = [one.probability for one in every.figures.calibration]
     np.testing.assert_allclose(probable, mean, atol=1e-6)

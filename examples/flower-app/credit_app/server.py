@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from intarsia.deployment import resume_over, run_over
 from intarsia.engines.remote import RetryPolicy
-from intarsia.engines.transports import line_to
+from intarsia.engines.transports import line_to, nodes_of
 from intarsia.experiment import load
 
 app = ServerApp()
@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     clients = str(config["clients"]).split()
     out, wait = Path(str(config["out"])), float(config["wait"])
-    line = line_to(grid, clients, wait)
+    line = line_to(grid, clients, wait, nodes_of(str(config["nodes"])))
     patience = RetryPolicy(seconds=wait, deadline=wait)
     if (out / "experiment.json").exists():
         result = resume_over(out, line, patience=patience)

@@ -422,7 +422,7 @@ def merged_bins(sums: Array, least: float) -> Array:
     last: int | None = None
     for number in range(sums.shape[1]):
         found[:, at] += sums[:, number]
-        if found[0, at] >= least:
+        if found[0, at] > least - 1e-6:  # counts are sums of shares, or of rounded numbers
             last, at = at, number + 1
     if at < sums.shape[1] and last is not None:  # what is left is of too few
         found[:, last] += found[:, at]

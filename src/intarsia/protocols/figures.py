@@ -252,6 +252,7 @@ def own_figures(scored: ScoredRows, *, counts: bool = True) -> Figures:
         found.pop("ks", None)  # of one class of several
     errors = figures.errors_of_samples(order, sides) if several and tables else {}
     sums, brier = scored.calibration()
+    sums = figures.merged_bins(sums, scored.least)
     told = _judged(found, tables, scored.confusion, sums, brier, errors)
     for name, (share, rows) in _by_training(scored).items():
         told[name] = share
@@ -516,7 +517,7 @@ def figures_of_one(client: ClientId, told: ClientFigures) -> Figures:
 def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least: int) -> Figures:
     """Return the figures over all samples of several clients, from totals in whole counts.
 
-    The curves have `least` samples or more between two thresholds.
+    Curves between two thresholds, and bins of calibration, have `least` samples or more.
     """
     centre, scale = bins_of(sums)
     found = zip(np.asarray(counts.counts), np.asarray(counts.places), centre, scale, strict=True)
@@ -524,7 +525,8 @@ def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least
     known = [one for one in tables if one.there]
     several = len(tables) > 1
     errors = figures.errors_of_counts(known) if several else {}
-    bins, brier = np.asarray(sums.calibration), np.asarray(sums.brier)
+    # a bin of one sample is its score and its label, to who gets the result
+    bins, brier = figures.merged_bins(np.asarray(sums.calibration), least), np.asarray(sums.brier)
     told = _judged(figures.ranking(tables), known, confusion, bins, brier, errors)
     limits = [figures.bounds_of_bins(one) for one in known]
     for one in limits if several else ():

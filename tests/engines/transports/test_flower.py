@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from intarsia.deployment.client_folder import read_settings
-from intarsia.errors import AbsentError, SiteError
+from intarsia.errors import AbsentError, FederationError, SiteError
 from intarsia.experiment import config as experiment
 
 TESTS = Path(__file__).parents[2] / "support"
@@ -145,6 +145,93 @@ def test_a_node_that_answers_with_no_bytes_is_no_client_and_ends_no_run(
     if why != "utf-8":
         with pytest.raises(ConnectionError, match=why):
             flower.GridLine(grid, {"bank": 7}).send("bank", b"", 1.0)
+
+
+class Answering:
+    """A grid of Flower's whose nodes answer for clients, each after so many looks."""
+
+    def __init__(self, nodes: dict[int, tuple[str, int]]) -> None:
+        self.nodes, self.looks = nodes, 0
+        self.asked: list[Any] = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: list[Any]) -> list[str]:
+        self.asked += messages
+        return [str(one.metadata.dst_node_id) for one in messages]
+
+    def pull_messages(self, waiting: set[str]) -> list[Any]:
+        from flwr.app import ConfigRecord, Message, RecordDict
+
+        self.looks += 1
+        found = []
+        for question in self.asked:
+            name, after = self.nodes[question.metadata.dst_node_id]
+            if str(question.metadata.dst_node_id) in waiting and self.looks >= after:
+                content = RecordDict({"intarsia": ConfigRecord({"data": name.encode()})})
+                found.append(Message(content, reply_to=question))
+                found[-1].metadata.__dict__["_reply_to_message_id"] = str(
+                    question.metadata.dst_node_id
+                )
+        return found
+
+
+@pytest.fixture
+def of_an_app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from intarsia.engines.transports import flower
+
+    for name in ("_run_id", "_node_id", "_task_id"):  # of the process of an app
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(flower, "_SLOWEST", 0.01)
+    return flower.line_to
+
+
+QUICKER = {7: ("bank", 5), 8: ("shop", 1), 9: ("bank", 1)}  # 7 is the bank's own
+
+
+def test_a_node_that_answers_first_under_another_name_is_not_taken_for_that_client(
+    of_an_app: Any,
+) -> None:
+    """Over a real superlink one got all that the bank was told, and the bank's own node nothing."""
+    both = r"The nodes 9 and 7 both answer for the client 'bank'; .* in nodes which node each"
+    with pytest.raises(FederationError, match=both):
+        of_an_app(Answering(QUICKER), ["bank", "shop"], 60.0)
+
+
+def test_where_the_node_of_each_client_is_said_no_other_is_asked(of_an_app: Any) -> None:
+    grid = Answering(QUICKER)
+    line = of_an_app(grid, ["bank", "shop"], 60.0, {"shop": 8, "bank": 7})
+    assert line._nodes == {"bank": 7, "shop": 8}
+    assert {one.metadata.dst_node_id for one in grid.asked} == {7, 8}
+    said = "The node 8 is that of 'bank', and answers for 'shop'; see who runs it, or mend nodes."
+    with pytest.raises(FederationError, match=said):
+        of_an_app(Answering(QUICKER), ["bank", "shop"], 60.0, {"shop": 7, "bank": 8})
+    with pytest.raises(FederationError, match="'shop' stand in one of them alone"):
+        of_an_app(Answering(QUICKER), ["bank", "shop"], 60.0, {"bank": 7})
+
+
+def test_which_node_each_client_is_is_read_from_a_text() -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from intarsia.engines.transports.flower import nodes_of
+
+    assert nodes_of(" ") is None
+    assert nodes_of("a=b=7 shop=8") == {"a=b": 7, "shop": 8}
+    for odd in ("bank", "=7", "bank=x", "bank=-7", "bank="):
+        with pytest.raises(FederationError, match=f"nodes has {odd!r}; give each client once"):
+            nodes_of(f"shop=8 {odd}")
+    with pytest.raises(FederationError, match="nodes has 'bank=8'"):
+        nodes_of("bank=7 bank=8")
+
+
+def test_a_node_that_does_not_answer_keeps_nobody_longer_than_was_said(of_an_app: Any) -> None:
+    nodes = {7: ("bank", 1), 8: ("shop", 1), 9: ("", 10**9)}
+    assert of_an_app(Answering(nodes), ["bank", "shop"], 0.5)._nodes == {"bank": 7, "shop": 8}
+    del nodes[9]
+    assert of_an_app(Answering(nodes), ["bank", "shop"], 3600.0)._nodes == {"bank": 7, "shop": 8}
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from intarsia.engines.transports.flower import Node as Node
     from intarsia.engines.transports.flower import client_app as client_app
     from intarsia.engines.transports.flower import line_to as line_to
+    from intarsia.engines.transports.flower import nodes_of as nodes_of
     from intarsia.engines.transports.kits import provisioned as provisioned
     from intarsia.engines.transports.nvflare import ServerSide as ServerSide
     from intarsia.engines.transports.nvflare import SiteSide as SiteSide

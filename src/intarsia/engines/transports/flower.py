@@ -34,7 +34,7 @@ from flwr.serverapp import Grid
 from intarsia.core.block import ClientId
 from intarsia.engines.remote.site import Site
 from intarsia.engines.transports.given_up import within
-from intarsia.errors import AbsentError, FederationError, SiteError, shown
+from intarsia.errors import AbsentError, FederationError, SiteError, listed, shown
 
 _CALL, _NAME = "call", "name"
 _RECORD, _DATA = "intarsia", "data"
@@ -95,27 +95,48 @@ def _data_of(message: Message) -> bytes:
     return data
 
 
-def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> GridLine:
+def line_to(
+    grid: Grid,
+    clients: Sequence[ClientId],
+    seconds: float = 60.0,
+    nodes: Mapping[ClientId, int] | None = None,
+) -> GridLine:
     """Return the line to clients, once a node has answered for each of them.
 
     Each node is asked once: Flower runs two messages to a node at the same time, and keeps the
-    context of the one that ends last.
+    context of the one that ends last. All that are there are waited for, since any may answer for
+    a client: who is quicker is not for that the client.
+
+    Parameters
+    ----------
+    nodes
+        Which node each client is: Flower gives each key its number. None: as the nodes say.
 
     Raises
     ------
     AbsentError
         If there is no node for one of them within so many seconds.
     FederationError
-        If two nodes answer for one client.
+        If two nodes answer for one client, or a node for another than it is.
     """
+    if nodes is not None and (odd := nodes.keys() ^ set(clients)):
+        raise FederationError(
+            f"nodes has {listed([*nodes])}, and the clients are {listed(clients)}: "
+            f"{listed(sorted(odd))} stand in one of them alone; name the node of each client."
+        )
+    named = {} if nodes is None else {node: name for name, node in nodes.items()}
     end = time.monotonic() + seconds
     found: dict[ClientId, int] = {}
     asked, answered = set[int](), set[int]()
     failed: dict[int, str] = {}  # nodes that answered with an error, which Flower says
     again: set[int] = set()  # those of them that are to be asked once more
     waiting: set[str] = set()
-    while absent := [name for name in clients if name not in found]:
+    there = set[int]()
+    while True:
+        absent = [name for name in clients if name not in found]
         left = end - time.monotonic()
+        if not absent and (left <= 0 or not (asked & there) - answered - failed.keys()):
+            return GridLine(grid, {name: found[name] for name in clients})
         if left <= 0:
             why = f"; {len(failed)} failed: {[*failed.values()][-1]}" if failed else ""
             raise AbsentError(
@@ -125,8 +146,8 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
                 tuple(absent),
             )
         try:
-            nodes = within(left, grid.get_node_ids)
-            new = [node for node in nodes if node not in asked or node in again]
+            there = {node for node in within(left, grid.get_node_ids) if not named or node in named}
+            new = [node for node in there if node not in asked or node in again]
             again.difference_update(new)
             questions = [_message(b"", node, _NAME, left) for node in new]
             asked.update(new)
@@ -148,14 +169,38 @@ def line_to(grid: Grid, clients: Sequence[ClientId], seconds: float = 60.0) -> G
                 continue
             failed.pop(node, None)
             answered.add(node)
+            if named and named[node] != name:
+                raise FederationError(
+                    f"The node {node} is that of {named[node]!r}, and answers for {shown(name)}; "
+                    "see who runs it, or mend nodes."
+                )
             if name in found:
                 raise FederationError(
                     f"The nodes {found[name]} and {node} both answer for the client {name!r}; stop "
-                    "one of them."
+                    "one of them, or say in nodes which node each client is."
                 )
             found[name] = node
         time.sleep(_SLOWEST)
-    return GridLine(grid, {name: found[name] for name in clients})
+
+
+def nodes_of(text: str) -> dict[ClientId, int] | None:
+    """Return which node each client is, from "bank=123 shop=456"; None where nothing is said.
+
+    Raises
+    ------
+    FederationError
+        If it is no such list.
+    """
+    found: dict[ClientId, int] = {}
+    for one in text.split():
+        name, _, node = one.rpartition("=")
+        if not (name and node.isdecimal() and name not in found):
+            raise FederationError(
+                f"nodes has {shown(one)}; give each client once with the number of its node, as in "
+                "'bank=123 shop=456' (flwr supernode list has the numbers)."
+            )
+        found[name] = int(node)
+    return found or None
 
 
 class Node:
