@@ -11,6 +11,10 @@ measures runs on 1,000,000 samples of four organisations: seconds by part, and p
     python benchmarks/memory.py beyond --write
 
 makes Parquet files of 5 GB, trains on them under a limit of memory and without, and inspects them.
+
+    python benchmarks/memory.py networks --write
+
+measures networks on tables with a category of thousands of levels, against a full matrix of them.
 `python benchmarks/hyfdca.py memory` measures named data sets.
 """
 
@@ -162,6 +166,86 @@ def _measure_tables(arguments: argparse.Namespace) -> None:
     if arguments.write:
         notes = _TABLE_NOTES.format(rows=arguments.rows)
         write(title, _TABLE_COLUMNS, rows, seed=arguments.seed, notes=notes)
+
+
+_NETWORK_COLUMNS = (
+    *("algorithm", "rows of a client", "its features", "full matrix MB", "libraries MB", "peak MB"),
+    *("(peak - libraries) / full matrix", "training s", "evaluation s"),
+)
+_NETWORK_NOTES = (
+    "Two clients with rows of their own, eight columns of numbers and a category of {levels:,} "
+    "levels, a fifth of the rows for testing; `intarsia run` in one process, {rounds} round, no "
+    "reference models. Full matrix: the training rows of one client in single precision. "
+    "Libraries: the peak of the same command on 400 rows with four levels."
+)
+_NETWORK_EXPERIMENT = """
+[experiment]
+name = "payments"
+rounds = {rounds}
+workers = 1
+yardsticks = false
+[algorithm]
+name = "{algorithm}"
+"""
+_NETWORK_CLIENT = """
+[[client]]
+name = "{name}"
+path = "{name}.csv"
+id = "id"
+label = "fraud"
+categorical = ["shop"]
+"""
+_NETWORK_LEVELS = 3000
+
+
+def _measure_networks(arguments: argparse.Namespace) -> None:
+    """Measure networks on tables with a category of many levels."""
+    rows: list[list[str]] = []
+    for algorithm in ("hyfem", "flic"):
+        own: dict[str, float] = {}
+        peaks: dict[int, int] = {}
+        groups: list[Any] = []
+        for count, levels in ((400, 4), (arguments.rows, _NETWORK_LEVELS)):
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                _write_payments(folder, count, levels, arguments.seed)
+                text = _NETWORK_EXPERIMENT.format(rounds=1, algorithm=algorithm)
+                text += "".join(_NETWORK_CLIENT.format(name=one) for one in "ab")
+                (folder / "run.toml").write_text(text)
+                command = [sys.executable, "-m", "intarsia", "run", "run.toml", "--out", "out"]
+                peaks[count] = _peak_of(command, folder)
+                own = json.loads((folder / "out/result.json").read_text())["seconds"]
+                groups = json.loads((folder / "out/holdings.json").read_text())["features"]
+        width = sum(features for _, features, _ in groups)  # both clients have all
+        full = 4 * 0.8 * arguments.rows * width
+        least, peak = peaks[400], peaks[arguments.rows]
+        rows.append(
+            [
+                *(algorithm, f"{arguments.rows:,}", f"{width:,}"),
+                *(number(one / 1e6, 4) for one in (full, least, peak)),
+                number((peak - least) / full),
+                *(number(own[part]) for part in ("training", "evaluation")),
+            ]
+        )
+        show("Networks on a category of many levels", _NETWORK_COLUMNS, rows[-1:])
+    if arguments.write:
+        title = "Networks on a category of many levels, peak memory"
+        notes = _NETWORK_NOTES.format(levels=_NETWORK_LEVELS, rounds=1)
+        write(title, _NETWORK_COLUMNS, rows, seed=arguments.seed, notes=notes)
+
+
+def _write_payments(folder: Path, rows: int, levels: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    risk = rng.normal(size=levels)
+    for number_of, name in enumerate("ab"):
+        amounts = rng.normal(size=(rows, 8)).round(3)
+        shop = np.concatenate([np.tile(np.arange(levels), 5), rng.integers(0, levels, rows)])[:rows]
+        score = risk[shop] + amounts[:, 0] - 1.0
+        fraud = (rng.random(rows) < 1 / (1 + np.exp(-score))).astype(int)
+        columns = {"id": np.arange(rows) + number_of * rows}
+        columns |= {f"amount{at}": amounts[:, at] for at in range(8)}
+        columns |= {"shop": np.char.add("shop ", shop.astype(str)), "fraud": fraud}
+        arrow_csv.write_csv(pa.table(columns), folder / f"{name}.csv")
 
 
 _PARTS = ("tables", "checkpoints", "preprocessing", "training", "evaluation", "model", "yardsticks")
@@ -550,8 +634,12 @@ def _train(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["tables", "million", "beyond"])
-    parser.add_argument("--rows", type=int, help="by default 100,000; of million, 1,000,000")
+    parser.add_argument("part", choices=["tables", "million", "beyond", "networks"])
+    parser.add_argument(
+        "--rows",
+        type=int,
+        help="by default 100,000; of million, 1,000,000; of networks, of a client, 40,000",
+    )
     parser.add_argument("--tables", nargs="+", choices=[*_LARGE], default=[*_LARGE])
     parser.add_argument("--format", nargs="+", choices=["csv", "parquet"], default=["csv"])
     parser.add_argument("--gigabytes", type=float, default=5.0, help="of beyond: its tables")
@@ -562,13 +650,19 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     found = parser.parse_args()
-    found.rows = found.rows or (100_000 if found.part == "tables" else 1_000_000)
+    by_default = {"tables": 100_000, "networks": 40_000}
+    found.rows = found.rows or by_default.get(found.part, 1_000_000)
     return found
 
 
 if __name__ == "__main__" and sys.argv[1:2] not in (["deal"], ["train"]):
     _given = _arguments()
-    _parts = {"tables": _measure_tables, "million": _measure_million, "beyond": _measure_beyond}
+    _parts = {
+        "tables": _measure_tables,
+        "million": _measure_million,
+        "beyond": _measure_beyond,
+        "networks": _measure_networks,
+    }
     _parts[_given.part](_given)
 elif __name__ == "__main__":
     with threadpool_limits(1):

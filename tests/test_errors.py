@@ -1,6 +1,8 @@
 import pickle
 
-from intarsia.errors import TableError, nearest_column
+import pytest
+
+from intarsia.errors import ConvergenceError, Stopped, TableError, nearest_column
 
 
 def test_an_error_joins_place_problem_and_advice_into_one_sentence():
@@ -36,3 +38,14 @@ def test_of_many_columns_those_that_are_near_are_told_and_how_many_there_are():
         "use 'sex' (the nearest of 'age', 'heart_rate', 'heart_rate_1', 'heart_rte_12', 'sex')"
     )
     assert nearest_column("weight in kg", names) == f"use one of {', '.join(map(repr, names))}"
+
+
+@pytest.mark.parametrize("kind", [TableError, ConvergenceError])
+def test_a_notebook_shows_the_sentence_of_an_error_alone(kind):
+    """IPython asks an error by this name; by itself it shows each call that led there."""
+    said = [f"{kind.__name__}: Client 'bank': column 'age' is inf; correct it."]
+    assert kind("Client 'bank': column 'age' is inf; correct it.")._render_traceback_() == said
+
+
+def test_a_notebook_shows_how_a_stopped_run_goes_on():
+    assert Stopped("stopped; this goes on")._render_traceback_() == ["stopped; this goes on"]

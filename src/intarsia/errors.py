@@ -23,6 +23,8 @@ IntarsiaError
 │   ├── PolicyError            a site's owner does not allow the job; names the site and the rule
 │   └── PendingError           a site's owner has not decided about the job yet
 └── CodecError                 bytes on a wire or a disk are not what was written
+
+Stopped is a KeyboardInterrupt: Ctrl-C in a run that goes on later.
 """
 
 from __future__ import annotations
@@ -39,6 +41,17 @@ class IntarsiaError(Exception):
 
     def __str__(self) -> str:
         return printable(super().__str__())
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the sentence, and not the way through the package."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, or a notebook's interrupt, in a run that goes on later; the sentence says how."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 class UserError(IntarsiaError):

@@ -333,6 +333,33 @@ def test_what_is_left_out_has_a_reason(tmp_path, monkeypatch):
         assert line in text
 
 
+@pytest.mark.parametrize("shops", [250, 1000])
+def test_a_category_of_many_texts_is_left_out_with_what_to_do_to_learn_from_it(
+    tmp_path, monkeypatch, capsys, shops
+):
+    rows = 2500
+    own = {
+        "id": range(rows),
+        "shop": [f"shop {number % shops}" for number in range(rows)],
+        "paid": [number * 7 % 11 + 0.25 for number in range(rows)],
+        "fraud": ["yes" if number % 3 else "no" for number in range(rows)],
+    }
+    found = proposed(tmp_path, monkeypatch, own, own)
+    assert found["client"][0]["exclude"] == ["shop"]
+    # fewer than five rows have a text: these may be names
+    said = " ".join(capsys.readouterr().err.split())
+    told = "if its texts tell nothing of single rows, list it in categorical" in said
+    assert told == (shops == 250)
+    if told:
+        text = (tmp_path / "mine.toml").read_text().replace('"shop",', "", 2)
+        for name in "ab":
+            text = text.replace(
+                f'path = "{name}.csv"', f'categorical = ["shop"]\npath = "{name}.csv"'
+            )
+        (tmp_path / "mine.toml").write_text(text)
+        assert main(["inspect", "mine.toml"]) == 0
+
+
 def test_a_label_of_another_table_is_no_feature(tmp_path, monkeypatch):
     """What came out is not known beforehand: a model that learns from it looks too good."""
     outcome = ["bad" if one else "good" for one in DEFAULT[20:]]

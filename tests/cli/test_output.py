@@ -223,6 +223,14 @@ def test_wrong_arguments_are_one_sentence_each_without_another_click_than_typers
     assert all(line.startswith("error: ") for line in lines)
 
 
+def test_a_command_in_a_notebook_draws_without_the_notebooks_backend():
+    code = "import os; from intarsia.cli.main import main; main(); import matplotlib.pyplot"
+    given = {**os.environ, "MPLBACKEND": "module://is_nowhere.backend"}
+    command = [sys.executable, "-c", code, "--version"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("command", ["inspect", "coefficients", "compare", "audit", "doctor"])
 def test_an_answer_is_all_of_standard_output_and_json_takes_its_place(command, answers, capfd):
     given = {"doctor": [], "inspect": [str(answers / "mine.toml")]}

@@ -9,9 +9,12 @@ import pytest
 from numba import njit
 from rich.console import Console
 
+from intarsia.cli.console import console
 from intarsia.cli.tables import Watch, show_comparison, show_result
+from intarsia.core.text_tables import as_text, new_table
 from intarsia.results.comparison import compare
 from intarsia.results.result import Metrics, Result, Score
+from intarsia.training.yardsticks import YardstickProgress
 
 
 def result(metrics: Metrics, seed: int = 0) -> Result:
@@ -44,6 +47,29 @@ def test_what_compiles_is_said_once():
     with Watch(Console(file=text, width=200)):
         kernel(1)
     assert text.getvalue().count("compiling") == 1
+
+
+@pytest.mark.parametrize("in_notebook", [False, True])
+def test_a_notebook_is_told_lines_and_no_bar_whose_states_it_would_keep(in_notebook, monkeypatch):
+    if in_notebook:
+        monkeypatch.setenv("JPY_PARENT_PID", "1")
+    else:
+        monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    text = io.StringIO()
+    with Watch(Console(file=text, width=200, force_terminal=True)) as watch:
+        watch.beside(YardstickProgress("centralised", "round", 1, 300))
+    assert ("━" not in text.getvalue()) == in_notebook
+    assert "all tables pooled" in text.getvalue()
+
+
+def test_a_notebook_gets_text_where_text_is_asked_for(monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    table = new_table("rows", "client", "rows")
+    table.add_row("bank", "12")
+    lines = ["rows", " client ┃ rows", "━━━━━━━━╇━━━━━━", " bank   │   12", "two"]
+    assert as_text([table, "two"]).splitlines() == lines
+    assert not console().is_jupyter
 
 
 def test_the_comparison_says_over_how_many_rows_a_score_is():

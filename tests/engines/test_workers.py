@@ -369,6 +369,15 @@ def test_a_process_that_is_killed_is_named_with_its_clients():
         engine.ask(twice, {**asked, away: Tell(np.array([-3.0]))})
 
 
+def test_a_process_goes_on_where_all_of_a_run_are_told_to_stop():
+    """The one that asks stops at the end of the round, for which the others must be there."""
+    engine = counting(4, 2)
+    tell(engine)
+    for process in multiprocessing.active_children():
+        os.kill(process.pid, signal.SIGTERM)
+    tell(engine)
+
+
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("workers_", [2, 3])
 def test_noise_is_that_of_one_process_and_counted_once(workers_, threads, tmp_path, monkeypatch):

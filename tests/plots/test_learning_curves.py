@@ -119,3 +119,18 @@ def test_a_run_that_predicts_numbers_has_its_loss_drawn(tmp_path, every):
     assert rounds_picture([found], tmp_path / "a.png").is_file()
     with pytest.raises(ExperimentError, match="draw the two kinds apart"):
         rounds_picture([found, Course("flic", {1: 0.5}, {})], tmp_path / "b.png")
+
+
+@pytest.mark.parametrize(("score", "drawn"), [(Score(0.5, None, 0.25), True),
+                                              (Score(0.5, 0.75), False)])  # fmt: skip
+def test_losses_of_a_run_that_predicts_numbers_are_drawn_without_evaluation(tmp_path, score, drawn):
+    folder = write(tmp_path / "mine", [{"round": 1, "loss": 0.5}, {"round": 2, "loss": 0.25}])
+    Result(
+        "hyfdca", "mine", 0, 2, "tolerance", {}, {}, 3, None, Metrics(server=score),
+        environment={}, hyperparameters={},
+    ).write(folder)  # fmt: skip
+    if drawn:
+        assert course_of(folder).loss == {1: 0.5, 2: 0.25}
+    else:
+        with pytest.raises(ExperimentError, match="no round with an accuracy; set"):
+            course_of(folder)

@@ -276,3 +276,17 @@ def test_title_and_legend_say_whether_all_rows_are_drawn_or_those_trained_on(tmp
         (title,) = [text.get_text() for text in figure.texts]
         assert title == f"Who holds what: 2 clients, {count} samples × 2 features ({which})"
         assert figure.legends[0].get_title().get_text() == f"{which} × columns"
+
+
+@pytest.mark.parametrize("clients", [3, 12])
+def test_a_long_name_is_cut_in_the_legend_and_its_counts_are_there(clients):
+    name = "University hospital of Schleswig-Holstein, campus Lübeck, internal medicine"
+    every = {f"{name} {at}": block([1, 2], "ab", [1, -1]) for at in range(clients)}
+    figure = holdings_figure(every)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    first = legend.get_texts()[0].get_text()
+    assert first.startswith("University hos")
+    assert "…" in first
+    assert first.endswith("2 × 2, 2 labels")

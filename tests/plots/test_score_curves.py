@@ -71,6 +71,16 @@ def test_there_is_a_curve_for_each_class_and_a_panel_for_numbers(tmp_path, lines
     assert wide.shape[1] == 8.5 * 140
 
 
+def test_names_of_axes_stay_in_the_picture_beside_large_numbers():
+    x = np.random.default_rng(1).normal(size=200)
+    found = figures_of("regression", (-1e6 * x)[None], -1e6 * x)
+    figure = scores_figure(found, title="t", whose="w")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.yaxis.label.get_window_extent().x0 > 0
+    assert "2,000,000" in {one.get_text() for one in axes.get_yticklabels()}
+
+
 def test_curves_have_the_names_of_their_classes_where_one_has_no_sample(tmp_path, monkeypatch):
     told = []
     plot = Axes.plot

@@ -51,7 +51,7 @@ def test_the_first_page_says_how_server_and_site_stand(browser):
         "shop not connected not seen so far",
         "calm running",
         "7 0.257812 1.0e-07 7,000",
-        "heart finished 3 of 50 at most",
+        "UTC 3 of 50 at most",
         "shop: its request waits to be signed",
         "branch: its request has not come",
         "calm: bank: its owner has not decided.",
@@ -62,6 +62,40 @@ def test_the_first_page_says_how_server_and_site_stand(browser):
         assert words in said, said
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_what_waits_and_goes_on_stands_before_the_runs_that_ended(browser):
+    _, _, page = browser.ask("/")
+    said = words_of(page)
+    places = [
+        said.index(one) for one in ("Approvals", "calm running", "early waiting", "heart fin")
+    ]
+    assert places == sorted(places)
+    assert re.search(r"heart finished \d{4}-\d\d-\d\d \d\d:\d\d UTC", said)
+
+
+def test_no_run_goes_on_where_the_server_does_not(kits):
+    """Neither page says so: what has a job in its folder waits for the server."""
+    server, _ = kits
+    watched = [console.Watched(server, lambda: _standing(server, None))]  # nothing runs here
+    with console.served(watched, 0) as address:
+        browser = Browser(address).enter()
+        for path in ("/", "/kits/0/runs/calm"):
+            said = words_of(browser.ask(path)[2])
+            assert "goes on when the server is started" in said
+            assert "is running" not in said
+            assert "calm running" not in said
+
+
+def test_a_large_loss_is_written_out(browser, kits):
+    runs = kits[0] / "local" / "runs"
+    (runs / "wage" / "out").mkdir(parents=True)
+    (runs / "wage" / "out" / "history.jsonl").write_text('{"round": 1, "loss": 95779466.2}\n')
+    try:
+        for path in ("/", "/kits/0/runs/wage"):
+            assert " 95,779,466 " in words_of(browser.ask(path)[2])
+    finally:
+        shutil.rmtree(runs / "wage")
 
 
 def test_a_report_is_opened_from_the_console_and_a_run_that_goes_on_is_drawn(browser):

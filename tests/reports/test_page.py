@@ -23,9 +23,10 @@ from intarsia.plots import rounds_figure, scores_figure
 from intarsia.reports.anchors import Anchor, anchors_of
 from intarsia.reports.charts import points_chart
 from intarsia.reports.levels import Level, groups_drawing, levels_of
-from intarsia.reports.sentences import TRAINED
+from intarsia.reports.sentences import MEANINGS, TRAINED
 from intarsia.results.audit import load as load_audit
 from intarsia.results.audit import sentences
+from intarsia.results.comparison import FIGURES
 from intarsia.results.history import Course, course_of
 from intarsia.training.registry import algorithm_names
 
@@ -409,3 +410,75 @@ def test_anchors_are_told_by_the_classifiers_of_all_parties(tmp_path):
 
 def test_every_algorithm_is_described():
     assert set(algorithm_names()) <= set(TRAINED)
+
+
+@pytest.fixture(scope="module")
+def incomes(tmp_path_factory):
+    """The page of a run whose labels, incomes, are at one of two clients."""
+    rng = np.random.default_rng(0)
+    age, basket = rng.normal(size=(2, 200))
+    income = 40_000 + 9_000 * age + 5_000 * basket + rng.normal(size=200)
+    tables = {"bank": (age[:, None], income), "shop": (basket[:, None], None)}
+    out = tmp_path_factory.mktemp("incomes") / "out"
+    how = {name: {"samples": np.arange(200), "names": [name]} for name in tables}
+    intarsia.run(tables=tables, table_settings=how, loss="squared", out=out)
+    assert main(["report", str(out)]) == 0
+    return (out / "report.html").read_text()
+
+
+def test_large_numbers_are_written_out_on_axes_in_headings_and_in_tables(incomes):
+    assert ">40,000</text>" in incomes
+    assert "e+0" not in Page(incomes).text
+    assert re.search(r"RMSE [\d,.]+, 95 % interval [\d,.]+ to [\d,.]+<", incomes)
+
+
+def test_of_one_client_with_labels_no_mean_is_told(incomes):
+    text = Page(incomes).text
+    assert re.search(r"For bank it is [\d.]+, against -?[\d.]+ where it trains alone", text)
+    assert text.count("rows of bank") == 2
+    assert "mean of clients" not in "".join(re.findall(r"<dl class=.tiles.*?</dl>", incomes, re.S))
+
+
+def test_training_of_one_round_has_no_curve_whatever_was_evaluated(incomes):
+    assert "Training took one round, so that there is no curve" in Page(incomes).text
+
+
+def test_each_figure_of_the_page_is_explained(incomes, written):
+    assert {*FIGURES.values(), "accuracy", "R²", "loss", "AUC"} == {*MEANINGS}
+    for page, names in ((incomes, ("R²", "loss", "mean absolute error")),
+                        (written, ("accuracy", "AUC", "Brier score"))):  # fmt: skip
+        for name in names:
+            assert f"<dt>{name}</dt><dd>{MEANINGS[name]}".split("'")[0] in page
+    assert "The score is the prediction itself" in incomes
+    assert "The score is the log-odds" in written
+
+
+def test_where_clients_share_their_rows_in_too_many_ways_a_sentence_says_so(tmp_path):
+    rng, tables = np.random.default_rng(0), {}
+    for name in "abcdefghijkl":
+        rows = np.sort(rng.choice(600, 400, replace=False))
+        tables[name] = {"samples": rows, "names": [name]}
+    given = {
+        name: (rng.normal(size=(400, 1)), np.sign(rng.normal(size=400)) if name == "a" else None)
+        for name in tables
+    }
+    intarsia.run(
+        tables=given, table_settings=tables, loss="logistic", yardsticks=False, out=tmp_path / "o"
+    )
+    assert main(["report", str(tmp_path / "o")]) == 0
+    page = (tmp_path / "o/report.html").read_text()
+    assert "There is no drawing: " in page
+    colours = re.findall(r'class="swatch" style="background:(#[0-9a-f]{6})"', page)
+    assert len({*colours}) == 12
+    assert (
+        '<th scope="col" style="padding:.15em .7em;vertical-align:top;text-align:left"></th>'
+        not in page
+    )
+
+
+def test_drawings_keep_letters_that_can_be_read_and_scroll(incomes):
+    for width in re.findall(r'<svg[^>]*style="[^"]*min-width:(\d+)px', incomes):
+        assert int(width) >= 270  # three quarters of how wide they are drawn
+    found = re.findall(r'(<div class="scrolled"[^>]*>)?<svg[^>]* width="760"', incomes)
+    assert len(found) == 2
+    assert all(found)

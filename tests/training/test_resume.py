@@ -360,8 +360,9 @@ def test_a_stop_within_a_round_keeps_all_rounds_to_its_end(tmp_path, monkeypatch
     monkeypatch.setattr(loop, "_STOPPING", 1e6)
     out, before = tmp_path / "stopped", signal.signal(number, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="this goes on with the run") as stopped:
             run(masked_averaging(tmp_path, checkpoint_seconds=1e6), out=out)
+        assert f"intarsia.resume({str(out)!r})" in str(stopped.value)
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, before)

@@ -40,7 +40,8 @@ def console(*, answer: bool = False) -> Console:
 
     # A file or a pipe has no width: wide enough then that no table is folded.
     width = None if (sys.stdout if answer else sys.stderr).isatty() else 120
-    return Plain(stderr=not answer, width=width, markup=False, emoji=False, highlight=False)
+    how: Any = {"markup": False, "emoji": False, "highlight": False, "force_jupyter": False}
+    return Plain(stderr=not answer, width=width, **how)
 
 
 def say(text: str) -> None:

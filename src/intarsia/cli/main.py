@@ -12,6 +12,7 @@ import errno
 import gc
 import json
 import logging
+import os
 import re
 import shlex
 import signal
@@ -124,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     if arguments is None:
         gc.set_threshold(_COLLECTED_AFTER)
+        if os.environ.get("MPLBACKEND", "").startswith("module://"):
+            # a notebook's own, which is not to be had where this is installed apart from it
+            del os.environ["MPLBACKEND"]
     try:
         return _main(arguments)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -137,7 +138,8 @@ class Watch:
         self._told = ExitStack()
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        if console.is_terminal:
+        # a notebook would keep each state of a bar: megabytes an hour
+        if console.is_terminal and "JPY_PARENT_PID" not in os.environ:
             self._bar = Progress(
                 TextColumn("{task.fields[phase]}", markup=False),
                 BarColumn(bar_width=16),

@@ -84,7 +84,17 @@ def show(console: Console, *parts: Part) -> None:
 def as_text(parts: Iterable[Part]) -> str:
     """Return tables and lines as they are on the terminal, without colours."""
     file = io.StringIO()
-    console = Console(file=file, width=_WIDTH, markup=False, emoji=False, highlight=False)
+    console = Console(
+        file=file,
+        width=_WIDTH,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        # a notebook would show it at once and leave the text empty, and asks for colours
+        force_jupyter=False,
+        force_terminal=False,
+        color_system=None,
+    )
     show(console, *parts)
     lines = printable(file.getvalue()).splitlines()
     return "\n".join(line.rstrip() for line in lines)
@@ -102,7 +112,10 @@ def as_html(parts: Iterable[Part]) -> str:
 def html_table(table: Table) -> str:
     """Return a table as HTML; its title is the caption."""
     aligned = [column.justify for column in table.columns]
-    heads = [_cell("th", column.header, column.justify, "col") for column in table.columns]
+    heads = [  # a corner without a name heads nothing
+        _cell(*(("th", one.header, one.justify, "col") if one.header else ("td", "", "left", "")))
+        for one in table.columns
+    ]
     columns = [list(column.cells) for column in table.columns]
     parts, rows = ["<tbody>"], list(zip(*columns, strict=True))
     for place, row in enumerate(rows):

@@ -159,8 +159,10 @@ def _begin(
 ) -> None:
     for one in others:
         one.close()  # or those that they lead to would not notice that it is closed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Ctrl-C is for the process that asks, and so is SIGTERM, which batch systems and services send
+    # to all processes of a run: it stops at the end of a round, for which these must be there
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()

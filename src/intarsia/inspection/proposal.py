@@ -495,9 +495,15 @@ def _unfit(own: Column, one: TableProposal) -> str:
         said = _said(problem, own.name)
     if distinct and own.figures is None and not said.startswith(_AS_NUMBERS):
         return "another text in every row"
+    if _MANY_TEXTS in said and own.rows >= LEAST_ROWS * len(own.texts):
+        said += (
+            "; to learn from it, if its texts tell nothing of single rows, list it in categorical, "
+            "and take it out of exclude"
+        )
     return said
 
 
+_MANY_TEXTS = " different texts in "
 _AS_NUMBERS = (
     "has numbers",
     "has dates",

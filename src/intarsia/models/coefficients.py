@@ -140,7 +140,7 @@ class Summary:
         title = f"{len(self.rows)} coefficient{'s' * (len(self.rows) != 1)}, loss {self.loss}"
         table = new_table(title, *titles, *(["95 % interval"] if interval else []))
         for row in self.rows[:most]:
-            reach = "–" if row.low is None else f"{row.low:.3g} to {row.high:.3g}"
+            reach = "–" if row.low is None else f"{_text(row.low, 3)} to {_text(row.high, 3)}"
             own = {name: getattr(row, name) for name in names}
             cells = [
                 _ratio(one) if name == "odds_ratio" and one is not None else _text(one)
@@ -157,11 +157,13 @@ class Summary:
         return as_html(self.parts())
 
 
-def _text(cell: Any) -> str:
-    """Return what a cell shows."""
+def _text(cell: Any, digits: int = 4) -> str:
+    """Return what a cell shows; a large number is written out."""
     if cell is None:
         return "–"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:,.0f}" if 1000 <= abs(cell) < 1e9 else f"{cell:.{digits}g}"
 
 
 def _ratio(value: float) -> str:

@@ -54,6 +54,7 @@ _AT_ONCE = 64  # rows of pixels that are coloured: more would take memory
 _LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
 _NOBODY = (0.935, 0.935, 0.93)
 _MOST_IN_LEGEND = 16  # clients; beyond, the legend summarises
+_LEGEND_LETTERS = 40  # beside the picture
 _MOST_FEATURE_NAMES = 100
 _MOST_PARTS = 150  # that each say whose they are
 _LEAST_NAMED = 9  # pixels of a bracket that has a name
@@ -387,7 +388,9 @@ def _legend(
         for colour, (name, held) in zip(colours, holdings.items(), strict=True):
             labels = f", {int(held.labelled.sum()):,} labels" if held.labelled.any() else ""
             size = f"{len(held.samples):,} × {len(held.features):,}{labels}"
-            entries.append(Patch(color=tuple(colour.tolist()), label=f"{name}{apart}{size}"))
+            room = _LEGEND_LETTERS - (0 if apart == "\n" else len(apart + size))
+            said = f"{_short(name, room)}{apart}{size}"
+            entries.append(Patch(color=tuple(colour.tolist()), label=said))
     else:
         for what, counts in (
             ("samples", [len(held.samples) for held in holdings.values()]),
@@ -490,8 +493,8 @@ def _together(names: Sequence[str]) -> str:
     return shown if len(names) <= _MOST_CLASSES else f"{shown}, …"
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+def _short(name: str, most: int = _LONGEST) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _write_lines(axes: Axes, row: float, column: float, lines: Sequence[str], size: float) -> None:

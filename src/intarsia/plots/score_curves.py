@@ -29,9 +29,11 @@ from intarsia.plots.style import (
     distinct_colours,
     new_figure,
     save,
+    tick_text,
     tidy,
     write_heading,
 )
+from intarsia.results.comparison import number
 
 _PANEL = 4.4  # inches
 _LEAST = 8.5  # inches of the whole, across
@@ -59,11 +61,12 @@ def scores_figure(
     if figures.predictions:
         panels.append((_draw_predictions, figures.predictions))
     each = max(_PANEL, _LEAST / len(panels))
+    margin = 1.2 if figures.predictions else 0.75  # numbers to predict may be long
     width, high = each * len(panels), _PANEL + 0.8
     figure = new_figure((width, high))
     for place, (draw, content) in enumerate(panels):
-        left = (place * each + 0.75) / width
-        box = (left, 0.62 / high, (each - 0.95) / width, (_PANEL - 0.95) / high)
+        left = (place * each + margin) / width
+        box = (left, 0.62 / high, (each - margin - 0.2) / width, (_PANEL - 0.95) / high)
         axes = figure.add_axes(box)
         draw(axes, content, figures, classes_of_curves(figures, classes))
         axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -154,6 +157,8 @@ def _draw_predictions(
         at, actual, error, color=COLOURS[0], marker="o", capsize=3, linewidth=1.6,
         label="their mean, and its interval",
     )  # fmt: skip
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(tick_text)
     title = _said("root mean squared error", "rmse", figures)
     _label(axes, "predicted, mean of a range", "actual", title, unit=False)
     add_legend(axes, fontsize=8, loc="upper left")
@@ -181,8 +186,8 @@ def _said(name: str, key: str, figures: Figures) -> str:
     value, ends = getattr(figures, key), figures.intervals.get(key)
     if value is None:
         return ""
-    reach = "" if ends is None else f" ({ends[0]:.4g} to {ends[1]:.4g})"
-    return f"{name} {value:.4g}{reach}"
+    reach = "" if ends is None else f" ({number(ends[0])} to {number(ends[1])})"
+    return f"{name} {number(value)}{reach}"
 
 
 def _label(axes: Any, across: str, up: str, title: str, *, unit: bool = True) -> None:

@@ -48,6 +48,11 @@ def add_legend(place: Any, **settings: Any) -> None:
         text.set_parse_math(False)
 
 
+def tick_text(value: float, position: object = None) -> str:
+    """Return a value as an axis has it: 20,000 and not 2e+04."""
+    return f"{value:,.10g}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 def tidy(axes: Any, grid: str) -> None:
     """Draw a grid behind the data, and no frame above and at the right."""
     axes.grid(color=grid, linewidth=0.6)

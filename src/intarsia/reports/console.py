@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from intarsia.deployment.federation_file import is_of_server, sites_of
 from intarsia.deployment.job_requests import Requests
 from intarsia.deployment.operations.joining import not_joined
-from intarsia.deployment.server import PING, RunStatus, led_out, list_statuses, list_waiting
+from intarsia.deployment.server import PING, RunStatus, led_out, list_waiting
 from intarsia.engines.transports import kits
 from intarsia.engines.transports.revocation import ends_seen
 from intarsia.errors import ExperimentError, UserError
@@ -321,9 +321,9 @@ class _Pages:
         if number < len(self._watched) and is_of_server(self._watched[number].kit):
             one = self._watched[number]
             runs = (one.kit / "local" / "runs").resolve()
-            for status in list_statuses(one.kit / "local"):
-                if status.name == name != PING and _keeps_inside(runs / name):
-                    return one, status, runs / name / "out"
+            for run in one.standing()["runs"]:  # of which none runs where the server does not
+                if run["name"] == name != PING and _keeps_inside(runs / name):
+                    return one, RunStatus(**run), runs / name / "out"
         raise HTTPException(404)
 
 
@@ -350,6 +350,7 @@ def _of_server(kit: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     seen, there, now = ends_seen(kit), found.get("sites"), datetime.now(UTC)
     known = {True: "connected", False: "not connected", None: "not known"}
     local = kit / "local"
+    runs = sorted(found["runs"], key=lambda run: run["ended"], reverse=True)
     return {
         "server": True,
         "sites": [
@@ -364,7 +365,7 @@ def _of_server(kit: Path, found: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "runs": [
             {**run, "rounds": _most_rounds(local / "runs" / run["name"] / "out")}
-            for run in found["runs"]
+            for run in sorted(runs, key=lambda run: bool(run["ended"]))  # first those that go on
             if run["name"] != PING
         ],
         "joining": not_joined(kit, sites),

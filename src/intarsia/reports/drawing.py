@@ -8,21 +8,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any
 
+from matplotlib.colors import to_hex
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from intarsia.errors import printable
-from intarsia.plots.style import COLOURS
+from intarsia.plots.style import COLOURS, Colour, distinct_colours, tick_text
 
 WIDTH = 760  # pixels of a drawing, before it is fitted to the page
+_LEAST = 0.75  # of it, on a narrow screen: there it scrolls, and letters can be read
 _GRID = {"stroke": "currentColor", "stroke_opacity": 0.15}
 
 
-def colour(number: int) -> str:
-    """Return a colour for what has this number; they repeat after eight."""
-    return COLOURS[number % len(COLOURS)]
+def colour(number: int, of: int = 0) -> str:
+    """Return a colour for what has this number; they repeat after eight, or of more as many."""
+    if of <= len(COLOURS):
+        return COLOURS[number % len(COLOURS)]
+    return to_hex(_colours(of)[number % of])
+
+
+@cache
+def _colours(many: int) -> list[Colour]:
+    return distinct_colours(many)
 
 
 def drawing(height: float, title: str, parts: Sequence[str], width: float = WIDTH) -> str:
@@ -30,8 +40,8 @@ def drawing(height: float, title: str, parts: Sequence[str], width: float = WIDT
     said = text_of(title)
     return (
         f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" '
-        f'aria-label="{said}" style="width:100%;max-width:{1.15 * width:g}px;height:auto;'
-        f'font:12px system-ui,sans-serif">'
+        f'aria-label="{said}" style="width:100%;min-width:{_LEAST * width:g}px;'
+        f'max-width:{1.15 * width:g}px;height:auto;font:12px system-ui,sans-serif">'
         f"<title>{said}</title>{''.join(parts)}</svg>"
     )
 
@@ -131,4 +141,4 @@ def up_axis(y: Axis, left: float, right: float, name: str, percent: bool) -> lis
 
 def tick(value: float, percent: bool = False) -> str:
     """Return a value as an axis has it."""
-    return f"{100 * value:.4g} %" if percent else f"{value:.4g}"
+    return f"{100 * value:.4g} %" if percent else tick_text(value)

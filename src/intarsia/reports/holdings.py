@@ -102,7 +102,7 @@ def _fill(
 ) -> str:
     """Return the colour of one holder, or the stripes of several, which are noted."""
     if len(names) < 2:
-        return colour(number[names[0]]) if names else "none"
+        return colour(number[names[0]], len(number)) if names else "none"
     shown = names[:8]
     mark = zlib.crc32("\0".join(f"{number[one]} {one}" for one in shown).encode())
     return f"url(#{stripes.setdefault(shown, f'stripes-{mark:08x}')})"
@@ -110,7 +110,7 @@ def _fill(
 
 def _stripes(names: tuple[ClientId, ...], id_: str, number: dict[ClientId, int]) -> str:
     inside = "".join(
-        element("rect", x=7 * at, y=0, width=7, height=7, fill=colour(number[name]))
+        element("rect", x=7 * at, y=0, width=7, height=7, fill=colour(number[name], len(number)))
         for at, name in enumerate(names)
     )
     size = {"width": 7 * len(names), "height": 7}

@@ -145,6 +145,7 @@ def _parts(contents: Contents) -> dict[str, Any]:
         "scores": Markup(_scores(contents)),
         "tables": [Markup(html_table(one)) for one in score_tables(result, _MOST_SCORES)],
         "measure": measure,
+        "meanings": said.meanings(result),
         "gains": gains[:_MOST_ROWS],
         "gains_left": max(0, len(gains) - _MOST_ROWS),
         "verdict": " ".join(said.verdict_sentences(result)),
@@ -179,6 +180,8 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
     ends = said.interval_of(score, measure)
     reach = "" if ends is None else " to ".join(said.shown(one, measure) for one in ends)
     of_all = "all rows" if metrics.server is not None else "mean of clients"
+    first, *others = metrics.clients or ("",)
+    mean = "mean of clients" if others or not first else f"rows of {first}"
     found = [
         (
             f"{measure}, federated",
@@ -191,12 +194,12 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
             value_of(metrics.clients_mean, measure)
             if metrics.server is not None and metrics.standalone_mean is not None
             else None,
-            "mean of clients",
+            mean,
         ),
         (
             f"{measure}, each alone",
             value_of(metrics.standalone_mean, measure),
-            "mean of clients",
+            mean,
         ),
     ]
     return [(name, value, said.shown(value, measure), remark) for name, value, remark in found
@@ -206,7 +209,7 @@ def _tiles(contents: Contents) -> list[tuple[str, float | None, str, str]]:
 def _clients(contents: Contents) -> list[tuple[str, str, int, int, int]]:
     """Return each client's colour, name, rows, columns and labels in counts."""
     found = [] if contents.held is None else contents.held.counts()
-    return [(colour(at), *one) for at, one in enumerate(found)]
+    return [(colour(at, len(found)), *one) for at, one in enumerate(found)]
 
 
 def _scores(contents: Contents) -> str:

@@ -13,6 +13,7 @@ from intarsia.results.audit import in_words, named
 from intarsia.results.comparison import (
     duration,
     figure_of,
+    figure_rows,
     gap,
     judged_by,
     number,
@@ -59,6 +60,54 @@ TRAINED: Final = {  # algorithm → what it trains, and its name
     "standalone": ("a linear model of each client's rows alone", "stand-alone training"),
 }
 
+# figure, as tables name it → what it is
+MEANINGS: Final = {
+    "accuracy": "The share of rows whose class is named rightly.",
+    "R²": "How much of the labels' variation the model explains. 1 is perfect; 0 is as good as "
+    "always saying their mean, and less is worse.",
+    "loss": "What training makes small, here of the held-out rows: less is better. Compare it with "
+    "the others of this page alone.",
+    "AUC": "How often a row of a class has a higher score than a row of another. 0.5 is chance, "
+    "1 is perfect.",
+    "average precision": "How many of the rows that the model finds are right, averaged over how "
+    "many it is to find. 1 is perfect; chance is the share of the class.",
+    "Kolmogorov-Smirnov": "The largest distance between the scores of both classes. 0 is chance, "
+    "1 is perfect.",
+    "macro-F1": "How well classes are found and told apart, each class counted alike. 1 is "
+    "perfect.",
+    "sensitivity": "The share of the positive class that is said right.",
+    "specificity": "The share of the other class that is said right.",
+    "base rate": "The share of rows that are of the positive class.",
+    "commonest class": "The share of rows that are of the commonest class: the accuracy of always "
+    "saying it.",
+    "Brier score": "The mean squared error of the probabilities: 0 is perfect.",
+    "calibration error": "How far probabilities are from what comes true, on average. 0 is "
+    "perfect; 0.05 is five of a hundred cases.",
+    "calibration slope": "1 is best. Below 1 the model is too sure of itself.",
+    "calibration intercept": "0 is best. Above 0 the positive class comes more often than the "
+    "model says.",
+    "mean absolute error": "How far predictions are off on average, in the unit of the label.",
+    "root mean squared error": "The same, with large errors counting more.",
+    "mean deviance": "How far predictions are from the labels, by the loss of training. 0 is "
+    "perfect.",
+    "share of the deviance explained": "1 is perfect; 0 is as good as always saying the mean.",
+    "share of labels up to the prediction": "It is to be the quantile that was asked for.",
+    "accuracy on classes in training": "On rows of classes that a client has in training.",
+    "accuracy on other classes": "On rows of classes that a client does not have in training.",
+}
+
+# loss of a linear model → what its score is
+_SCORES: Final = {
+    "logistic": "The score is the log-odds of a class: where it is 1 higher, the odds are 2.72 "
+    "times as high.",
+    **dict.fromkeys(("squared", "huber", "quantile"), "The score is the prediction itself."),
+    **dict.fromkeys(
+        ("poisson", "gamma"),
+        "The score is the logarithm of the prediction: where it is 0.1 higher, the prediction is "
+        "about 10 % higher.",
+    ),
+}
+
 _POOLED = ("centralised", "liblinear")
 _POOLED_SAID = "All tables were put together for it."
 
@@ -96,6 +145,17 @@ def headline(result: Result) -> tuple[str, Score | None, str]:
     if score is None and metrics.clients_mean is not None:
         score, whose = metrics.clients_mean, "the federated models, as the mean of the clients,"
     return judged_by(result), score, whose
+
+
+def meanings(result: Result) -> list[tuple[str, str]]:
+    """Return the figures that a run tells, and what each is."""
+    told = ["loss", *(row.name for row in figure_rows(result))]
+    return [(name, MEANINGS[name]) for name in dict.fromkeys([judged_by(result), *told])]
+
+
+def score_sentence(loss: str) -> str:
+    """Return what the score of a linear model is; "" where its loss has none to be told."""
+    return _SCORES.get(loss, "")
 
 
 def shown(value: float | None, measure: str) -> str:
@@ -148,13 +208,16 @@ def _beside(result: Result, measure: str) -> list[str]:
         value_of(one, measure) for one in (metrics.centralised, metrics.standalone_mean)
     )
     joined = value_of(metrics.clients_mean, measure)
-    said = []
+    evaluated, said = [*metrics.clients], []
     if pooled is not None:
         said.append(f"A model of all data in one place comes to {shown(pooled, measure)}.")
     if alone is not None and joined is not None:
+        several_ = len(evaluated) > 1
+        whom = "Averaged over the clients with labels" if several_ else f"For {evaluated[0]}"
+        who = "each" if several_ else "it"
         said.append(
-            f"Averaged over the clients it is {shown(joined, measure)}, against "
-            f"{shown(alone, measure)} where each trains alone."
+            f"{whom} it is {shown(joined, measure)}, against {shown(alone, measure)} where {who} "
+            "trains alone."
         )
     if not said and result.algorithm not in (*_POOLED, "standalone"):
         said.append("No reference model was trained beside it.")

@@ -51,12 +51,20 @@ def course_of(folder: Path | str, name: str = "") -> Course:
     every = 0 if described_as is None else described_as.evaluate_every
     # of numbers to predict, or where all clients' networks are their own, no round has an accuracy
     evaluated = every and any(number % every == 0 for number in found.loss)
-    if not found.accuracy and not evaluated:
+    if not found.accuracy and not evaluated and not (found.loss and _predicts_numbers(folder)):
         raise ExperimentError(
             f"The run in {folder} has no round with an accuracy; set experiment.evaluate_every to "
             "1 or a few rounds."
         )
     return found
+
+
+def _predicts_numbers(folder: Path) -> bool:
+    """Return whether a run is finished whose labels are numbers."""
+    if not (folder / "result.json").is_file():
+        return False
+    server = load(folder).metrics.server
+    return server is not None and server.accuracy is None and server.r2 is not None
 
 
 def _fits(value: Any, kind: type) -> bool:

@@ -220,7 +220,8 @@ def _cell(score: Score | None, measure: str) -> str | None:
     if measure == "loss":
         return figures.number(value)
     shown = figures.percent(value) if measure == "accuracy" else f"{value:.4f}"
-    return f"{shown}  {score.loss:.4f}"
+    loss = f"{score.loss:.4f}" if abs(score.loss) < 1000 else figures.number(score.loss)
+    return f"{shown}  {loss}"
 
 
 def comparison_parts(groups: Sequence[Group]) -> list[Part]:

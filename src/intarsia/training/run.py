@@ -6,8 +6,8 @@ on other machines (`intarsia.deployment.run`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from intarsia.core.schema import Schema
 from intarsia.engines.client_states import States
 from intarsia.engines.simulation import Simulation
 from intarsia.engines.workers import Cluster
-from intarsia.errors import CheckpointError, ExperimentError, listed
+from intarsia.errors import CheckpointError, ExperimentError, Stopped, listed
 from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
@@ -151,8 +151,7 @@ def resume(
             f"The run in {folder} is over sites, whose tables nobody pools: it has no reference "
             "models; leave experiment.yardsticks out."
         )
-    given = [source for source in description.clients if source.path or source.url]
-    if tables is None and description.dataset is None and not given:
+    if tables is None and not _reads_tables(description):
         raise CheckpointError(
             f"The run in {folder} was started with tables in memory; pass the same tables to "
             "intarsia.resume."
@@ -294,7 +293,8 @@ def run_at(
     options = plan.options
     beside = yardsticks.compiled_beside(description, plan.algorithm, options, ready.engine)
     drawing = outcomes.artist_beside(folder, ready.engine, plan.schema, drawn=place.drawn)
-    with listeners.until_end() as end, beside as compiled, drawing as artist:
+    stopped = _tells_how_to_go_on(description, None if place.sites else folder)
+    with stopped, listeners.until_end() as end, beside as compiled, drawing as artist:
         outcome, traffic = _train(plan, ready, store, clock, listeners)
         place.keep(plan, ready.engine)
         books, schemas, part = ready.engine.books, ready.engine.schemas, ready.part
@@ -339,6 +339,26 @@ def run_at(
             compiled()
         trained = pooled, plan.algorithm, options, part, clock
         return end(yardsticks.complete(made, *trained, listeners.yardsticks))
+
+
+@contextmanager
+def _tells_how_to_go_on(description: Experiment, folder: Path | None) -> Iterator[None]:
+    """Say after Ctrl-C how a run goes on that has kept a round in its folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None or not Checkpoints(folder).rounds:
+            raise
+        given = "" if _reads_tables(description) else ", tables=tables"
+        raise Stopped(
+            f"stopped; this goes on with the run: intarsia.resume({str(folder)!r}{given})"
+        ) from None
+
+
+def _reads_tables(description: Experiment) -> bool:
+    """Return whether the experiment says where its tables are."""
+    given = any(source.path or source.url for source in description.clients)
+    return given or description.dataset is not None
 
 
 def prepare(
