@@ -73,15 +73,21 @@ def run(folder, tables, labels):
     }
     found = sites.Lines({name: site_in(folder / name) for name in NAMES})
     made = config.from_dict(tree, folder)
-    remote_running.run_over(made, found, NAMES, folder / "server", patience=sites.HASTY)
-    return folder / "server"
+    kept = {}  # by a server, while the run goes on
+    out = folder / "server"
+    remote_running.run_over(
+        *(made, found, NAMES, out),
+        patience=sites.HASTY,
+        progress=lambda _: kept.update(set_up=(out / run_folder.SET_UP).read_bytes()),
+    )
+    return out, kept["set_up"]
 
 
-def read(out):
+def read(out, set_up):
     """Return the labels that a server tells to occur, and the rows of features that it makes."""
     w = np.atleast_2d(codec.decode((out / run_folder.CONCLUSION).read_bytes())["weights"])
     kinds = remote_running.SetUp, Schema, Holding, Labels
-    schema = codec.decode((out / run_folder.SET_UP).read_bytes(), *kinds).schemas["train"]
+    schema = codec.decode(set_up, *kinds).schemas["train"]
     names = [str(one) for one in schema.features.ids]
     apart = w - np.median(w, axis=0)  # most classes have no row, and the same weights
     classes = np.array([float(one) for one in schema.labels.classes])
@@ -110,7 +116,7 @@ def test_a_site_makes_no_classes_of_its_numbers(apart, tmp_path, monkeypatch):
     monkeypatch.setattr(client_setup, "check_classes_at", lambda *given: None)
     again = tmp_path / "again"
     again.mkdir()
-    found = read(run(again, apart(whole), MANY))
+    found = read(*run(again, apart(whole), MANY))
     assert found.keys() == set(whole["y"])
     truth = whole.set_index("y")[COLUMNS]
     truth = (truth - truth.mean()) / truth.std(ddof=0)

@@ -216,6 +216,9 @@ def test_what_waits_is_in_no_part_of_a_job(tmp_path):
     with pytest.raises(PolicyError, match="least_changed") as caught:
         rows.check(changed)
     assert caught.value.__notes__[0].startswith("2 rows; begin it again")
+    with pytest.raises(PolicyError, match="least_changed") as caught:
+        rows.check(first[1:])
+    assert caught.value.__notes__[0].startswith("1 row; begin it again")
     rows.keep(rows.settle(hashed(np.arange(110)))[0])
     assert rows.settle(hashed(np.arange(112)))[1].sum() == 2
     assert not rows.settle(hashed(np.arange(100)))[1].any()  # the same rows as once before

@@ -72,11 +72,14 @@ def test_no_run_trains_on_a_single_row_unless_its_owner_says_so(tmp_path, least)
         with pytest.raises(PolicyError, match=r"\[policy\] least_rows"):
             remote_running.run_over(*given, server, patience=sites.HASTY)
         return
-    remote_running.run_over(*given, server, patience=sites.HASTY)
-    weights = codec.decode((server / run_folder.CONCLUSION).read_bytes())["weights"]
-    setup = codec.decode(
-        (server / run_folder.SET_UP).read_bytes(), remote_running.SetUp, Schema, Holding, Labels
+    kept = {}  # by the server, while the run goes on
+    remote_running.run_over(
+        *(*given, server),
+        patience=sites.HASTY,
+        progress=lambda _: kept.update(set_up=(server / run_folder.SET_UP).read_bytes()),
     )
+    weights = codec.decode((server / run_folder.CONCLUSION).read_bytes())["weights"]
+    setup = codec.decode(kept["set_up"], remote_running.SetUp, Schema, Holding, Labels)
     names = setup.schemas["train"].features.ids.tolist()
     [row] = setup.schemas["train"].samples.ids
     columns = [name for name in names if name != INTERCEPT]

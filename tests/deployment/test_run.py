@@ -190,6 +190,29 @@ def test_an_experiment_over_sites_comes_to_the_bits_of_the_one_in_this_process(f
     assert resumed.metrics == result.metrics
 
 
+def test_a_server_keeps_no_id_of_a_finished_run(tmp_path):
+    set_up(tmp_path)
+    for name in NAMES:
+        head, *rows = (tmp_path / f"{name}.csv").read_text().splitlines()
+        text = "\n".join([head, *(f"person-{row}" for row in rows)])
+        (tmp_path / f"{name}.csv").write_text(text)
+    found, during = {name: site_in(tmp_path / name) for name in NAMES}, []
+
+    def kept():
+        files = [one for one in (tmp_path / "out").rglob("*") if one.is_file()]
+        forms = [b"person-40", "person-40".encode("utf-32-le")]  # as text, and as arrays have it
+        return [f.name for f in files if any(one in f.read_bytes() for one in forms)]
+
+    remote_running.run_over(
+        described(tmp_path, rounds=1),
+        *(sites.Lines(found), NAMES, tmp_path / "out"),
+        patience=HASTY,
+        progress=lambda _: during.extend(kept()),
+    )
+    assert "set-up.state" in during  # a run that goes on needs it
+    assert kept() == []
+
+
 def test_a_run_whose_server_and_sites_are_killed_goes_on_to_the_same_bits(federation):
     found, description, expected, folder = federation
     result, processes = run_killed(
@@ -388,7 +411,7 @@ def test_a_site_takes_the_dictionary_of_its_own_folder(tmp_path):
         )
     again = {name: site_in(tmp_path / name) for name in NAMES}
     remote_running.run_over(named, sites.Lines(again), NAMES, tmp_path / "out")
-    assert b"renamed" in (tmp_path / "out" / "set-up.state").read_bytes()
+    assert "renamed" in (tmp_path / "out" / "holdings.json").read_text()
 
 
 def test_a_site_that_never_answers_ends_the_run_with_its_name(tmp_path):

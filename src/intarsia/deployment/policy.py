@@ -373,7 +373,8 @@ class TrainedRows:
                 f"{self._least} or more, as totals of both would tell them, and this job's differ "
                 "from an earlier one's by fewer",
             )
-            error.add_note(f"{few} rows; begin it again when there are more new ones")
+            counted = "1 row" if few == 1 else f"{few} rows"
+            error.add_note(f"{counted}; begin it again when there are more new ones")
             raise error
         return rows
 

@@ -200,6 +200,8 @@ def _go_on(
             at_sites = AtSites(caller, folder, caller.compare_versions())
             found = run_at(at_sites, description, folder, Listeners(watcher))
         journal.remove()
+        # the names of all rows, ids or pseudonyms: of a finished run nobody asks for them again
+        (folder / run_folder.SET_UP).unlink(missing_ok=True)
         return found
     finally:
         journal.close()

@@ -34,7 +34,7 @@ from intarsia.results.checkpoint import Checkpoints
 from intarsia.results.lock import alone
 
 RUN: Final = "run.id"  # of a run over sites: its id, and its clients in their order
-SET_UP: Final = "set-up.state"  # what its set-up came to
+SET_UP: Final = "set-up.state"  # what its set-up came to, until it has a result
 JOURNAL: Final = "journal"  # what its sites answered
 AWAY: Final = "away.json"  # sites that it goes on without, while there are some
 PENDING: Final = "pending.json"  # sites whose owners are to decide about it, and what they say

@@ -332,6 +332,31 @@ def test_the_newest_finished_runs_are_kept(kit):
     assert "calm-2026-11-27 is removed, as 2 finished runs are kept" in days.said
 
 
+def test_a_run_of_a_day_that_a_clock_was_ahead_by_is_not_the_newest(kit):
+    days = Days(kit)
+    days.add(keep=1)
+    days.at(29, 2)
+    days.end(29)
+    assert days.at(27, 2) == ["calm-2026-11-27", "calm-2026-11-29"]  # the clock is right again
+    days.end(27)
+    # that of the 27th would be removed, and asked for again each minute
+    assert days.at(27, 3) == days.at(27, 4) == ["calm-2026-11-27"]
+    assert days.said.count("calm-2026-11-27 is asked for by its schedule") == 1
+    assert days.at(28, 2) == ["calm-2026-11-27", "calm-2026-11-28"]
+
+
+def test_a_run_that_failed_is_tried_again_beside_one_of_a_clock_that_was_ahead(kit):
+    days = Days(kit)
+    days.add()
+    days.at(30, 2)
+    days.end(30)
+    days.at(27, 2)
+    days.end(27, failed=True)
+    days.at(27, 3)
+    days.at(27, 4)
+    assert days.said[-1] == "calm-2026-11-27 failed and is tried again, 1 of 4 times"
+
+
 def test_a_schedule_whose_run_is_refused_ends_and_says_so(kit):
     days = Days(kit)
     days.add()

@@ -28,6 +28,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.collab.runtime import controller
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.private.fed.client import training_cmds
 
 from intarsia.cli import doctor
 from intarsia.cli.main import main
@@ -353,6 +354,23 @@ def test_a_job_that_could_not_begin_at_a_site_is_said_with_its_name(tmp_path, mo
     assert jobs.status("missed") == f"FINISHED:FAILED_TO_RUN, {full}"
     assert jobs.status("begun") == "RUNNING"
     assert jobs.status("other") == "FINISHED:FAILED_TO_RUN"
+
+
+def test_a_site_whose_clock_lets_it_take_no_signature_is_said_with_what_to_do(
+    tmp_path, monkeypatch
+):
+    """By the library's own words, as its source has them."""
+    deployer = Path(training_cmds.__file__).read_text()
+    assert 'f"app {app_name} does not pass signature verification"' in deployer
+    detail = ["bank: OK", "lab: app app does not pass signature verification"]
+    known = {"status": "FINISHED:FAILED_TO_RUN", "job_deploy_detail": detail}
+    monkeypatch.setattr(nvflare.Jobs, "_knock", lambda self: None)
+    session = SimpleNamespace(get_job_meta=lambda job: known)
+    monkeypatch.setattr(nvflare, "_opened", lambda kit: session)
+    said = nvflare.Jobs(tmp_path).status("one")
+    assert "signature verification" not in said
+    assert "lab: it takes no job's signature, as by its clock a certificate is not valid" in said
+    assert "set the clock there" in said
 
 
 def test_an_administrator_gives_memory_back_every_so_many_questions(tmp_path, monkeypatch):

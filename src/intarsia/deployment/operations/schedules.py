@@ -189,7 +189,7 @@ class Daily:
 
     def _submit_due(self, path: Path, now: datetime) -> None:
         one, tree = _read(path)
-        runs, run = _runs_of(self._kit, one), one.run_of(now.date())
+        runs, run = _runs_of(self._kit, one, now), one.run_of(now.date())
         finished = [known.name for known in runs if known.state == "finished"]
         if len(finished) > 1 and finished[-1] not in self._compared:
             self._compared.add(finished[-1])
@@ -262,7 +262,7 @@ class Daily:
 
 def held_up(kit: Path, one: Schedule, now: datetime) -> str:
     """Return in a sentence what a schedule waits for; "": for nothing but its time."""
-    runs = _runs_of(kit, one)
+    runs = _runs_of(kit, one, now)
     at_work = [run for run in runs if run.state in _AT_WORK]
     if _is_due(one, runs, now):
         return _held_up(one.run_of(now.date()), at_work[0]) if at_work else ""
@@ -338,7 +338,11 @@ def _is_due(one: Schedule, runs: Sequence[RunStatus], now: datetime) -> bool:
     return not begun and now.date().isoformat() >= one.since and f"{now:%H:%M}" >= one.at
 
 
-def _runs_of(kit: Path, one: Schedule) -> list[RunStatus]:
-    """Return how the runs of a schedule stand, the oldest first."""
+def _runs_of(kit: Path, one: Schedule, now: datetime) -> list[RunStatus]:
+    """Return how the runs of a schedule stand, the oldest first.
+
+    Those of days to come, which a clock that was ahead asked for, are older than today's.
+    """
     dated = re.compile(rf"{re.escape(one.name)}-\d{{4}}-\d\d-\d\d")
-    return [run for run in list_statuses(kit / "local") if dated.fullmatch(run.name)]
+    found = [run for run in list_statuses(kit / "local") if dated.fullmatch(run.name)]
+    return sorted(found, key=lambda run: (run.name <= one.run_of(now.date()), run.name))

@@ -92,6 +92,12 @@ _LOST: Final = 10.0
 _TICK: Final = 0.5  # seconds between looks whether a job is to end
 _ARRIVALS: Final = "arrivals"  # of a server's kit: touched when a site has connected anew
 _NOT_BEGUN: Final = "FINISHED:FAILED_TO_RUN"  # status of a job that did not get to all sites
+# What the library says of a site that takes no signature of the server's people, and what it means.
+_UNSIGNED: Final = "app app does not pass signature verification"
+_NOT_VALID: Final = (
+    "it takes no job's signature, as by its clock a certificate is not valid; set the clock there, "
+    "or see `intarsia federation doctor KIT` there"
+)
 _TAKEN: Final = "already registered"  # in what the library says of a name that another one has
 # Seconds after which a site asks for its next task: while a job is set up, and from then on, when
 # there is none left but to end. All sites together ask so many times a second at most.
@@ -530,7 +536,7 @@ class Jobs:
         status = str(found.get("status", ""))
         # of a site on which it could not begin, with what the library says of that
         missed = [
-            one
+            one.replace(_UNSIGNED, _NOT_VALID)
             for one in found.get("job_deploy_detail", ())
             if ": " in one and not one.endswith(": OK")
         ]
