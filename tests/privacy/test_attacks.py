@@ -596,7 +596,9 @@ def in_the_clear(server: Server) -> set[str]:
                 found.add(f"{one.function}.{name}")
     counts = {name for name in found if name.endswith(".counts")}
     return {
-        name for name in found - counts if not name.startswith(("metric.", "measure.", "draw_key."))
+        name
+        for name in found - counts
+        if not name.startswith(("send_metrics.", "measure.", "draw_key."))
     }
 
 

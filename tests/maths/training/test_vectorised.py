@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 from intarsia.errors import ExperimentError  # noqa: E402
 from intarsia.maths.training import vectorised as cohort  # noqa: E402
+from intarsia.maths.training.layers import StackedLinear  # noqa: E402
 from intarsia.maths.training.local_training import (  # noqa: E402
     Learner,
     LocalTraining,
@@ -234,6 +236,39 @@ def test_the_result_depends_neither_on_the_chunks_nor_on_the_other_learners():
         assert_same(train(record, everyone, engine="vmap", chunk=chunk), expected)
     assert_same(train(record, everyone[::-1], engine="vmap")[::-1], expected)
     assert_same(train(record, everyone[1:3], engine="vmap"), expected[1:3])
+
+
+class Stacked(nn.Module):
+    """A network with one hidden layer that takes learners stacked."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.embedding = nn.Sequential(StackedLinear(features, 6), nn.ReLU())
+        self.classifier = StackedLinear(6, CLASSES)
+
+
+def stacked_cross_entropy(model, batch):
+    scores = model.classifier(model.embedding(batch["x"])).log_softmax(-1)
+    return -scores.gather(-1, batch["y"][..., None])[..., 0]
+
+
+@pytest.mark.parametrize("model", [Network, Stacked])
+def test_several_threads_train_by_one_record_to_the_bits_of_one_thread(model):
+    """As several sites of one process do."""
+    how = {"model": model(2).double(), "loss": cross_entropy, "noise": {}, "epochs": 30}
+    if model is Stacked:
+        how |= {"loss": stacked_cross_entropy, "stacked": True}
+    record = training(**how)
+    own = []
+    for one in learners(samples=(40,) * 5):
+        parameters = initial_parameters(model(one.rows["x"].shape[1]).double())
+        own.append([replace(one, parameters=parameters, constants={})])
+    expected = [train(record, one, engine="vmap") for one in own]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda one: train(record, one, engine="vmap"), own * 3))
+    for some, wanted in zip(found, expected * 3, strict=True):
+        for name, values in wanted[0].parameters.items():
+            assert torch.equal(some[0].parameters[name], values)
 
 
 def test_another_learners_missing_values_stay_its_own():

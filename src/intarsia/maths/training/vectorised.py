@@ -20,6 +20,7 @@ import inspect
 import math
 import os
 import shutil
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -358,7 +359,8 @@ class _Objective(nn.Module):
     def __init__(self, training: LocalTraining, *, squares: bool) -> None:
         super().__init__()
         self.training_record, self.squares = training, squares
-        self.model = training.model
+        # a copy: it holds the learner's parameters meanwhile, and other threads train by the record
+        self.model = copy.deepcopy(training.model)
 
     def forward(self, trained: Parameters, references: Parameters, batch: Batch) -> Tensor:
         given = trained, references, batch
@@ -383,7 +385,7 @@ def batched(training: LocalTraining, layout: Layout) -> Gradients:
     """Return the gradients of all learners: one batched objective, one backward pass."""
     objectives: Any
     if training.stacked:
-        objectives = _stacked_objectives(training)
+        objectives = _OF_THREAD.stacked_objectives(training)
     else:
         alone = objective_of(training, squares=False)
         objectives = torch.func.vmap(alone, in_dims=layout.axes)
@@ -407,9 +409,11 @@ def _convolving(device: str) -> AbstractContextManager[Any]:
     return nullcontext() if device == "cpu" else ConvolutionsAsProducts()
 
 
-@lru_cache(maxsize=64)
 def _stacked_objectives(training: LocalTraining) -> Objective:
-    """Return the objectives of a training that takes learners stacked, (learners,)."""
+    """Return the objectives of a training that takes learners stacked, (learners,).
+
+    They are one thread's: its module holds the learners' parameters.
+    """
     model = copy.deepcopy(training.model)
     slots = parameter_slots(model)
 
@@ -420,6 +424,16 @@ def _stacked_objectives(training: LocalTraining) -> Objective:
         return objective(training, model, trained, references, batch, squares=False)
 
     return values
+
+
+class _OfThread(threading.local):
+    """What is kept for each thread: several sites of one process train by one record at once."""
+
+    def __init__(self) -> None:
+        self.stacked_objectives = lru_cache(maxsize=64)(_stacked_objectives)
+
+
+_OF_THREAD = _OfThread()
 
 
 def compiled(training: LocalTraining, layout: Layout) -> Gradients:
