@@ -395,7 +395,7 @@ _LIMITED = """
 import resource, sys
 if limit := int(sys.argv.pop(1)):
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-from intarsia.cli.main import main
+from intarsia.__main__ import main
 sys.exit(main())
 """
 

@@ -672,3 +672,32 @@ def test_a_run_that_is_stopped_says_how_to_go_on(experiment, ending, pressed):
     assert process.returncode == 130
     assert f"intarsia resume {folder}" in err
     assert "Traceback" not in err
+
+
+_THREADS = """
+import os, resource, sys
+if sys.argv.pop(1) == "limited":
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+from intarsia.__main__ import main
+main()
+import numpy, scipy.linalg
+from threadpoolctl import threadpool_info
+print(sorted({one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}))
+"""
+
+
+def threads_of(limit: str, **variables: str) -> str:
+    """Return how many threads BLAS libraries have beside a command."""
+    counts = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
+    environment = {name: value for name, value in os.environ.items() if name not in counts}
+    command = [sys.executable, "-c", _THREADS, limit, "--version"]
+    how = {"capture_output": True, "text": True, "check": True}
+    found = subprocess.run(command, env=environment | variables, **how)
+    return found.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="BLAS has one thread on one core")
+def test_under_a_limit_of_what_is_mapped_blas_libraries_map_for_one_thread():
+    assert threads_of("limited") == "[1]"
+    assert threads_of("limited", OPENBLAS_NUM_THREADS="2") == "[2]"
+    assert threads_of("not") != "[1]"
