@@ -109,3 +109,30 @@ print(pages() - before)
         for way in ("kept", "left")
     )
     assert kept < 10_000 < 50_000 < left
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep what they do")
+def test_under_a_limit_of_what_is_mapped_freed_arrays_leave_no_holes():
+    # of 100 arrays of 2 MB the last one stays, behind all others
+    code = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from intarsia.core.memory import keep_freed
+if sys.argv[1] == "limited":
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+keep_freed()
+def mapped():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(one.split()[1]) for one in lines if one.startswith("VmData:"))
+before = mapped()
+held = [np.ones(250_000) for _ in range(100)]
+del held[:-1]
+print(mapped() - before)
+"""
+    given = [sys.executable, "-c", code]
+    limited, free = (
+        int(subprocess.run([*given, way], check=True, capture_output=True, text=True).stdout)
+        for way in ("limited", "free")
+    )
+    assert limited < 20_000 < 150_000 < free  # KiB

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -172,12 +173,15 @@ def keep_freed() -> None:
     Left to itself it gives arrays of a few megabytes back at once, and to take each anew costs more
     than most of what is computed with it: the system clears every page. What is kept lies in one
     heap, for all threads: in one for each, as by default, what one frees would be of no use to
-    another.
+    another. Where the system limits what a process maps, holes in the heap count, too, and little
+    is kept.
     """
     choose = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc alone
     if choose is not None:
-        choose(_MMAP_THRESHOLD, _KEPT_ARRAY)
-        choose(_TRIM_THRESHOLD, _KEPT_AT_MOST)
+        limits = (resource.getrlimit(one)[0] for one in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+        limited = any(one != resource.RLIM_INFINITY for one in limits)
+        choose(_MMAP_THRESHOLD, _KEPT_ARRAY // 32 if limited else _KEPT_ARRAY)
+        choose(_TRIM_THRESHOLD, _KEPT_AT_MOST // 32 if limited else _KEPT_AT_MOST)
         choose(_ARENA_MAX, 1)
 
 
