@@ -238,7 +238,12 @@ class _Column:
         """
         if self.kind != "text" or len(self.values) < _MANY:
             return None
-        encoded = self.values.cast(pa.string()).combine_chunks().dictionary_encode()
+        # the first rows tell of most columns of other texts, which would be encoded for nothing
+        first = self._encoded(self.values.slice(0, _MANY))
+        return None if first is None else self._encoded(self.values)
+
+    def _encoded(self, values: pa.ChunkedArray) -> tuple[NDArray[np.int32], Texts] | None:
+        encoded = values.cast(pa.string()).combine_chunks().dictionary_encode()
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         missing = {*(text.strip() for text in self.source.missing), *_ALWAYS_MISSING}
