@@ -11,20 +11,16 @@ from intarsia.core.schema import Schema
 from intarsia.errors import FederationError
 from intarsia.inspection.overlap import holdings_of, holdings_table, overlap_counts
 from intarsia.plots.overlap import (
-    _HEIGHT,
     _NOBODY,
-    _WIDTH,
-    _feature_side,
-    _missing_fractions,
     _name_features,
     _name_parts,
     _paint,
-    _sample_side,
     blocks_of,
     classes_of,
     holdings_figure,
     holdings_picture,
 )
+from intarsia.plots.sides import HEIGHT, WIDTH, feature_side, missing_fractions, sample_side
 from intarsia.plots.style import distinct_colours
 
 
@@ -46,8 +42,9 @@ def parties():
 
 def painted(parties):
     holdings = holdings_of(parties)
-    rows, columns = _sample_side(holdings), _feature_side(holdings)
-    missing = _missing_fractions(parties, tuple(parties), rows, columns)
+    rows, columns = sample_side(holdings), feature_side(holdings)
+    found = missing_fractions(parties)
+    missing = {number: found[name] for number, name in enumerate(parties) if name in found}
     image, strip = _paint(rows, columns, np.array(distinct_colours(len(parties))), missing)
     return rows, columns, image, strip
 
@@ -85,8 +82,8 @@ def test_each_pixel_has_the_colour_of_an_owner_of_its_entry(parties):
         {name: block(b.samples, b.features) for name, b in parties.items()}
     )
     colours = np.array(distinct_colours(3))
-    for r in range(5, _HEIGHT, 37):
-        for c in range(5, _WIDTH, 41):
+    for r in range(5, HEIGHT, 37):
+        for c in range(5, WIDTH, 41):
             sample, feature = rows.ids[rows.entry_at[r]], columns.ids[columns.entry_at[c]]
             owners = [
                 number
@@ -134,7 +131,7 @@ def test_the_strip_shows_who_holds_the_labels(parties):
 
 def test_neighbouring_groups_of_a_ring_lie_beside_each_other():
     ring = {f"r{g}": block([3 * g, 3 * g + 1, 3 * g + 2, (3 * g + 3) % 12], "a") for g in range(4)}
-    rows = _sample_side(holdings_of(ring))
+    rows = sample_side(holdings_of(ring))
     changes = np.abs(np.diff(rows.owners.astype(int), axis=0)).sum()
     assert changes == len(rows.owners) - 1  # one owner joins or leaves at each step
 
@@ -157,6 +154,19 @@ def test_the_picture_of_a_schema_and_of_an_empty_table_can_be_drawn(parties, tmp
     assert holdings_picture(empty, tmp_path / "empty.png").is_file()
 
 
+def test_a_picture_without_the_blocks_is_theirs_where_it_knows_what_is_missing(parties, tmp_path):
+    schema = Schema.of(parties, Labels("binary", ("0", "1")))
+    drawn = {
+        name: holdings_picture(of, tmp_path / f"{name}.png", **how).read_bytes()
+        for name, of, how in (
+            ("blocks", parties, {}),
+            ("schema", schema, {"missing": missing_fractions(parties)}),
+            ("unknown", schema, {}),
+        )
+    }
+    assert drawn["schema"] == drawn["blocks"] != drawn["unknown"]
+
+
 def test_no_client_and_mixed_ids_are_errors(tmp_path):
     with pytest.raises(FederationError, match="There is no client"):
         holdings_picture({}, tmp_path / "none.png")
@@ -166,7 +176,7 @@ def test_no_client_and_mixed_ids_are_errors(tmp_path):
 
 def test_of_very_many_clients_the_first_are_drawn(tmp_path, monkeypatch):
     many = {f"c{k}": block([2 * k, 2 * k + 1], [f"f{k}"], [1, -1]) for k in range(203)}
-    monkeypatch.setattr("intarsia.plots.overlap.MOST_CLIENTS", 3)
+    monkeypatch.setattr("intarsia.plots.sides.MOST_CLIENTS", 3)
     few = {name: many[name] for name in ("c0", "c1", "c2")}
     drawn = [
         np.asarray(Image.open(holdings_picture(some, tmp_path / f"{len(some)}.png", title="x")))
@@ -215,12 +225,12 @@ def texts(axes):
 
 def test_each_part_of_blocks_and_classes_says_whose_it_is(dealt):
     holdings = holdings_of(dealt)
-    rows, columns = _sample_side(holdings), _feature_side(holdings)
+    rows, columns = sample_side(holdings), feature_side(holdings)
     found = classes_of(dealt, ("cat", "dog"), rows.ids, rows.cell_of)
     assert [found[rows.cell_of[rows.find(np.array([one]))[0]]] for one in (1, 3)] == ["cat", "dog"]
     axes = Figure().add_axes((0, 0, 1, 1))
     _name_parts(axes, rows, columns, tuple(dealt))
-    third, half = _WIDTH / 3, _HEIGHT / 2
+    third, half = WIDTH / 3, HEIGHT / 2
     first, second = (0.5, 1.5) if rows.ids[0] == 1 else (1.5, 0.5)
     order = [str(name)[0] for name in columns.ids[[0, 50, 100]]]
     expected = {
@@ -239,7 +249,7 @@ def test_each_part_of_blocks_and_classes_says_whose_it_is(dealt):
 
 def test_blocks_are_written_below_where_features_are_many(dealt):
     holdings = holdings_of(dealt)
-    columns = _feature_side(holdings)
+    columns = feature_side(holdings)
     axes = Figure().add_axes((0, 0, 1, 1))
     _name_features(axes, columns, blocks_of(holdings))
     order = sorted(axes.texts, key=lambda one: one.get_position()[0])
@@ -247,13 +257,13 @@ def test_blocks_are_written_below_where_features_are_many(dealt):
     assert axes.get_xlabel() == "feature block (150 features)"
     few = {name: Block(b.samples, b.features[:9], b.x[:, :9], b.y) for name, b in dealt.items()}
     axes = Figure().add_axes((0, 0, 1, 1))
-    _name_features(axes, _feature_side(holdings_of(few)), {})
+    _name_features(axes, feature_side(holdings_of(few)), {})
     assert not axes.texts
     assert len(axes.get_xticks()) == 18
 
 
 def test_classes_that_lie_in_several_parts_are_not_written(dealt):
-    rows = _sample_side(holdings_of(dealt))
+    rows = sample_side(holdings_of(dealt))
     some = dict(dealt, b=Block(dealt["b"].samples, dealt["b"].features, dealt["b"].x, np.zeros(4)))
     assert classes_of(some, ("cat", "dog"), rows.ids, rows.cell_of) == {}
     assert classes_of({}, ("cat", "dog"), rows.ids, rows.cell_of) == {}

@@ -10,7 +10,8 @@ import intarsia
 from intarsia.core.block import Block, Labels
 from intarsia.core.schema import Schema
 from intarsia.inspection.recommend import advise
-from intarsia.results.comparison import Spread, compare, duration, number, size, three_way
+from intarsia.results.comparison import Spread, compare, three_way
+from intarsia.results.figure_text import duration, number, size
 from intarsia.results.result import Metrics, Result, Score
 
 

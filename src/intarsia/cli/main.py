@@ -382,23 +382,28 @@ def run(
     FILE is the experiment file (TOML). The model and its result are written before the reference
     models begin, which may be stopped.
     """
-    from intarsia.callbacks import trackers
-    from intarsia.training.run import run as train
+    from intarsia.plots.runs.artist import SMALL_FILES, artist_ahead
 
-    experiment = _load(file, override)
-    if out is not None:
-        experiment = replace(experiment, out=str(out.resolve()))
-    if yardsticks is not None:
-        experiment = replace(experiment, yardsticks=yardsticks)
-    folder = Path(experiment.out)
-    before = _written(folder)
-    how: dict[str, Any] = {"overwrite": overwrite}
-    how["callbacks"] = trackers.named(experiment.trackers)
+    with artist_ahead() as draw_here:  # what else is imported takes as long as what draws
+        experiment = _load(file, override)
+        if out is not None:
+            experiment = replace(experiment, out=str(out.resolve()))
+        if yardsticks is not None:
+            experiment = replace(experiment, yardsticks=yardsticks)
+        if experiment.workers == 1 or _file_sizes(experiment) > SMALL_FILES:
+            draw_here()
+        from intarsia.callbacks import trackers
+        from intarsia.training.run import run as train
 
-    def start(show: Any, beside: Any) -> Result:
-        return train(experiment, progress=show, yardstick_progress=beside, **how)
+        folder = Path(experiment.out)
+        before = _written(folder)
+        how: dict[str, Any] = {"overwrite": overwrite}
+        how["callbacks"] = trackers.named(experiment.trackers)
 
-    _train(start, folder, as_json, quiet, before)
+        def start(show: Any, beside: Any) -> Result:
+            return train(experiment, progress=show, yardstick_progress=beside, **how)
+
+        _train(start, folder, as_json, quiet, before)
 
 
 @app.command()
@@ -620,6 +625,15 @@ def join(
         display.show_joined(console(), result)
     if as_json:
         put(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+
+
+def _file_sizes(experiment: Any) -> int:
+    """Return how many bytes the files of an experiment's tables have; 0 of those that are not."""
+    found = 0
+    for source in experiment.clients:
+        with contextlib.suppress(OSError):
+            found += Path(source.path).stat().st_size if source.path else 0
+    return found
 
 
 def _load(file: Path, overrides: list[str] | None) -> Any:

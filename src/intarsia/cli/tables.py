@@ -16,6 +16,7 @@ from rich.text import Text
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, new_table, show
 from intarsia.experiment.search import SCORES
 from intarsia.results import comparison as figures
+from intarsia.results import figure_text
 from intarsia.results import tables as results
 
 if TYPE_CHECKING:
@@ -207,12 +208,12 @@ class Watch:
 def _figures(progress: training.Progress) -> str:
     parts = [f"round {progress.round}/{progress.rounds}"]
     if progress.loss is not None:
-        parts.append(f"loss {figures.number(progress.loss)}")
+        parts.append(f"loss {figure_text.number(progress.loss)}")
     if progress.gap_relative is not None:
-        parts.append(f"gap {figures.gap(progress.gap_relative)}")
+        parts.append(f"gap {figure_text.gap(progress.gap_relative)}")
     if progress.accuracy is not None:
-        parts.append(f"accuracy {figures.percent(progress.accuracy)}")
-    parts.append(figures.size(progress.bytes))
+        parts.append(f"accuracy {figure_text.percent(progress.accuracy)}")
+    parts.append(figure_text.size(progress.bytes))
     if progress.seconds_left is not None:
-        parts.append(f"{figures.duration(progress.seconds_left)} left")
+        parts.append(f"{figure_text.duration(progress.seconds_left)} left")
     return "  ".join(parts)

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intarsia.core.block import ClientId, Labels
+from intarsia.core.block import Array, ClientId, Labels
 from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.files.json_text import check_kind
 from intarsia.core.schema import Holding, Schema
@@ -238,8 +239,9 @@ def _note_away(caller: Caller, folder: Path, progress: Watcher | None) -> Watche
 class AtSites:
     """The clients of a run at sites on other machines; nobody else works on the output folder."""
 
-    sites, drawn = True, False
+    sites = True
     truth: Structure | None = None
+    missing: Mapping[ClientId, Array] = MappingProxyType({})
 
     def __init__(self, caller: Caller, folder: Path, versions: tuple[str, ...]) -> None:
         self._caller, self._folder = caller, folder

@@ -104,10 +104,10 @@ class Fork:
         theirs.close()
         self._closing = weakref.finalize(self, _close, self._process, self.channel)
 
-    def send(self, *values: Any) -> None:
-        """Send some values; WorkerError if the process is gone."""
+    def send(self, *values: Any, beside: bool = False) -> None:
+        """Send some values, `beside`: as a channel does; WorkerError if the process is gone."""
         try:
-            self.channel.send(values)
+            self.channel.send(values, beside=beside)
         except (OSError, EOFError):
             raise self._gone() from None
 

@@ -47,7 +47,7 @@ from intarsia.models.feature_mapping import (
 from intarsia.models.linear import LinearClassifier, LinearRegressor
 from intarsia.models.serialization import CLIENTS, NAME, NETWORKS, read_model
 from intarsia.protocols.evaluation import evaluate_scores
-from intarsia.results.comparison import number
+from intarsia.results.figure_text import number
 from intarsia.results.result import Score, load
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from intarsia.maths.linear import losses
+from intarsia.maths import loss_codes
 
 Array = NDArray[np.float64]
 Range = tuple[float, float]
@@ -43,7 +43,7 @@ PREDICTION_BINS: Final = 10  # of numbers, at most
 GROUPS: Final = 1000  # of scores, for intervals
 REPLICATES: Final = 500
 # of networks, whose scores are log-odds of the classes
-CROSS_ENTROPY: Final = len(losses.LOSSES)
+CROSS_ENTROPY: Final = len(loss_codes.LOSSES)
 _ROUNDING = 1e-13  # of scores, as a share of their size
 _MOST_ROUNDED = 100  # times that, between scores that are equal up to rounding
 _NONE = 1e-9  # samples, where shared ones are counted in parts
@@ -202,7 +202,7 @@ def probabilities(z: Array, loss: int) -> Array | None:
     """
     if loss == CROSS_ENTROPY:
         return np.asarray(expit(z))
-    if loss != losses.LOGISTIC:
+    if loss != loss_codes.LOGISTIC:
         return None
     if len(z) == 1:
         return np.asarray(expit(z))
@@ -216,7 +216,7 @@ def ranked_scores(z: Array, loss: int) -> Array:
     Of one against the rest they are those of probabilities that add up to 1. Scores that are equal
     up to rounding are equal.
     """
-    if loss == losses.LOGISTIC and len(z) > 1:
+    if loss == loss_codes.LOGISTIC and len(z) > 1:
         each = np.maximum(expit(z), np.finfo(float).tiny)
         others = np.zeros_like(each)
         others[1:] += np.cumsum(each[:-1], axis=0)

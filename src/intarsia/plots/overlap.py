@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,17 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from intarsia.core.block import Array, Block, ClientId
-from intarsia.core.schema import Holding, Index, Schema
-from intarsia.inspection.holdings import MOST_CLIENTS
-from intarsia.inspection.overlap import (
-    Parties,
-    feature_index,
-    holdings_of,
-    missing_percent,
-    neighbours,
-    owners_of,
-    sample_parts,
+from intarsia.core.schema import Holding, Schema
+from intarsia.inspection.overlap import Parties, holdings_of
+from intarsia.plots.sides import (
+    HEIGHT,
+    WIDTH,
+    Mask,
+    Side,
+    drawn_holdings,
+    feature_side,
+    missing_fractions,
+    sample_side,
 )
 from intarsia.plots.style import (
     DPI,
@@ -44,11 +44,8 @@ from intarsia.plots.style import (
     write_heading,
 )
 
-Counts = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 _SIZE = (12.5, 7.8)  # inches
-_WIDTH, _HEIGHT, _STRIP = 1120, 820, 24  # painted pixels
+_STRIP = 24  # painted pixels
 _STRIPE = 8  # pixels
 _AT_ONCE = 64  # rows of pixels that are coloured: more would take memory
 _LEAST_JOINED = 6  # pixels of a band that has a white joint, which would cover a thinner one
@@ -69,6 +66,7 @@ def holdings_figure(
     title: str | None = None,
     classes: Sequence[str] = (),
     which: str = "",
+    missing: Mapping[ClientId, Array] | None = None,
 ) -> Figure:
     """Return the figure of who holds what.
 
@@ -78,29 +76,30 @@ def holdings_figure(
     Parts too thin to be seen are drawn a little wider than to scale; of very many clients the
     first are drawn. Named feature blocks are written below, and of tables with values the `classes`
     at the left, where the same clients hold all of a class; then each part says whose it is.
-    Title and legend say `which` samples these are, such as "training rows".
+    Title and legend say `which` samples these are, such as "training rows". `missing` is what
+    `missing_fractions` found, where the blocks are not here; None: it is asked.
 
     Raises
     ------
     FederationError
         If there is no client, or ids are text at one client and numbers at another.
     """
-    everyone = holdings_of(parties)
-    holdings = dict(islice(everyone.items(), MOST_CLIENTS))
+    everyone, holdings = holdings_of(parties), drawn_holdings(parties)
     blocks = {} if isinstance(parties, Schema) else parties
-    rows, columns = _sample_side(holdings), _feature_side(holdings)
-    missing = _missing_fractions(blocks, tuple(holdings), rows, columns)
+    rows, columns = sample_side(holdings), feature_side(holdings)
+    lacking = missing_fractions(blocks) if missing is None else missing
+    pale = {number: lacking[name] for number, name in enumerate(holdings) if name in lacking}
     colours = np.array(distinct_colours(len(holdings)))
     # bytes, rounded as matplotlib does: of fractions it would copy eight times as much, and draw
     # in three times the time
     image, strip = (
         np.multiply(one, 255, out=one).astype(np.uint8)
-        for one in _paint(rows, columns, colours, missing)
+        for one in _paint(rows, columns, colours, pale)
     )
 
     figure = new_figure(_SIZE)
     left, bottom = 0.055, 0.17
-    width, height = _WIDTH / DPI / _SIZE[0], _HEIGHT / DPI / _SIZE[1]
+    width, height = WIDTH / DPI / _SIZE[0], HEIGHT / DPI / _SIZE[1]
     main = figure.add_axes((left, bottom, width, height))
     beside = figure.add_axes((left + width + 0.006, bottom, _STRIP / DPI / _SIZE[0], height))
     for axes, pixels in ((main, image), (beside, strip)):
@@ -127,7 +126,7 @@ def holdings_figure(
         f"{_plural(columns.entries, 'feature')}" + f" ({which})" * bool(which)
     )
     write_heading(figure, left, 0.955, heading, 14)
-    _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(missing), which)
+    _legend(figure, left + width + 0.035, holdings, colours, rows, columns, bool(pale), which)
     return figure
 
 
@@ -138,117 +137,33 @@ def holdings_picture(
     title: str | None = None,
     classes: Sequence[str] = (),
     which: str = "",
+    missing: Mapping[ClientId, Array] | None = None,
 ) -> Path:
     """Draw who holds what (`holdings_figure`) as a PNG; return its path."""
-    return save(holdings_figure(parties, title=title, classes=classes, which=which), path)
+    figure = holdings_figure(parties, title=title, classes=classes, which=which, missing=missing)
+    return save(figure, path)
 
 
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """All samples (or features) in the order of the picture, and the pixels that show them."""
-
-    ids: NDArray[Any]  # (entries,) in the picture's order
-    cell_of: NDArray[np.intp]  # (entries,)
-    owners: Mask  # (cells, clients)
-    labels: Mask  # (cells, clients) who holds the labels; all False for features
-    cell_at: NDArray[np.intp]  # (pixels,)
-    entry_at: NDArray[np.intp]  # (pixels,)
-
-    @property
-    def entries(self) -> int:
-        """Return how many samples (or features) there are."""
-        return len(self.ids)
-
-    def find(self, some: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the positions of some ids, (some,)."""
-        order = np.argsort(self.ids, kind="stable")
-        return order[np.searchsorted(self.ids[order], some)]
-
-
-def _sample_side(holdings: Mapping[ClientId, Holding]) -> _Side:
-    return _side(*sample_parts(holdings), _HEIGHT)
-
-
-def _feature_side(holdings: Mapping[ClientId, Holding]) -> _Side:
-    index = feature_index(holdings)
-    owners = owners_of(index, tuple(holdings))
-    # in a cell as the tables have them, not by name
-    tables = [name for holding in holdings.values() for name in holding.features]
-    place = {name: at for at, name in enumerate(dict.fromkeys(tables))}
-    at = np.array([place[name] for name in index.ids.tolist()], np.intp)
-    order = np.lexsort((at, index.cell_of))
-    return _side(replace(index, ids=index.ids[order]), owners, np.zeros_like(owners), _WIDTH)
-
-
-def _side(index: Index, owners: Mask, labels: Mask, pixels: int) -> _Side:
-    order = neighbours(owners, labels)
-    cells = [index.cells[place] for place in order]
-    sizes = np.array([cell.stop - cell.start for cell in cells], np.int64)
-    ids = np.concatenate([index.ids[cell.start : cell.stop] for cell in cells] or [index.ids])
-    cell_at, entry_at = _pixels(sizes, pixels)
-    cell_of = np.repeat(np.arange(len(cells)), sizes)
-    return _Side(ids, cell_of, owners[order], labels[order], cell_at, entry_at)
-
-
-def _pixels(sizes: Counts, pixels: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the cell and the entry that each pixel shows."""
-    if not sizes.sum():
-        nothing = np.empty(0, np.intp)
-        return nothing, nothing
-    share = sizes / sizes.sum() * pixels
-    if 8 * len(sizes) <= pixels:
-        share = np.maximum(share, 3.0)
-    edges = np.concatenate([[0.0], np.cumsum(share)])
-    centres = (np.arange(pixels) + 0.5) / pixels * edges[-1]
-    cell = np.clip(np.searchsorted(edges, centres, "right") - 1, 0, len(sizes) - 1)
-    inside = (centres - edges[cell]) / share[cell]
-    starts = np.cumsum(sizes) - sizes
-    entry = starts[cell] + np.minimum((inside * sizes[cell]).astype(np.intp), sizes[cell] - 1)
-    return cell.astype(np.intp), entry.astype(np.intp)
-
-
-def _missing_fractions(
-    blocks: Mapping[ClientId, Block], names: tuple[ClientId, ...], rows: _Side, columns: _Side
-) -> dict[int, Array]:
-    """Return per client with missing values their fraction, (row cells, features)."""
-    fractions: dict[int, Array] = {}
-    for number, name in enumerate(names):
-        if name not in blocks or not missing_percent(blocks[name]):
-            continue
-        block = blocks[name]
-        cell = rows.cell_of[rows.find(block.samples)]
-        place = columns.find(np.array(block.features, np.str_))
-        fractions[number] = np.zeros((len(rows.owners), columns.entries))
-        for one in np.unique(cell):
-            fractions[number][one, place] = _missing(block, cell == one)
-    return fractions
-
-
-def _missing(block: Block, rows: NDArray[np.bool_]) -> Array:
-    """Return the fraction of some rows that lacks each feature, (features,)."""
-    return np.asarray(block.take(np.flatnonzero(rows)).missing() / rows.sum(), np.float64)
-
-
 def _paint(
-    rows: _Side, columns: _Side, colours: Array, missing: Mapping[int, Array]
+    rows: Side, columns: Side, colours: Array, missing: Mapping[int, Array]
 ) -> tuple[Array, Array]:
     """Return the picture (height, width, 3) and the strip of labels (height, strip, 3)."""
-    image = np.tile(_NOBODY, (_HEIGHT, _WIDTH, 1))
-    strip = np.tile(_NOBODY, (_HEIGHT, _STRIP, 1))
+    image = np.tile(_NOBODY, (HEIGHT, WIDTH, 1))
+    strip = np.tile(_NOBODY, (HEIGHT, _STRIP, 1))
     if not rows.entries or not columns.entries:
         return image, strip
     column_owners = columns.owners[columns.cell_at]  # (width, clients)
-    wide = 8 * max(len(rows.owners), len(columns.owners)) <= _HEIGHT
+    wide = 8 * max(len(rows.owners), len(columns.owners)) <= HEIGHT
     thick = np.bincount(columns.cell_at)[columns.cell_at] >= _LEAST_JOINED  # (width,)
     above: tuple[Mask, int] | None = None
     for cell in np.unique(rows.cell_at):
         band = np.flatnonzero(rows.cell_at == cell)
         owners = column_owners & rows.owners[cell]
-        pale = np.zeros((_WIDTH, len(colours)))
+        pale = np.zeros((WIDTH, len(colours)))
         for client, fraction in missing.items():
             pale[:, client] = fraction[cell][columns.entry_at]
         for some in np.array_split(band, 1 + len(band) // _AT_ONCE):
@@ -282,7 +197,7 @@ def _stripes(owners: Mask, colours: Array, band: NDArray[np.intp], pale: Array) 
     return np.asarray(pixels[kind_of], np.float64)
 
 
-def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> None:
+def _name_features(axes: Axes, columns: Side, blocks: Mapping[str, str]) -> None:
     """Write the features below, or their blocks where they are many."""
     few = 0 < columns.entries <= _MOST_FEATURE_NAMES
     what, depth = _plural(columns.entries, "feature"), 0.0
@@ -297,13 +212,13 @@ def _name_features(axes: Axes, columns: _Side, blocks: Mapping[str, str]) -> Non
         float(np.flatnonzero(columns.entry_at == at).mean()) for at in range(columns.entries)
     ]
     names = [name if len(name) <= 16 else f"{name[:15]}…" for name in columns.ids.tolist()]
-    size = min(8.0, 0.85 * _WIDTH / columns.entries * 72 / DPI)
+    size = min(8.0, 0.85 * WIDTH / columns.entries * 72 / DPI)
     axes.set_xticks(centres, names, rotation=90, fontsize=size, color=INK, parse_math=False)
     axes.tick_params(length=0, pad=2)
 
 
 def _name_clients(
-    axes: Axes, rows: _Side, columns: _Side, holdings: Mapping[ClientId, Holding]
+    axes: Axes, rows: Side, columns: Side, holdings: Mapping[ClientId, Holding]
 ) -> None:
     """Write each client's name where it alone holds most, or else where it holds most."""
     if not rows.entries or not columns.entries:
@@ -339,7 +254,7 @@ def _name_clients(
         free[box] &= ~whole[box]  # another client of the same area writes beside it
 
 
-def _name_parts(axes: Axes, rows: _Side, columns: _Side, names: Sequence[ClientId]) -> None:
+def _name_parts(axes: Axes, rows: Side, columns: Side, names: Sequence[ClientId]) -> None:
     """Write into each part, of samples and features with the same owners, who these are."""
     for row, column in np.ndindex(len(rows.owners), len(columns.owners)):
         owners = np.flatnonzero(rows.owners[row] & columns.owners[column])
@@ -377,8 +292,8 @@ def _legend(
     left: float,
     holdings: Mapping[ClientId, Holding],
     colours: Array,
-    rows: _Side,
-    columns: _Side,
+    rows: Side,
+    columns: Side,
     missing: bool,
     which: str,
 ) -> None:

@@ -33,7 +33,7 @@ from intarsia.plots.style import (
     tidy,
     write_heading,
 )
-from intarsia.results.comparison import number
+from intarsia.results.figure_text import number
 
 _PANEL = 4.4  # inches
 _LEAST = 8.5  # inches of the whole, across

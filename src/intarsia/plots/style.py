@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -60,15 +61,33 @@ def tidy(axes: Any, grid: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as a PNG, whole or not at all, and the folders above it; return its path."""
-    target, data = Path(path), io.BytesIO()
+def warm_up() -> None:
+    """Draw a little of each kind: what draws it first looks for its fonts, and loads the rest."""
+    figure = new_figure((1.0, 1.0))
+    axes = figure.add_axes((0.2, 0.2, 0.6, 0.6))
+    axes.imshow(np.zeros((2, 2, 3), np.uint8))
+    axes.plot([0, 1], label="a")
+    write(axes, 0.5, 0.5, "a", 9)
+    write_heading(figure, 0.1, 0.9, "a")
+    add_legend(axes, title="a")
+    png_of(figure)
+
+
+def png_of(figure: Figure) -> bytes:
+    """Return a figure as a PNG."""
+    data = io.BytesIO()
     with warnings.catch_warnings():
         # a name in a script that the font lacks is drawn as boxes
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
         figure.savefig(data, format="png")
+    return data.getvalue()
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as a PNG, whole or not at all, and the folders above it; return its path."""
+    target, picture = Path(path), png_of(figure)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_over(target, data.getvalue())
+    write_over(target, picture)
     return target
 
 

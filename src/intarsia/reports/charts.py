@@ -21,7 +21,7 @@ from intarsia.reports.drawing import (
     tick,
     up_axis,
 )
-from intarsia.results import comparison
+from intarsia.results import figure_text
 
 Points = Sequence[tuple[float, float]]
 
@@ -265,6 +265,6 @@ def _roc(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _value(figures: Figures, key: str, name: str) -> str:
     value, ends = getattr(figures, key), figures.intervals.get(key)
-    written = comparison.number
+    written = figure_text.number
     reach = "" if ends is None else f", 95 % interval {written(ends[0])} to {written(ends[1])}"
     return "" if value is None else f": {name} {written(value)}{reach}"

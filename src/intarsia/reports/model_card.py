@@ -15,7 +15,8 @@ from intarsia.reports import sentences as said
 from intarsia.reports.contents import Contents
 from intarsia.reports.page import writable
 from intarsia.results.audit import sentences as audit_sentences
-from intarsia.results.comparison import FIGURES, figure_of, number, three_way, value_of
+from intarsia.results.comparison import FIGURES, figure_of, three_way, value_of
+from intarsia.results.figure_text import number
 from intarsia.training.key_meanings import SAID
 
 # and what pages make a link or mathematics of without marks

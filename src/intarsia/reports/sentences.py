@@ -10,17 +10,8 @@ from intarsia.core.block import ClientId
 from intarsia.errors import several
 from intarsia.reports.contents import Contents
 from intarsia.results.audit import in_words, named
-from intarsia.results.comparison import (
-    duration,
-    figure_of,
-    figure_rows,
-    gap,
-    judged_by,
-    number,
-    percent,
-    size,
-    value_of,
-)
+from intarsia.results.comparison import figure_of, figure_rows, judged_by, value_of
+from intarsia.results.figure_text import duration, gap, number, percent, size
 from intarsia.results.result import Difference, Result, Score, difference, one_class_each
 from intarsia.results.tables import WHY
 

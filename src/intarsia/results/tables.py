@@ -12,6 +12,7 @@ from intarsia.core.block import ClientId
 from intarsia.core.text_tables import Part, new_table
 from intarsia.errors import several
 from intarsia.results import comparison as figures
+from intarsia.results import figure_text
 from intarsia.results.audit import Audit, AuditLine, sentences
 from intarsia.results.comparison import FigureRow, Group, Row, Spread
 from intarsia.results.result import Guarantee, Result, Score, one_class_each
@@ -67,7 +68,7 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
         found = result.certificate
         lines.append(
             f"certificate: the optimum lies between {found.dual:.8g} (dual) and "
-            f"{found.primal:.8g} (primal): relative gap {figures.gap(found.gap_relative)}"
+            f"{found.primal:.8g} (primal): relative gap {figure_text.gap(found.gap_relative)}"
             if found.holds
             else f"certificate: none, as rounding puts the dual ({found.dual:.8g}) above the "
             f"primal ({found.primal:.8g})"
@@ -77,10 +78,10 @@ def result_parts(result: Result, folder: Path | None = None, most: int | None = 
         lines.append(f"privacy: {_protected(result.privacy)}")
     total = result.seconds.get("total")
     training = result.seconds.get("training")
-    of_it = "" if training is None else f" ({figures.duration(training)} of it training)"
-    up, down = (figures.size(result.bytes.get(way, 0)) for way in ("up", "down"))
+    of_it = "" if training is None else f" ({figure_text.duration(training)} of it training)"
+    up, down = (figure_text.size(result.bytes.get(way, 0)) for way in ("up", "down"))
     exchanges = f"{result.exchanges:,} exchanges"
-    lines.append(f"cost: {figures.duration(total)}{of_it}, {up} up, {down} down, {exchanges}")
+    lines.append(f"cost: {figure_text.duration(total)}{of_it}, {up} up, {down} down, {exchanges}")
     notes = [*result.notes, *one_class_each(result.metrics, result.positive_class)]
     lines += [f"note: {note}" for note in notes]
     place = result.folder or folder
@@ -92,11 +93,11 @@ def _of_the_rare(result: Result) -> list[str]:
     every = result.metrics.server
     if every is None or every.accuracy is None or figures.judged_by(result) != "AUC":
         return []
-    right = figures.percent(every.accuracy)
+    right = figure_text.percent(every.accuracy)
     majority = figures.figure_of(every, "majority") or 0.0
     return [
-        f"AUC, not accuracy: the commonest class has {figures.percent(majority)} of the rows, and "
-        f"{right} are said right; an AUC of 0.5 is chance, 1 is perfect"
+        f"AUC, not accuracy: the commonest class has {figure_text.percent(majority)} of the rows, "
+        f"and {right} are said right; an AUC of 0.5 is chance, 1 is perfect"
     ]
 
 
@@ -160,18 +161,18 @@ def score_parts(score: Score, positive: str | None = None) -> list[Part]:
         value = figures.figure_of(score, key)
         if value is not None:
             ranges = {} if score.figures is None else score.figures.intervals
-            table.add_row(name, figures.number(value), _range(ranges.get(key)) or "–")
+            table.add_row(name, figure_text.number(value), _range(ranges.get(key)) or "–")
     if score.figures is None or score.figures.confusion is None:
         return [table]
     return [table, *confusion_lines(score.figures.confusion)]
 
 
 def _range(ends: tuple[float, float] | None) -> str | None:
-    return None if ends is None else " – ".join(figures.number(one) for one in ends)
+    return None if ends is None else " – ".join(figure_text.number(one) for one in ends)
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else figures.number(value)
+    return None if value is None else figure_text.number(value)
 
 
 def confusion_lines(counts: Sequence[Sequence[float]]) -> list[str]:
@@ -188,8 +189,8 @@ def confusion_lines(counts: Sequence[Sequence[float]]) -> list[str]:
 def _protected(found: Guarantee) -> str:
     return (
         f"ε {found.epsilon:g}, δ {found.delta:g} for each {found.unit}, of the released weights "
-        f"(noise {figures.number(found.noise)}, sums {found.mode}); {len(found.does_not_cover)} "
-        "things are not covered: see privacy in result.json"
+        f"(noise {figure_text.number(found.noise)}, sums {found.mode}); "
+        f"{len(found.does_not_cover)} things are not covered: see privacy in result.json"
     )
 
 
@@ -218,9 +219,9 @@ def _cell(score: Score | None, measure: str) -> str | None:
     if score is None or value is None:
         return None
     if measure == "loss":
-        return figures.number(value)
-    shown = figures.percent(value) if measure == "accuracy" else f"{value:.4f}"
-    loss = f"{score.loss:.4f}" if abs(score.loss) < 1000 else figures.number(score.loss)
+        return figure_text.number(value)
+    shown = figure_text.percent(value) if measure == "accuracy" else f"{value:.4f}"
+    loss = f"{score.loss:.4f}" if abs(score.loss) < 1000 else figure_text.number(score.loss)
     return f"{shown}  {loss}"
 
 
@@ -323,12 +324,12 @@ def _costs(groups: Sequence[Group]) -> Table:
     for group in groups:
         table.add_row(
             *_names(group),
-            figures.number(_mean(group.loss)),
-            figures.gap(_mean(group.gap_relative)),
-            figures.number(_mean(group.rounds)),
-            figures.number(_mean(group.exchanges)),
-            "–" if group.bytes is None else figures.size(group.bytes.mean),
-            figures.duration(_mean(group.seconds)),
+            figure_text.number(_mean(group.loss)),
+            figure_text.gap(_mean(group.gap_relative)),
+            figure_text.number(_mean(group.rounds)),
+            figure_text.number(_mean(group.exchanges)),
+            "–" if group.bytes is None else figure_text.size(group.bytes.mean),
+            figure_text.duration(_mean(group.seconds)),
         )
     return table
 
@@ -503,5 +504,5 @@ def _spread(spread: Spread | None, measure: str) -> str:
     if measure != "accuracy":
         return str(spread)
     if spread.deviation is None:
-        return figures.percent(spread.mean)
+        return figure_text.percent(spread.mean)
     return f"{100 * spread.mean:.2f} ± {100 * spread.deviation:.2f} %"

@@ -35,7 +35,7 @@ from intarsia.maths.linear import losses
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results.checkpoint import Checkpoints
-from intarsia.results.comparison import percent
+from intarsia.results.figure_text import percent
 from intarsia.results.result import SUM_ROUNDING, Finished, Result
 from intarsia.training.timing import Clock
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +22,14 @@ from intarsia.core.files.atomic_files import write_atomically
 from intarsia.core.plugins import package_of
 from intarsia.core.schema import Schema
 from intarsia.data.labels import positive_class
-from intarsia.engines import codec
-from intarsia.engines.forks import Channel, Fork, failure_of
-from intarsia.engines.simulation import Simulation
-from intarsia.errors import WorkerError, several
+from intarsia.errors import several
 from intarsia.experiment.config import Experiment
 from intarsia.inspection.holdings import NAME as HOLDINGS
 from intarsia.inspection.holdings import Holdings
-from intarsia.inspection.overlap import Parties
-from intarsia.maths.figures import has_curves
 from intarsia.partition.client_clusters import Structures
+from intarsia.plots.runs import pictures
+from intarsia.plots.runs.artist import Artist
+from intarsia.plots.runs.pictures import Held, Shown
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.results import audit, run_folder
 from intarsia.results import result as results
@@ -176,7 +172,7 @@ def _commit() -> str | None:
 def finish_run(
     result: results.Result,
     *,
-    holdings: Parties | None = None,
+    held: Held | None = None,
     audited: tuple[str, Mapping[str, Any], Iterable[fl.Sends]] | None = None,
     whole: tuple[Experiment, str] | None = None,
     artist: Artist | None = None,
@@ -185,15 +181,15 @@ def finish_run(
 
     Parameters
     ----------
-    holdings
-        Who holds what, to be drawn; None: it is drawn, or nobody asks.
+    held
+        Who holds what, to be drawn; None: nobody asks.
     audited
         The mode of the sums, what crossed, and what is declared; None: nothing crossed.
     whole
         The experiment and the tables' checksum of what was done in one go, which is described when
         it is done: there is nothing to resume before.
     artist
-        Who draws, beside this process; None: this one does.
+        Who draws, beside this process, and has been told who holds what; None: this one does.
     """
     folder = result.folder
     if folder is None:
@@ -201,8 +197,8 @@ def finish_run(
     with nullcontext() if whole is None else run_folder.alone_in(folder):
         if whole is not None:
             run_folder.clear(folder)
-        if holdings is not None:
-            keep_holdings(folder, holdings)
+        if held is not None:
+            _keep_holdings(folder, held.schema)
         if audited is not None:
             audit.write(folder, *audited)
         if result.trained is not None:
@@ -212,124 +208,18 @@ def finish_run(
 
             write_model(result.trained, folder / "model")
         # pictures come after what is needed: their library takes half a second and 150 MB
-        if artist is None or not artist.draws(result):
-            if holdings is not None:
-                draw_holdings(folder, holdings)
-            draw(folder, result, _classes(result))
+        shown = Shown.of(result)
+        if artist is None or not artist.draws(folder, shown):
+            if held is not None:
+                pictures.write_holdings(folder, pictures.drawn_holdings(held))
+            pictures.draw(folder, shown)
         result.write(folder)  # last: it says that the run is done
         if whole is not None:
             run_folder.keep_description(folder, *whole)
     return result
 
 
-def keep_holdings(folder: Path, parties: Parties) -> None:
+def _keep_holdings(folder: Path, schema: Schema) -> None:
     """Write who holds what of the training rows into the folder."""
-    text = json.dumps(Holdings.of(parties).to_dict(), ensure_ascii=False)
+    text = json.dumps(Holdings.of(schema).to_dict(), ensure_ascii=False)
     write_atomically(folder / HOLDINGS, text.encode())
-
-
-def draw_holdings(folder: Path, parties: Parties) -> None:
-    """Draw who holds what of the training rows."""
-    from intarsia.plots.overlap import holdings_picture
-
-    holdings_picture(parties, folder / "holdings.png", which="training rows")
-
-
-def draw(folder: Path, result: results.Result, classes: Sequence[str] = ()) -> None:
-    """Draw who was found to belong together, and how the scores rank, where there is such."""
-    if result.structure.learned is not None:
-        from intarsia.plots.client_clusters import structure_picture
-
-        title = f"{result.experiment}: who belongs together, by {result.algorithm}"
-        structure_picture(result.structure, folder / "structure.png", title=title)
-    score = result.metrics.server
-    if score is not None and score.figures is not None and has_curves(score.figures):
-        from intarsia.plots.score_curves import scores_picture
-
-        scores_picture(
-            score.figures,
-            folder / "figures.png",
-            title=f"{result.experiment}: {result.algorithm}",
-            whose=f"{score.samples:,} samples of all clients, in ranges of five or more",
-            classes=classes,
-        )
-
-
-def _classes(result: results.Result) -> tuple[str, ...]:
-    """Return the classes of the model, as its pictures name them."""
-    trained = getattr(result.trained, "any", result.trained)  # of clients' models all have the same
-    known = getattr(trained, "classes", getattr(trained, "classes_", None))
-    return () if known is None else tuple(str(one) for one in known)
-
-
-class Artist:
-    """Draws a run's pictures in a fork, which loads their library while this process trains.
-
-    Parameters
-    ----------
-    folder
-        The run's.
-    holdings
-        Who holds what, which is drawn at once; None: nobody asks.
-    """
-
-    def __init__(self, folder: Path, holdings: Parties | None) -> None:
-        self._fork = Fork("drew pictures", partial(_draw_when_told, folder, holdings))
-
-    def draws(self, result: results.Result) -> bool:
-        """Let it draw what a result shows; return whether it is done: not if the fork is gone.
-
-        Raises
-        ------
-        Exception
-            What went wrong there: a full disk, or a folder that cannot be written to.
-        """
-        try:
-            self._fork.send(json.dumps(result.to_dict()), _classes(result))
-            self._fork.receive()
-        except WorkerError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """End the fork, wherever it is."""
-        self._fork.close()
-
-
-def artist_beside(
-    folder: Path | None, engine: object, schema: Schema, *, drawn: bool
-) -> AbstractContextManager[Artist | None]:
-    """Return who draws beside this process, where there are cores for it and tables are small.
-
-    A fork holds what large tables leave when they are given back, and further runs of a process
-    load the library once. `drawn` says that the picture of who holds what is there.
-    """
-    small = len(schema.samples) * len(schema.features) <= _SMALL
-    spreads = isinstance(engine, Simulation) and engine.spreads
-    if folder is None or not small or not spreads or next(_RUNS):
-        return nullcontext()
-    try:
-        return closing(Artist(folder, None if drawn else schema))
-    except OSError:  # the system gives no more processes
-        return nullcontext()
-
-
-def _draw_when_told(folder: Path, holdings: Parties | None, channel: Channel) -> None:
-    """Draw who holds what, and then what a result shows that comes over the channel."""
-    answer: list[Any] = [None]
-    try:
-        from intarsia.plots import score_curves  # noqa: F401 - while there is time
-
-        if holdings is not None:
-            draw_holdings(folder, holdings)
-        told, classes = (codec.decode_unchecked(one) for one in channel.receive())
-        draw(folder, results.of_dict(json.loads(told), folder), classes)
-    except EOFError:  # nobody asks any more
-        return
-    except Exception as error:
-        answer = [failure_of(error)]
-    channel.send(answer)
-
-
-_SMALL = 1 << 21  # values of all tables: 16 MB
-_RUNS = itertools.count()  # of this process whose pictures could be drawn beside it

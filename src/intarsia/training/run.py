@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from intarsia.core.algorithm import Algorithm, FinalResult
-from intarsia.core.block import ClientId, Labels
+from intarsia.core.block import Array, ClientId, Labels
 from intarsia.core.client_functions import SecretKey
 from intarsia.core.disclosure import Release
 from intarsia.core.feature_blocks import doubled
@@ -29,10 +29,12 @@ from intarsia.experiment import config as experiment
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.federation import Federation, Tables, build
 from intarsia.inspection.id_choice import notes_on_ids_as_features
-from intarsia.inspection.overlap import missing_percent
 from intarsia.inspection.tails import notes_on_stand_ins, notes_on_units
 from intarsia.models import build as models
 from intarsia.partition.client_clusters import Structure, Structures, of_models
+from intarsia.plots.runs.artist import artist_beside
+from intarsia.plots.runs.pictures import Held
+from intarsia.plots.sides import missing_fractions
 from intarsia.protocols import early_stopping, evaluation
 from intarsia.protocols.evaluation import Evaluation
 from intarsia.protocols.preprocessing.preparation import Preparation
@@ -249,7 +251,7 @@ class Place(Protocol):
     sites: bool
     notes: tuple[str, ...]  # about the clients' tables
     truth: Structure | None  # which clients belong together, in a simulation that says so
-    drawn: bool  # whether the picture of who holds what is there
+    missing: Mapping[ClientId, Array]  # fractions for the picture of who holds what, where known
 
     def build(self, description: Experiment) -> Schema:
         """Let the clients read their tables; return who holds what of the training part."""
@@ -287,14 +289,20 @@ def run_at(
     """
     clock, started = Clock(), datetime.now(UTC)
     keep_freed()  # before there are threads
-    plan, store, ready = prepare(place, description, clock)
-    give_back()
-    listeners.start(description, folder)
-    options = plan.options
-    beside = yardsticks.compiled_beside(description, plan.algorithm, options, ready.engine)
-    drawing = outcomes.artist_beside(folder, ready.engine, plan.schema, drawn=place.drawn)
-    stopped = _tells_how_to_go_on(description, None if place.sites else folder)
-    with stopped, listeners.until_end() as end, beside as compiled, drawing as artist:
+    plan = prepare(place, description, clock)
+    held = Held(plan.schema, place.missing)
+    alone = folder is None or place.sites or description.ray
+    with ExitStack() as stack:
+        drawing = artist_beside(held, 1 if alone else description.workers)
+        artist = stack.enter_context(drawing)
+        store, ready = set_up(place, plan, clock)
+        give_back()
+        listeners.start(description, folder)
+        options = plan.options
+        stack.enter_context(_tells_how_to_go_on(description, None if place.sites else folder))
+        end = stack.enter_context(listeners.until_end())
+        beside = yardsticks.compiled_beside(description, plan.algorithm, options, ready.engine)
+        compiled = stack.enter_context(beside)
         outcome, traffic = _train(plan, ready, store, clock, listeners)
         place.keep(plan, ready.engine)
         books, schemas, part = ready.engine.books, ready.engine.schemas, ready.part
@@ -329,8 +337,8 @@ def run_at(
         if isinstance(pooled, Simulation):
             left = yardsticks.left_of(made, description, plan.algorithm)
             made = replace(made, yardsticks_left=left)
-        holdings, audited = None if place.drawn else plan.schema, (*crossed, declared)
-        made = outcomes.finish_run(made, holdings=holdings, audited=audited, artist=artist)
+        audited = (*crossed, declared)
+        made = outcomes.finish_run(made, held=held, audited=audited, artist=artist)
         if not made.yardsticks_left:
             return end(made)
         assert isinstance(pooled, Simulation)
@@ -361,19 +369,21 @@ def _reads_tables(description: Experiment) -> bool:
     return given or description.dataset is not None
 
 
-def prepare(
-    place: Place, description: Experiment, clock: Clock
-) -> tuple[Plan, Checkpoints | None, Ready]:
-    """Build, check and set up."""
+def prepare(place: Place, description: Experiment, clock: Clock) -> Plan:
+    """Build and check; return what is trained."""
     algorithm, options = choose(description)
     with clock.part("tables"):
         plan = Plan(description, algorithm, options, place.build(description))
         place.check(plan)
-        plan = _with_noise(plan)
+        return _with_noise(plan)
+
+
+def set_up(place: Place, plan: Plan, clock: Clock) -> tuple[Checkpoints | None, Ready]:
+    """Let the clients get ready to train; return where checkpoints go, and what it comes to."""
     with clock.part("checkpoints"):
         store = place.open(plan)
     with clock.part("preprocessing"):
-        return plan, store, place.set_up(plan)
+        return store, place.set_up(plan)
 
 
 def _compare(
@@ -385,7 +395,8 @@ def _compare(
     private = replace(description.privacy, transcript=False)
     # and there is nothing left to compute for clients
     described = replace(description, privacy=private, ray="")
-    plan, _, ready = prepare(place, described, clock := Clock(spent))
+    plan = prepare(place, described, clock := Clock(spent))
+    _, ready = set_up(place, plan, clock)
     assert isinstance(ready.engine, Simulation)
     left = found.yardsticks_left or yardsticks.left_of(found, description, plan.algorithm)
     beside = caveats.unmeasured(description, plan.algorithm)
@@ -734,7 +745,7 @@ class InThisProcess:
     sites = False
     notes: tuple[str, ...] = ()
     truth: Structure | None = None
-    drawn: bool = False
+    missing: Mapping[ClientId, Array] = field(default_factory=dict[ClientId, Array])
     found: Federation | None = None  # until its blocks are prepared
     cluster: Cluster | None = None  # computes for the clients; None: this machine does
     scaling: Mapping[ClientId, Preparation] = field(default_factory=dict[ClientId, Preparation])
@@ -755,6 +766,8 @@ class InThisProcess:
             self.notes += notes_on_units(found.train, found.labels)
             self.notes += notes_on_ids_as_features(found.train)
             self.notes += caveats.seen_in_training(found.train, found.test)
+        if self.folder is not None:
+            self.missing = missing_fractions(found.train)  # only the blocks know
         return found.schema
 
     def check(self, plan: Plan) -> None:
@@ -781,11 +794,6 @@ class InThisProcess:
             run_folder.keep_secret(folder, found.secret)
         else:
             store = run_folder.reopen(folder, found.fingerprint())
-        # only the blocks know which values are missing; else the index sets do, when they are gone
-        self.drawn = any(missing_percent(block) > 0 for block in found.train.values())
-        if self.drawn:
-            outcomes.keep_holdings(folder, found.train)
-            outcomes.draw_holdings(folder, found.train)
         return store
 
     def set_up(self, plan: Plan) -> Ready:

@@ -35,7 +35,7 @@ from intarsia.maths.linear.losses import mean_of
 from intarsia.protocols.evaluation import evaluation_loss
 from intarsia.training import loop, timing
 from intarsia.training.loop import Progress
-from intarsia.training.run import InThisProcess, conclude, prepare
+from intarsia.training.run import InThisProcess, conclude, prepare, set_up
 from intarsia.training.timing import Clock
 
 Array = NDArray[np.float64]
@@ -118,7 +118,8 @@ def _run(
     progress: Callable[[Progress], None] | None,
 ) -> Coalition:
     clock = Clock()
-    plan, _, ready = prepare(place, description, clock)
+    plan = prepare(place, description, clock)
+    _, ready = set_up(place, plan, clock)
     give_back()
     algorithm, engine = plan.algorithm, ready.engine
     assert algorithm.federated

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from intarsia.core.block import ClientId
 from intarsia.core.text_tables import MOST_LINES, Part, add_more, new_table
-from intarsia.results.comparison import number
+from intarsia.results.figure_text import number
 from intarsia.valuation.study import OTHERS, Contribution, Table, Worth
 
 WORDS = {"auc": "AUC", "accuracy": "accuracy", "r2": "R²", "mae": "mean absolute error"}

@@ -41,28 +41,37 @@ from scipy.special import entr, expit, xlog1py
 
 from intarsia.errors import ExperimentError, TableError, nearest
 from intarsia.maths.jit import compiled, inlined_early
+from intarsia.maths.loss_codes import (
+    GAMMA as GAMMA,
+)
+from intarsia.maths.loss_codes import (
+    HINGE as HINGE,
+)
+from intarsia.maths.loss_codes import (
+    HUBER as HUBER,
+)
+from intarsia.maths.loss_codes import (
+    LOGISTIC as LOGISTIC,
+)
+from intarsia.maths.loss_codes import (
+    LOSSES as LOSSES,
+)
+from intarsia.maths.loss_codes import (
+    POISSON as POISSON,
+)
+from intarsia.maths.loss_codes import (
+    QUANTILE as QUANTILE,
+)
+from intarsia.maths.loss_codes import (
+    SQUARED as SQUARED,
+)
+from intarsia.maths.loss_codes import (
+    SQUARED_HINGE as SQUARED_HINGE,
+)
 
 Array = NDArray[np.float64]
 
 EDGE: Final = 1e-6  # how far outside its box a dual may be that came through a sealed sum
-HINGE: Final = 0
-SQUARED_HINGE: Final = 1
-LOGISTIC: Final = 2
-SQUARED: Final = 3
-HUBER: Final = 4
-QUANTILE: Final = 5
-POISSON: Final = 6
-GAMMA: Final = 7
-LOSSES: Final = {
-    "hinge": HINGE,
-    "squared_hinge": SQUARED_HINGE,
-    "logistic": LOGISTIC,
-    "squared": SQUARED,
-    "huber": HUBER,
-    "quantile": QUANTILE,
-    "poisson": POISSON,
-    "gamma": GAMMA,
-}
 SHAPES: Final = {"huber": "huber_delta", "quantile": "quantile"}  # by loss: the option of its shape
 CLASSIFICATION: Final = (HINGE, SQUARED_HINGE, LOGISTIC)  # labels -1 and +1
 NUMBERS: Final = (HUBER, QUANTILE, POISSON, GAMMA)  # labels are numbers and nothing else
