@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import intarsia
 from intarsia.core.algorithm import RoundMetrics
 from intarsia.data.source import Source
+from intarsia.engines.simulation import Simulation
 from intarsia.errors import AlgorithmError, ConvergenceError
 from intarsia.experiment.config import Experiment, Preprocessing
 from intarsia.privacy.settings import Privacy
@@ -448,15 +450,54 @@ def test_the_time_left_is_shown_once_a_round_s_length_is_known():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "since", "taken", "due"),
+    ("seconds", "since", "taken", "due", "at_end"),
     [
-        (1.0, 0.9, 0.0, False),
-        (1.0, 1.0, 0.1, True),
-        (1.0, 29.0, 3.0, False),  # of very many clients: a tenth of the time at most
-        (1.0, 30.0, 3.0, True),
-        (60.0, 50.0, 3.0, False),
-        (0.0, 0.0, 3.0, True),  # after every round
+        (1.0, 0.9, 0.0, False, True),
+        (1.0, 1.0, 0.1, True, True),
+        (1.0, 29.0, 3.0, False, False),  # of very many clients: a tenth of the time at most
+        (1.0, 30.0, 3.0, True, True),
+        (60.0, 50.0, 3.0, False, True),
+        (0.0, 0.0, 3.0, True, True),  # after every round
+        (1.0, 29.0, math.inf, False, False),  # the disk takes the one before
     ],
 )
-def test_checkpoints_take_a_tenth_of_the_time_at_most(seconds, since, taken, due):
-    assert training._due(described(checkpoint_seconds=seconds), since, taken) is due
+@pytest.mark.parametrize("by", ["the last", "size"])
+def test_checkpoints_take_a_tenth_of_the_time_at_most(seconds, since, taken, due, at_end, by):
+    engine = Simulation.__new__(Simulation)
+    state = np.zeros(0 if by == "the last" or taken == math.inf else round(taken * 1e6))
+    engine._host, engine._workers = SimpleNamespace(states={"a": state}), None
+    store = SimpleNamespace(seconds=taken if by == "the last" or taken == math.inf else 0.0)
+    task = SimpleNamespace(description=described(checkpoint_seconds=seconds), engine=engine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_DISK", 8e6)
+        # the state's size has a few bytes beside the numbers
+        later = since * (1.001 if by == "size" and due else 1.0)
+        assert training._due(task, store, later, ended=False) is due
+        assert training._due(task, store, since * 1.001, ended=True) is at_end
+    sites = SimpleNamespace(description=task.description, engine=None)
+    assert training._due(sites, store, 0.0, ended=True)  # they do not answer twice
+
+
+def test_a_run_whose_checkpoints_cost_more_than_its_rounds_begins_again_to_the_same_bits(
+    tmp_path, monkeypatch
+):
+    how = {"tables": tables(), "algorithm": "hyfdca", "rounds": 4, "tolerance": 0.0}
+    kept = intarsia.run(out=tmp_path / "kept", yardsticks=False, **how)
+    monkeypatch.setattr(training, "_DISK", 1.0)  # byte a second
+    stopped, found = tmp_path / "stopped", tmp_path / "found"
+    intarsia.run(out=found, yardsticks=False, **how)
+    assert not (found / "checkpoints").exists()
+
+    def kill(now):
+        if now.round == 2:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        intarsia.run(out=stopped, yardsticks=False, progress=kill, **how)
+    assert not (stopped / "checkpoints").exists()
+    assert len((stopped / "history.jsonl").read_text().splitlines()) == 2
+    again = intarsia.resume(stopped, tables=how["tables"])
+    assert again.rounds == kept.rounds == 4
+    models = [(folder / "model/linear.json") for folder in (tmp_path / "kept", stopped, found)]
+    model = [path.read_bytes() for path in models]
+    assert model[0] == model[1] == model[2]

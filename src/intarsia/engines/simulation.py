@@ -222,6 +222,16 @@ class Simulation:
             return held
         return Everywhere(tuple(self._blocks), held, self._workers)
 
+    @property
+    def states_size(self) -> int:
+        """Return how many bytes the clients' states take, of a few clients that are all here.
+
+        0: nobody knows without asking for them.
+        """
+        held = self._host.states
+        known = self._workers is None and len(held) <= _MEASURED
+        return sum(codec.size(held[name]) for name in held) if known else 0
+
     def get_states(self) -> dict[ClientId, Any]:
         """Return every client's state as it is now, to look at it or to put it back later."""
         held = dict(self._host.states)
@@ -531,6 +541,7 @@ _SOME = 16
 _BATCH, _BATCH_OF_MANY = 64, 4
 _AT_ONCE = 1 << 27  # bytes of what such clients of a process read and send, or those of one
 _FIRST = 0.5  # of the bytes of rows, as many as are thought to be read and sent for them at first
+_MEASURED = 64  # clients, at most, whose states are measured: of more that takes long
 
 
 def _parts(groups: list[list[ClientId]], size: int) -> list[list[list[ClientId]]]:

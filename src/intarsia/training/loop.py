@@ -49,7 +49,8 @@ _ENDS = 1e-6  # one at which an algorithm may end by itself: sums in fixed point
 WIDE = 1e-6  # one that a note names where the tolerance is 0
 _SMALL = 1e-9  # share of the objective by which sums are rounded where labels are small numbers
 _SLOW = 10  # rounds, at least, of which it is said that they did not halve the gap
-_WRITING = 0.1  # share of the time that checkpoints of very many clients may take
+_WRITING = 0.1  # share of the time that checkpoints may take
+_DISK = 5e8  # bytes of them that are written in a second
 _STOPPING = 2.0  # seconds that a stop may take to come to the end of a round
 _FALLEN = 1e-3  # of accuracy, from which on it is said that the finished model has less
 _STEADY = (2, 1.0)  # rounds and seconds after the first round that tell how long one takes
@@ -233,12 +234,14 @@ def start(task: Task) -> tuple[Any, TrainingState]:
         return engine.books.unseal(found.server), standing
     if store is not None:
         store.truncate_history(0)
+    began = time.perf_counter()
     with task.clock.part("training"):
         key = engine.key("init")
         server = algorithm.begin(options, schema, key)
         engine.begin(algorithm, options)
         server = algorithm.prepare(server, engine, key)
-    _save(task, server, TrainingState())
+    if task.store is not None and _due(task, task.store, time.perf_counter() - began, ended=True):
+        _save(task, server, TrainingState())
     return server, TrainingState()
 
 
@@ -340,7 +343,7 @@ def _train(task: Task, server: Any, state: TrainingState, stop: _Stop) -> tuple[
             with clock.part("checkpoints"):
                 task.store.append_history(_line(now, info, state.scores if evaluated else {}))
             since = time.perf_counter() - saved
-            if _due(description, since, task.store.seconds) or state.finished is not None:
+            if _due(task, task.store, since, ended=state.finished is not None):
                 _save(task, server, state)
                 saved, written = time.perf_counter(), number
         stop.round_seconds = time.perf_counter() - began  # whoever reads of it may stop the run
@@ -483,11 +486,21 @@ def _noise_used_up(task: Task) -> bool:
     return any(made[name] >= most for name in task.engine.ids)
 
 
-def _due(description: Experiment, since: float, taken: float) -> bool:
-    """Return whether to write a checkpoint, `since` seconds after one that took `taken`."""
-    if not description.checkpoint_seconds:
+def _due(task: Task, store: Checkpoints, since: float, *, ended: bool) -> bool:
+    """Return whether to write a checkpoint, `since` seconds after the one before.
+
+    It takes a tenth of that time at most: a run that dies makes these seconds again. `ended`: the
+    set-up, or training, has ended; sites, which do not answer twice, then need one.
+    """
+    least, engine = task.description.checkpoint_seconds, task.engine
+    if not least:
         return True  # after every round, whatever it takes
-    return since >= max(description.checkpoint_seconds, taken / _WRITING)
+    if ended and not isinstance(engine, Simulation):
+        return True
+    taken = store.seconds
+    if isinstance(engine, Simulation):
+        taken = max(taken, engine.states_size / _DISK)
+    return since >= max(0.0 if ended else least, taken / _WRITING)
 
 
 def _certify(
