@@ -16,6 +16,7 @@ from pyarrow import parquet
 from scipy.sparse import csr_array
 from sklearn.metrics import roc_auc_score
 
+import intarsia
 from command_line import finished, one_error, said
 from intarsia.cli.main import main
 from intarsia.errors import TableError
@@ -73,6 +74,24 @@ def test_a_column_in_another_unit_is_told(model, capfd):
     ages = "".join(f"{at},{age},F\n" for at, age in enumerate([48, 50, 52, 60, 70, 480]))
     _, err = predicted(model, f"customer,age,sex\n{ages}", capfd)
     assert err == ""
+
+
+def test_a_column_in_another_unit_is_told_beside_a_category_of_many_levels(tmp_path, capfd):
+    folder = tmp_path / "run"
+    rng, rows = np.random.default_rng(0), np.arange(400)
+    age = rng.normal(50, 10, 400)
+    table = pl.DataFrame({"age": age, "ward": rows % 40, "ill": (age > 50).astype(int)})
+    intarsia.run(
+        tables={"clinic": table},
+        label="ill",
+        loss="logistic",
+        categorical=["ward"],
+        yardsticks=False,
+        out=folder,
+    )
+    lines = "".join(f"{12 * one:.0f},{ward}\n" for one, ward in zip(age, rows % 40, strict=True))
+    _, err = predicted(folder, f"age,ward\n{lines}", capfd)
+    assert "age is far from what training had" in err
 
 
 def test_predict_takes_means_for_what_is_missing_and_names_it(model, capfd):

@@ -44,3 +44,14 @@ def test_other_columns_are_not(column, ids):
 def test_an_id_that_is_named_is_not():
     found = intarsia.inspect(tables=tables("id"), id="id", label="y")
     assert not said(found.advice.remarks)
+
+
+def test_an_id_beside_a_category_of_many_levels_is_noted():
+    given = {
+        name: pd.concat([frame] * 10).assign(
+            id=np.arange(10 * len(frame)), ward=np.arange(10 * len(frame)) % 40
+        )
+        for name, frame in tables("id").items()
+    }
+    found = intarsia.inspect(tables=given, label="y", categorical=["ward"])
+    assert len(said(found.advice.remarks)) == 1

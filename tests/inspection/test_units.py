@@ -67,3 +67,16 @@ def test_labels_in_another_unit_are_told():
     sizes = RNG.normal(size=80), RNG.normal(size=60)
     (note,) = told(clients(*sizes, labels), loss="squared")
     assert note.startswith("'label y' is about ")
+
+
+def test_numbers_beside_a_category_of_many_levels_are_looked_at_too():
+    tables = clients(RNG.normal(170, 8, 300), RNG.normal(1.7, 0.08, 300))
+    for table in tables.values():
+        table["ward"] = [f"ward {at % 40}" for at in range(300)]  # its 40 columns are sparse
+        table["age"] = np.where(np.arange(300) % 10, RNG.integers(18, 90, 300), 999)
+    (note,) = told(tables)
+    assert "'size' is about 100 times as large at here as at there" in note
+    found = intarsia.inspect(tables=tables, label="y", test=0.0).advice.remarks
+    assert any(
+        "999 in 'age' of here (30 rows), 999 in 'age' of there (30 rows)" in one for one in found
+    )

@@ -172,6 +172,15 @@ def test_test_rows_that_are_copies_of_training_rows_are_told_with_their_number()
     assert "'two'" in note
 
 
+def test_copies_have_one_level_of_a_category_of_many_levels_too():
+    table, row = copied(), np.arange(330)
+    how = {"id": "id", "label": "y", "exclude": ["of"], "loss": "logistic"}
+    for wards, told in ((row % 300 % 40, True), (row % 41, False)):
+        table["ward"] = [f"ward {ward}" for ward in wards]
+        found = intarsia.run(tables={"one": table}, **how, rounds=1, yardsticks=False)
+        assert any("values of a training row" in one for one in found.notes) == told
+
+
 def test_rows_of_few_values_are_the_same_by_chance_and_not_told():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.integers(0, 9, size=(400, 3)), columns=["a", "b", "c"])

@@ -241,6 +241,22 @@ class Block:
             return np.full(len(self.features), self.sparse)
         return self.indicators > 0
 
+    @property
+    def written_out(self) -> NDArray[np.intp]:
+        """Return the positions of the features with a value in each row, (features,).
+
+        They are all but the levels of categories of many, and what is sparse by itself.
+        """
+        return np.flatnonzero(~self.scaled_only)
+
+    def dense(self, places: NDArray[np.intp], most: int | None = None) -> Array:
+        """Return values of features at some positions, (rows, positions), of `most` first rows."""
+        if isinstance(self.x, np.ndarray):
+            own = self.x[:most]
+            return np.asarray(own if len(places) == own.shape[1] else own[:, places], np.float64)
+        rows = None if most is None else np.arange(len(self.samples))[:most]
+        return np.asarray(taken(self.x, rows, places).toarray(), np.float64)
+
     def kinds_of_levels(self) -> list[NDArray[np.intp]]:
         """Return of each category of many levels the positions of its features, (levels,)."""
         kinds = np.zeros(0, np.intp) if self.indicators is None else self.indicators

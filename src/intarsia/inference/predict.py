@@ -351,14 +351,14 @@ _LEAST_ROWS = 5
 
 def _far_from_training(model: LinearModel | ClientNetwork, block: Block) -> Iterator[str]:
     """Yield notes on columns that are so far from training's that their unit may be another."""
-    if not isinstance(model, LinearClassifier | LinearRegressor) or block.sparse:
+    if not isinstance(model, LinearClassifier | LinearRegressor):
         return
     if model.loss not in ("logistic", "poisson", "gamma"):  # of others nothing says what is far
         return
     coef = np.abs(np.atleast_2d(model.coef_)).max(axis=0)
     place = {str(name): at for at, name in enumerate(model.feature_names_in_)}
-    for at, name in enumerate(block.features):
-        column = block.x[:, at]
+    for at in block.written_out:
+        name, column = block.features[at], block.dense(np.array([at]))
         known = column[~np.isnan(column)]
         if name not in place or len(known) < _LEAST_ROWS:
             continue

@@ -81,11 +81,12 @@ def notes_on_ids_as_features(blocks: Mapping[ClientId, Block]) -> tuple[str, ...
     """Return a note on features that are named as ids, with another whole number in every row."""
     found: dict[str, list[ClientId]] = {}
     for client, block in blocks.items():
-        if block.sparse or len(block.samples) < _FEWEST_ROWS:
+        if len(block.samples) < _FEWEST_ROWS:
             continue
-        for at, name in enumerate(block.features):
+        for at in block.written_out:
+            name = block.features[at]
             if numbers_rows(name) or (is_id(name) and not is_amount(name)):
-                own = np.sort(block.x[:, at])
+                own = np.sort(block.dense(np.array([at]))[:, 0])
                 if (own == np.round(own)).all() and (np.diff(own) > 0).all():
                     found.setdefault(name, []).append(client)
     if not found:

@@ -148,7 +148,7 @@ def notes_on_stand_ins(
     codes: dict[ClientId, dict[int, None]] = {}
     for client, name, values, at in _columns(blocks, LEAST_ROWS + LEAST_COUNTS, _repeats):
         for code in amounts_of(values)[1]:
-            many = np.count_nonzero(blocks[client].x[:, at] == code)
+            many = np.count_nonzero(blocks[client].dense(np.array([at])) == code)
             found.append(f"{code} in {name!r} of {client} ({many:,} {rows})")
             codes.setdefault(client, {})[code] = None
     if not found:
@@ -237,15 +237,20 @@ def _columns(
 ) -> Iterator[tuple[ClientId, str, Array, int]]:
     """Yield columns of clients' tables of measurements: client, feature, first rows, and place.
 
-    Tables of fewer than `least` rows are left out, and columns that `looked_at` says no to.
+    Tables of fewer than `least` rows are left out, and columns that `looked_at` says no to. So are
+    the levels of categories that have many, beside which a table's numbers are sparse too.
     """
     for client, block in blocks.items():
-        if len(block.samples) < least or block.sparse or len(block.features) > _MOST_COLUMNS:
+        if len(block.samples) < least:
             continue
-        rows = np.asarray(block.x[:_MOST_ROWS], np.float64)
-        every = range(len(block.features))
-        for at in every if looked_at is None else np.flatnonzero(looked_at(rows)).tolist():
-            yield client, block.features[at], rows[:, at], at
+        places = block.written_out
+        if not 0 < len(places) <= _MOST_COLUMNS:
+            continue
+        rows = block.dense(places, _MOST_ROWS)
+        every = range(len(places))
+        for own in every if looked_at is None else np.flatnonzero(looked_at(rows)).tolist():
+            at = int(places[own])
+            yield client, block.features[at], rows[:, own], at
 
 
 def _have(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from intarsia.core.algorithm import Algorithm
-from intarsia.core.block import INTERCEPT, Block, ClientId, Labels
+from intarsia.core.block import INTERCEPT, Block, ClientId, Labels, taken
 from intarsia.core.client_functions import RandomKey
 from intarsia.core.schema import Schema
 from intarsia.data.labels import check_classes
@@ -140,18 +140,25 @@ _LOOKED_AT, _MOST_VALUES = 1_000, 5_000_000  # rows, and values of a block
 
 def _has_measurements(block: Block) -> bool:
     """Return whether rows of a block are hardly the same by chance, and few enough to compare."""
-    if block.sparse or len(block.samples) * len(block.features) > _MOST_VALUES:
+    places = block.written_out
+    if len(block.samples) * len(places) > _MOST_VALUES:
         return False
-    some = np.sort(np.asarray(block.x[:_LOOKED_AT], np.float64), axis=0)  # NaN is last
+    some = np.sort(block.dense(places, _LOOKED_AT), axis=0)  # NaN is last
     different = (some[1:] > some[:-1]).sum(axis=0) + ~np.isnan(some[:1]).any(axis=0)
     return int((different >= _DIFFERENT).sum()) >= _MEASURED
 
 
 def _row_hashes(block: Block) -> NDArray[np.uint64]:
     """Return a number for the values of each row, in the order of the features' names, (rows,)."""
-    found = np.zeros(len(block.samples), np.uint64)
-    own = np.asarray(block.x, np.float64).T[np.argsort(np.array(block.features))]
-    own += 0.0  # -0 is 0
+    found, names = np.zeros(len(block.samples), np.uint64), np.array(block.features)
+    numbers = block.written_out
+    own = block.dense(numbers[np.argsort(names[numbers])]).T
+    kinds = [places[np.argsort(names[places])] for places in block.kinds_of_levels()]
+    levels = [
+        taken(block.x, None, places) @ np.arange(1.0, len(places) + 1)  # the number of the level
+        for places in sorted(kinds, key=lambda places: str(names[places[0]]))
+    ]
+    own = np.vstack([own, *levels]) + 0.0  # -0 is 0
     own[np.isnan(own)] = np.nan  # of one kind
     for values in np.ascontiguousarray(own).view(np.uint64):
         found = (found ^ (found >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
