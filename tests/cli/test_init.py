@@ -142,6 +142,7 @@ def test_files_of_excel_in_german_are_read(tmp_path, monkeypatch):
         (BANK, [f"{one:05}" for one in SHOP], ["zeros"], {}),
         ([f"{one:05}" for one in BANK], [f"{one:05}" for one in SHOP], None, {}),
         ([f"k{one}" for one in BANK], [f"K{one}" for one in SHOP], ["case"], {}),
+        ([f"DE {one}" for one in BANK], [f"de{one}" for one in SHOP], ["spaces", "case"], {}),
         (BANK, [one if one < 100 else f"x{one}" for one in SHOP], None, {"id_type": "text"}),
     ],
 )

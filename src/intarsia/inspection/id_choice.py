@@ -28,9 +28,13 @@ from intarsia.inspection.table_proposal import (
     other_words,
     tried,
 )
-from intarsia.privacy.entity_matching.normalisation import Rule, look
+from intarsia.privacy.entity_matching.normalisation import (
+    RULES_TRIED,
+    Rule,
+    fewest_rules,
+    look,
+)
 
-_RULES: tuple[tuple[Rule, ...], ...] = ((), ("zeros",), ("case",), ("spaces",), ("width",))
 _NEARLY_ALL = 0.9  # of a column's values are different: it was to be an id, and a few repeat
 _BY_CHANCE = 0.2  # share of the fewer rows below which numbers may have values in common by chance
 _COUNTED = 1.5  # by how much two columns that may number rows are less likely than others
@@ -237,7 +241,7 @@ def _likeness(first: Column, second: Column) -> float:
     shared = len(first.values_there & second.values_there)
     written = any(own.coded or own.figures is None for own in (first, second))  # as a rule changes
     if 2 * shared < most and (named or written):
-        shared = max(_shared([first, second], rules) for rules in _RULES)
+        shared = max(_shared([first, second], rules) for rules in RULES_TRIED)
     share = shared / most
     if same and not written and not is_id(first.name) and share < _BY_CHANCE:
         return 0.0  # amounts, such as incomes, of which some are the same
@@ -332,7 +336,7 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
     if _times_by_chance(own, ids):
         return False
     same = own.name.casefold() == ids.name.casefold()
-    shared = max(_shared([own, ids], rules) for rules in _RULES)
+    shared = max(_shared([own, ids], rules) for rules in RULES_TRIED)
     return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
 
 
@@ -377,7 +381,7 @@ def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
     if _shared(columns, ()) == most:
         return ()
-    return max(_RULES, key=lambda rules: _shared(columns, rules))  # the first of equal ones: none
+    return fewest_rules(lambda rules: _shared(columns, rules))
 
 
 def _alike(tables: Sequence[TableProposal], rules: Sequence[Rule]) -> list[TableProposal]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,16 +74,30 @@ def look(text: str) -> str:
 
 
 def rules_that_match(own: NDArray[Any], others: NDArray[Any]) -> tuple[tuple[Rule, ...], int]:
-    """Return the rules by which text ids would be some of others', and how many; or none and 0."""
-    tried: list[tuple[Rule, ...]] = [("zeros",), ("case",), ("spaces",), ("width",)]
-    for rules in (*tried, ("width", "spaces", "case", "zeros")):
-        one, other = own.tolist(), others.tolist()
-        for rule in rules:
-            one, other = (list(map(_RULES[rule], ids)) for ids in (one, other))
-        alike = len({*one} & {*other})
-        if alike:
-            return rules, alike
-    return (), 0
+    """Return the rules by which most text ids would be others', and how many; or none and 0."""
+
+    def alike(rules: Sequence[Rule]) -> int:
+        one, other = ({*by_rules(ids, rules).tolist()} for ids in (own, others))
+        return len(one & other)
+
+    rules = fewest_rules(alike)
+    return rules, alike(rules) if rules else 0
+
+
+def fewest_rules(alike: Callable[[Sequence[Rule]], int]) -> tuple[Rule, ...]:
+    """Return the fewest rules by which most ids are `alike`, of one rule if it does as much."""
+    found = max(RULES_TRIED, key=alike)  # the first of equal ones
+    for rule in found if len(found) > 1 else ():
+        fewer = tuple(one for one in found if one != rule)
+        found = fewer if alike(fewer) == alike(found) else found
+    return found
+
+
+# None, each, and all; what the last adds is seldom needed, and then two or three of them.
+RULES_TRIED: Final[tuple[tuple[Rule, ...], ...]] = (
+    *((), ("zeros",), ("case",), ("spaces",), ("width",)),
+    ("width", "spaces", "case", "zeros"),
+)
 
 
 def by_rules(texts: NDArray[np.str_], rules: Sequence[Rule]) -> NDArray[np.str_]:
