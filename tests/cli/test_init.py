@@ -439,6 +439,13 @@ def test_groups_of_figures_with_zeros_in_front_are_codes(separator, tmp_path, mo
     assert main(["run", "mine.toml", "--no-yardsticks"]) == 0
 
 
+def test_dates_with_a_year_of_two_digits_are_no_codes(tmp_path, monkeypatch):
+    days = [f"{one % 28 + 1:02}.{one % 12 + 1:02}.25" for one in BANK]
+    found = proposed(tmp_path, monkeypatch, bank(opened=days), shop(), separator=";")
+    assert client(found, 0)["exclude"] == ["opened"]
+    assert "has dates or times" in (tmp_path / "mine.toml").read_text()
+
+
 @pytest.mark.parametrize("kind", ["grades", "classes", "shuffled"])
 def test_labels_of_many_whole_numbers_around_one_peak_are_amounts(kind, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)

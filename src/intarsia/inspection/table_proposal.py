@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from intarsia.data.labels import MOST_NUMBER_CLASSES
-from intarsia.data.parsing import canonical
+from intarsia.data.parsing import canonical, day
 from intarsia.data.source import LEAST_ROWS, Source
 from intarsia.data.texts import Texts
 from intarsia.errors import TableError
@@ -76,6 +76,8 @@ class Column:
     def coded(self) -> bool:
         """Return whether numbers, or groups of figures as in 01.11, have zeros in front."""
         if not self.whole and not all(_GROUPED.fullmatch(one) for one in self.texts):
+            return False
+        if len(self.texts) >= _LEAST_DATES and all(map(_is_short_date, self.texts)):
             return False
         return any(re.fullmatch(r"0\d+(\.\d+)*", one) for one in self.texts)
 
@@ -278,6 +280,15 @@ def different(texts: Iterable[str], most: int) -> set[str]:
             break
         found.add(text.casefold())
     return found
+
+
+def _is_short_date(text: str) -> bool:
+    """Return whether a text may be a day of a year of two digits, as 31.01.26 is."""
+    short = re.fullmatch(r"(\d\d\.\d\d\.)(\d\d)", text)
+    return short is not None and day(f"{short[1]}20{short[2]}", "day first") is not None
+
+
+_LEAST_DATES: Final = 20  # different ones, of which codes such as 01.11.10 have others too
 
 
 def tried(ids: NDArray[Any], rules: Sequence[Rule]) -> list[Any]:
