@@ -196,6 +196,16 @@ def test_a_note_names_levels_that_too_few_training_rows_have(many):
     assert "town (4 at 'bank', 4 at 'shop')" in said
 
 
+def test_a_note_on_a_listed_column_says_that_no_row_has_the_level():
+    tables = {"bank": party([f"t{at}" for at in range(MOST_CENTRED + 2)], 600)}
+    ids = tables["bank"]["id"].to_numpy()
+    tested = Hashes().of(ids, hashlib.blake2b(b"").digest()) < 0.3
+    tables["bank"].loc[tables["bank"].index[tested][:4], "town"] = "sea"
+    notes = ran(tables, "hyfdca", test=0.3, categorical=["town"]).notes
+    [said] = [note for note in notes if "'town=sea'" in note]
+    assert "or of a column in categorical any" in said
+
+
 def test_a_network_beside_a_federation_learns_from_its_own_levels_alone():
     own = ["a", "b"]
     tables = {"bank": party([*own, "c"], 400), "shop": party([*own, "d"], 400, seed=1)}
