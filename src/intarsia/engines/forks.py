@@ -57,6 +57,8 @@ class Failure:
     sentence: str
     notes: tuple[str, ...]
     trace: str  # "" of an error of our own
+    number: int = 0  # of what the system refused, whose reason is the sentence; 0: nothing
+    path: str = ""  # of the file
 
 
 def can_fork(*, asked: bool) -> bool:
@@ -328,16 +330,25 @@ def failure_of(error: Exception) -> Failure:
     ours = isinstance(error, IntarsiaError)
     sentence = Exception.__str__(error) if ours else str(error)
     trace = "" if ours else "".join(traceback.format_exception(error))
-    return Failure(type(error).__name__, sentence, tuple(getattr(error, "__notes__", ())), trace)
+    refused: tuple[int, str] | tuple[()] = ()
+    if isinstance(error, OSError) and error.errno:
+        path = error.filename
+        refused = error.errno, path if isinstance(path, str) else ""
+        sentence = error.strerror or os.strerror(error.errno)
+    notes = tuple(getattr(error, "__notes__", ()))
+    return Failure(type(error).__name__, sentence, notes, trace, *refused)
 
 
 def _raised(failure: Failure) -> Exception:
     """Return an error as it was raised in a fork, of its own class if that is known here."""
     kind = getattr(errors, failure.kind, None) or getattr(builtins, failure.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        kind = RuntimeError
+        kind = OSError if failure.number else RuntimeError
+    told: tuple[Any, ...] = (failure.sentence,)
+    if failure.number:
+        told = failure.number, failure.sentence, *([failure.path] if failure.path else [])
     try:
-        found: Exception = kind(failure.sentence)
+        found: Exception = kind(*told)
     except TypeError:  # it is made of something else than a sentence
         found = RuntimeError(f"{failure.kind}: {failure.sentence}")
     for note in failure.notes:

@@ -116,9 +116,11 @@ def test_what_goes_wrong_in_drawing_is_raised(finished_run, tmp_path, first_run)
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "figures.png").mkdir()
-    with artist_beside(held, 2) as artist, pytest.raises(IsADirectoryError):
+    with artist_beside(held, 2) as artist, pytest.raises(IsADirectoryError) as raised:
         finish_run(replace(result, folder=folder, trained=None), held=held, artist=artist)
     assert not (folder / "result.json").exists()
+    assert raised.value.errno == errno.EISDIR  # by which the command line says a sentence
+    assert raised.value.filename == str(folder / "figures.png")
 
 
 @pytest.mark.parametrize(
