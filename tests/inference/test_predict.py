@@ -411,6 +411,14 @@ def test_a_column_that_a_client_left_out_in_training_is_left_aside(model, capfd)
     assert "Columns that the model does not know are left aside: more." in err
 
 
+def test_the_column_that_rows_were_held_out_by_is_not_unknown(model, capfd):
+    told = [{"name": "bank", "id": "customer", "split_by": "family"}]
+    (model / "experiment.json").write_text(json.dumps({"client": told}))
+    rows, err = predicted(model, "customer,family,age,sex\n7,1,50,F\n", capfd)
+    assert [row["id"] for row in rows] == ["7"]
+    assert err == ""
+
+
 @pytest.mark.parametrize("how", [{"exclude": ["age"]}, {"features": ["sex"]}])
 @pytest.mark.parametrize("place", ["trained", "same name", "named"])
 def test_a_column_that_others_have_of_the_same_name_is_left_aside_too(model, capfd, how, place):

@@ -600,7 +600,9 @@ def _notes(
             f"Missing values and unknown levels count as {what.format('the')}: {_list_names(gaps)}."
         )
     aside = [
-        name for name in names if name not in known and name != id and name not in settings.labels
+        name
+        for name in names
+        if name not in known and name != id and name not in (*settings.labels, *settings.splits)
     ]
     if aside:
         notes.append(f"Columns that the model does not know are left aside: {_list_names(aside)}.")
