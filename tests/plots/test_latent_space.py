@@ -100,3 +100,18 @@ def test_what_cannot_be_drawn_is_said(folders, tmp_path, capfd):
     intarsia.run(file, out=tmp_path / "linear")
     assert main(["embeddings", str(tmp_path / "linear")]) == 2
     assert "'hyfdca', which has no latent space" in one_error(said(capfd)[1])
+
+
+def test_tables_with_a_category_of_many_levels_have_points(tmp_path):
+    rng, rows = np.random.default_rng(0), range(200)
+    kinds = rng.choice(["a", "b"], 200)
+    lines = [f"{rng.normal():.3f},shop {row % 40},{kinds[row]}" for row in rows]
+    (tmp_path / "one.csv").write_text("\n".join(["x,shop,y", *lines]))
+    (tmp_path / "one.toml").write_text(
+        '[algorithm]\nname = "flic"\n[[client]]\nname = "one"\npath = "one.csv"\nlabel = "y"\n'
+        '[[client]]\nname = "two"\npath = "one.csv"\nlabel = "y"\nfeatures = ["x"]\n'
+    )
+    intarsia.run(tmp_path / "one.toml", out=tmp_path / "run", rounds=1, yardsticks=False)
+    latent = latent_of(tmp_path / "run", clients=["one"])
+    assert len(latent.points) > 100
+    assert np.isfinite(latent.points).all()

@@ -52,6 +52,7 @@ def known_columns(
         kind, advice = other
         raise TableError(f"The table is a {kind}; expected a DataFrame or an array: pass {advice}.")
     if isinstance(table, Block):
+        table = table.written()
         names, values, gaps = list(table.features), table.x, table.without_level()
     elif hasattr(type(table), "columns"):
         block = _read(table, features, recorded)
