@@ -164,6 +164,12 @@ MUTATIONS = [
             REPLIES,
         ),
         (
+            "what lies within a mapping",
+            "    if isinstance(value, Mapping) and len(inner) == 2:\n",
+            "    if False:\n",
+            REPLIES,
+        ),
+        (
             "parts of weights without a bound",
             "known[~(np.isfinite(known) | (np.isneginf(known) & bound))]",
             "known[~(np.isfinite(known) | np.isneginf(known))]",
@@ -200,6 +206,27 @@ MUTATIONS = [
     *_of(
         "algorithms/femam/clustering.py",
         ("models of another size", "    if strange:\n", "    if False:\n", REPLIES),
+        (
+            "counts that no rows add up to",
+            "if not ((wrong >= 0) & (wrong <= rows)).all():",
+            "if False:",
+            REPLIES,
+        ),
+        (
+            "losses that no rows add up to",
+            "if not (rows > 0 and np.isfinite(total).all()):",
+            "if False:",
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfem/matching.py",
+        (
+            "classifiers of other layers",
+            "        _check_sent(made_of, client, one)",
+            "        pass",
+            REPLIES,
+        ),
     ),
     *_of(
         "engines/remote/wire.py",
@@ -539,6 +566,12 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/femam/algorithm.py",
+        (
+            "the choice of a model that is none",
+            "if not 0 <= number < len(level.models):",
+            "if False:",
+            REPLIES,
+        ),
         ("a level closed by another message", ', once_for="level"', "", CLOSED),
         ("models compared again", '                    once_for="level",\n', "", COMPARED),
         ("groupings compared again", '                    once_for="look",\n', "", COMPARED),
