@@ -108,6 +108,7 @@ SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 COMPARED = "tests/attacks/test_models_compared_again.py"
 LEVELS = "tests/attacks/test_levels_told_apart.py"
+PICTURES = "tests/attacks/test_missing_cells_by_pictures.py"
 CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
@@ -154,6 +155,10 @@ MUTATIONS = [
             "good = np.ones(len(own), bool)",
             MEANS,
         ),
+    ),
+    *_of(
+        "training/run.py",
+        ("missing cells of few rows", ", least=evaluation.LEAST_ROWS)", ")", PICTURES),
     ),
     *_of(
         "engines/remote/replies.py",
