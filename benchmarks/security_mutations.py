@@ -108,6 +108,7 @@ SYSTEM = "tests/attacks/test_shared_system.py"
 OPTIMUM = "tests/attacks/test_noise_far_from_optimum.py"
 COMPARED = "tests/attacks/test_models_compared_again.py"
 LEVELS = "tests/attacks/test_levels_told_apart.py"
+PICTURES = "tests/attacks/test_missing_cells_by_pictures.py"
 CLUSTER = "tests/attacks/test_cluster_of_a_file.py"
 PUT_BACK = "tests/attacks/test_put_back.py"
 PAGES = "tests/attacks/test_pages_of_the_console.py"
@@ -156,10 +157,20 @@ MUTATIONS = [
         ),
     ),
     *_of(
+        "training/run.py",
+        ("missing cells of few rows", ", least=evaluation.LEAST_ROWS)", ")", PICTURES),
+    ),
+    *_of(
         "engines/remote/replies.py",
         (
             "answers with fields of other classes",
             "    if odd or not isinstance(found, record):\n",
+            "    if False:\n",
+            REPLIES,
+        ),
+        (
+            "what lies within a mapping",
+            "    if isinstance(value, Mapping) and len(inner) == 2:\n",
             "    if False:\n",
             REPLIES,
         ),
@@ -200,6 +211,27 @@ MUTATIONS = [
     *_of(
         "algorithms/femam/clustering.py",
         ("models of another size", "    if strange:\n", "    if False:\n", REPLIES),
+        (
+            "counts that no rows add up to",
+            "if not ((wrong >= 0) & (wrong <= rows)).all():",
+            "if False:",
+            REPLIES,
+        ),
+        (
+            "losses that no rows add up to",
+            "if not (rows > 0 and np.isfinite(total).all()):",
+            "if False:",
+            REPLIES,
+        ),
+    ),
+    *_of(
+        "algorithms/hyfem/matching.py",
+        (
+            "classifiers of other layers",
+            "        _check_sent(made_of, client, one)",
+            "        pass",
+            REPLIES,
+        ),
     ),
     *_of(
         "engines/remote/wire.py",
@@ -539,6 +571,12 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/femam/algorithm.py",
+        (
+            "the choice of a model that is none",
+            "if not 0 <= number < len(level.models):",
+            "if False:",
+            REPLIES,
+        ),
         ("a level closed by another message", ', once_for="level"', "", CLOSED),
         ("models compared again", '                    once_for="level",\n', "", COMPARED),
         ("groupings compared again", '                    once_for="look",\n', "", COMPARED),

@@ -24,9 +24,18 @@ from intarsia.engines import codec
 from intarsia.engines.communication_log import RECORDS
 from intarsia.engines.remote import wire
 from intarsia.engines.remote.wire import Answer, Opened
-from intarsia.errors import IntarsiaError, RangeError, ReplayError, SiteError, TamperedError
+from intarsia.errors import (
+    ConvergenceError,
+    FederationError,
+    IntarsiaError,
+    RangeError,
+    ReplayError,
+    SiteError,
+    TamperedError,
+)
 from intarsia.protocols import evaluation, figures
-from intarsia.training.registry import ALGORITHMS
+from intarsia.testing.toy_federations import CLASSES, rows_apart
+from intarsia.training.registry import ALGORITHMS, algorithm_named
 
 FEDAVG = ALGORITHMS["fedavg"]
 OPTIONS = FEDAVG.hyperparameters(loss="logistic", regularisation=0.1)
@@ -472,3 +481,90 @@ def test_parts_with_other_outputs_or_blocks_of_another_shape_are_named_with_thei
         odd = {"columns": {"left": np.zeros(shape)}}
         with pytest.raises(SiteError, match=f"^'{ODD}' answers local_training with a malformed"):
             replies.check_alike(fn, {**blocks, ODD: odd})
+
+
+CLASSIFIERS = {
+    "no block": {"columns": lambda found: {}},
+    "a block of nobody": {"columns": lambda found: {**found, "other": np.zeros((8, 4))}},
+    "no array of a block": {"columns": lambda found: dict.fromkeys(found)},
+    "texts of a block": {"columns": lambda found: {k: v.astype(str) for k, v in found.items()}},
+    "fewer units": {"columns": lambda found: {k: v[1:] for k, v in found.items()}},
+    "no other weights": {"rest": lambda found: found[:0]},
+    "one weight": {"rest": lambda found: np.zeros(())},
+    "a weight too few": {"rest": lambda found: found[:-1]},
+    "other classes": {"classes": lambda found: found[1:]},
+    "one class": {"classes": lambda found: np.ones((), bool)},
+    "numbers for classes": {"classes": lambda found: np.full(found.shape, 2**62)},
+    "huge weights": {"rest": lambda found: np.full(found.shape, 1e300)},
+    "weights that float32 has not": {
+        "columns": lambda found: {k: np.full(v.shape, 1e90) for k, v in found.items()}
+    },
+    "no numbers": {"rest": lambda found: np.full(found.shape, -np.inf)},
+}
+
+
+@pytest.mark.parametrize("form", CLASSIFIERS.values(), ids=CLASSIFIERS)
+def test_a_classifier_of_other_layers_is_named_with_its_site(form):
+    """The server matched neurons with it: an error of NumPy's, or of another client."""
+    pytest.importorskip("torch")
+    small = {"features": 4, "extractor_hidden": (), "hidden": (8,), "steps": 1}
+    options = {**small, "matching": "rounds"}
+    with pytest.raises(
+        (SiteError, ConvergenceError), match=r"^'c1' (answers send_|sends a )classifier"
+    ):
+        run_with("hyfem", options, "send_classifier", form)
+
+
+def run_with(name, options, function, changes):
+    """Run two rounds in which a client answers a function with changed fields."""
+    algorithm = algorithm_named(name)
+    fn = next(s for s in algorithm.disclosure.sends if s.function.name == function)
+    own = algorithm.hyperparameters(engine="loop", **options)
+    blocks = rows_apart("classes")
+    made = Departing(algorithm, own, "c1", mode="plain", blocks=blocks, labels=CLASSES)
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        called = codec.decode(data, wire.Call).function
+        if client != "c1" or called != wire.function_name(fn.function, name):
+            return answer
+        found = codec.decode(answer, Answer)
+        reply = wire.decode_as(fn.reply, found.body)
+        reply = replace(reply, **{k: change(getattr(reply, k)) for k, change in changes.items()})
+        return codec.encode(replace(found, body=codec.encode(reply)))
+
+    made.made.lines.fault = line
+    made.rounds(2)
+
+
+@pytest.mark.parametrize("number", [-1, 2, 2**62])
+def test_the_choice_of_a_model_that_is_none_is_named_with_its_site(number):
+    """The server ended by an IndexError, or took -1 for the last model."""
+    pytest.importorskip("torch")
+    options = {"hidden": 8, "latent": 4, "local_epochs": 1, "clusters": 2}
+    with pytest.raises(SiteError, match=f"^'c1' chooses the model {number} of 2"):
+        run_with("ifca", options, "choose_model", {"number": lambda found: number})
+
+
+@pytest.mark.parametrize(
+    "odd", [[60, 61, 60, 0], [60, 5, 60, -1], [60, 5, -1, 0], [60, np.nan, 60, 0]]
+)
+def test_counts_that_no_rows_add_up_to_are_refused_in_a_sentence(odd):
+    """The root of a share below 0 ended the server's run."""
+    counts = clustering._whole_counts
+    assert counts(np.array([60.0, 5, 60, 7])).tolist() == [60, 5, 60, 7]
+    near = counts(np.array([60.0, -3e-8, 60, 60 + 3e-8]))  # as CKKS adds up
+    assert near.tolist() == [60, 0, 60, 60]
+    with pytest.raises(FederationError, match="which no rows add up to"):
+        counts(np.array(odd, float))
+
+
+@pytest.mark.parametrize("odd", [-np.inf, np.nan])
+@pytest.mark.parametrize("place", range(7))
+def test_losses_that_no_rows_add_up_to_are_refused_in_a_sentence(odd, place):
+    """No number of clusters was as good as any, and the server's run ended by an IndexError."""
+    total = np.array([60.0, 20, 30, 9, 10, 10, 16])
+    assert clustering.fewest(total, 2, 1.0)[0] == 0
+    total[place] = odd
+    with pytest.raises(FederationError, match="which is none of rows"):
+        clustering.fewest(total, 2, 1.0)

@@ -107,10 +107,11 @@ def _pixels(sizes: Counts, pixels: int) -> tuple[NDArray[np.intp], NDArray[np.in
     return cell.astype(np.intp), entry.astype(np.intp)
 
 
-def missing_fractions(blocks: Mapping[ClientId, Block]) -> dict[ClientId, Array]:
+def missing_fractions(blocks: Mapping[ClientId, Block], least: int = 1) -> dict[ClientId, Array]:
     """Return of each client with missing values which fraction of each part of its rows lacks what.
 
-    (parts of all samples, features) as in the picture; of the clients that are drawn.
+    (parts of all samples, features) as in the picture; of the clients that are drawn. Of a part
+    with fewer than `least` rows, of which it would tell single cells, nothing is said.
     """
     some = islice(blocks.items(), MOST_CLIENTS)
     known = {name: block for name, block in some if missing_percent(block)}
@@ -123,7 +124,7 @@ def missing_fractions(blocks: Mapping[ClientId, Block]) -> dict[ClientId, Array]
         cell = rows.cell_of[rows.find(block.samples)]
         place = columns.find(np.array(block.features, np.str_))
         found[name] = np.zeros((len(rows.owners), columns.entries))
-        for one in np.unique(cell):
+        for one in np.flatnonzero(np.bincount(cell) >= least):
             found[name][one, place] = _missing(block, cell == one)
     return found
 

@@ -66,7 +66,7 @@ from intarsia.algorithms.networks.parameter_sharing import mean_loss
 from intarsia.algorithms.networks.targets import output_count
 from intarsia.core.block import Array, ClientId
 from intarsia.core.schema import Schema
-from intarsia.errors import FederationError
+from intarsia.errors import FederationError, SiteError
 
 
 def init_server(
@@ -393,6 +393,12 @@ def _chosen(level: Level, clients: fl.Clients) -> Level:
     # discloses which model suits a client best, and no loss
     replies = clients.ask(at_client.choose_model, state.Ask())
     chosen = {one: reply.number for one, reply in replies.items()}
+    for one, number in chosen.items():
+        if not 0 <= number < len(level.models):
+            raise SiteError(
+                f"{one!r} chooses the model {number} of {len(level.models)}, counted from 0; "
+                "install the same version of intarsia there, or see who runs the site."
+            )
     return fl.evolve(level, groups={**level.groups, **chosen})
 
 

@@ -16,7 +16,7 @@ from intarsia.algorithms.femam.state import Ask, Candidates, Groupings, Level, S
 from intarsia.algorithms.networks.client_network import drawn, part_vector
 from intarsia.core.block import Array, ClientId
 from intarsia.core.client_functions import Clients, RandomKey, evolve
-from intarsia.errors import ConvergenceError, SiteError, listed
+from intarsia.errors import ConvergenceError, FederationError, SiteError, listed
 from intarsia.maths.matching import kmeans
 
 Labels = NDArray[np.int64]
@@ -179,7 +179,7 @@ def _proven(
     }
     # discloses sums over the clients that are in groups, with each grouping: of their rows, and of
     # those that the others' averages name wrongly; over all, the errors of own networks on new rows
-    total = clients.reveal(clients.sum(compare_groups, messages).at)
+    total = _whole_counts(clients.reveal(clients.sum(compare_groups, messages).at))
     counts = [int(groups.max()) + 1 for groups, _ in tried]
     clear = [value for _, value in tried]
     points = told[:, _columns(server)]
@@ -188,6 +188,18 @@ def _proven(
         return found_by_halves(points, tried[place][0], draws) >= _STABLE
 
     return tried[clearest(total, counts, clear, server.options.separation, stable)]
+
+
+def _whole_counts(total: Array) -> Array:
+    """Return whole counts of rows and of wrong ones among them; refuse what none add up to."""
+    rows, wrong = np.split(total[2:], 2)
+    rows, wrong = np.rint([total[0], *rows]), np.rint([total[1], *wrong])
+    if not ((wrong >= 0) & (wrong <= rows)).all():
+        raise FederationError(
+            f"Clients count {wrong.tolist()} wrong ones of {rows.tolist()} rows, which no rows add "
+            "up to; see who runs the sites, and leave out who sends other numbers than it counts."
+        )
+    return np.array([rows[0], wrong[0], *rows[1:], *wrong[1:]])
 
 
 _COMMON = 0.3  # part of the average of all in a group's model, where groups have much in common
@@ -218,7 +230,7 @@ def _common_part(
     }
     # discloses sums over the clients that are in groups: of their rows, and of those that the
     # others' averages name wrongly with each part; over all, the errors of own networks on new rows
-    total = clients.reveal(clients.sum(compare_groups, messages).at)
+    total = _whole_counts(clients.reveal(clients.sum(compare_groups, messages).at))
     return common_part(total)
 
 
@@ -519,10 +531,20 @@ def fewest(total: Array, trials: int, evidence: float) -> tuple[int, tuple[float
     total
         (1 + trials + trials²,): the rows, the sums of the losses with each trial, and of the
         products of each two.
+
+    Raises
+    ------
+    FederationError
+        If they are no losses of rows.
     """
     rows = float(total[0])
     if not rows:
         return 0, (math.nan,) * trials
+    if not (rows > 0 and np.isfinite(total).all()):
+        raise FederationError(
+            f"Clients' losses add up to {total[1 : 1 + trials].tolist()} over {rows:g} rows, which "
+            "is none of rows; see who runs the sites, and leave out who sends other numbers."
+        )
     mean = total[1 : 1 + trials] / rows
     products = total[1 + trials :].reshape(trials, trials) / rows
     best = int(mean.argmin())

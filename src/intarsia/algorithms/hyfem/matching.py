@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 from intarsia import core as fl
 from intarsia.algorithms.hyfem.network import Composition, Parts, split_rest
 from intarsia.core.block import Array, ClientId
+from intarsia.errors import ConvergenceError, SiteError, shown
 from intarsia.maths.matching.matched_classifiers import Classifier, Matching, aggregate, same_order
 from intarsia.maths.matching.neuron_matching import match
 
 if TYPE_CHECKING:
     from intarsia.maths.matching.neuron_assignment import Cost
+
+_LARGEST = 1e15  # weight of a classifier, so that networks in float32 come to numbers by it
 
 
 @fl.describe("network parameters or their changes", classes="which classes a client has rows of")
@@ -69,8 +72,17 @@ def joined(
         How many neurons the server may come to have in each hidden layer; None: as many as clients.
     outgoing
         Whether outgoing weights count in a match, else layers are matched one after the other.
+
+    Raises
+    ------
+    SiteError
+        If a client's classifier is none of the server's layers over blocks that there are.
+    ConvergenceError
+        If one has a weight that is not finite, or too large for distances.
     """
     clients = sorted(replies)
+    for client, one in replies.items():
+        _check_sent(made_of, client, one)
     found = [
         classifier_of(made_of, Parts({}, one.columns, one.rest), one.classes)
         for one in (replies[client] for client in clients)
@@ -94,6 +106,33 @@ def joined(
         {name: server.weights[0][:, start:end] for name, (start, end) in ends.items()},
         np.concatenate([piece.ravel() for piece in rest]),
     )
+
+
+def _check_sent(made_of: Composition, client: ClientId, sent: OwnClassifier) -> None:
+    """Refuse what is no classifier of the server's layers, by the client's name."""
+    first, *_ = units = (*made_of.hidden, made_of.outputs)
+    wide = dict(zip(made_of.blocks, (one.width for one in made_of.extractors), strict=True))
+    shapes = {name: np.shape(one) for name, one in sent.columns.items()}
+    size = sum(units) + sum(into * out for into, out in pairwise(units))
+    if (
+        not shapes
+        or not shapes.items() <= {name: (first, width) for name, width in wide.items()}.items()
+        or (sent.rest.shape, sent.classes.shape) != ((size,), (made_of.outputs,))
+        or sent.classes.dtype != bool
+    ):
+        raise SiteError(
+            f"{client!r} sends a classifier with columns of the shapes {shown(shapes, 200)}, "
+            f"{sent.rest.shape} other weights and {sent.classes.shape} classes, where {first} "
+            f"units, {size} and {made_of.outputs} were expected; install the same version of "
+            "intarsia there, or see who runs the site."
+        )
+    if not all(
+        np.abs(one).max(initial=0.0) < _LARGEST for one in (*sent.columns.values(), sent.rest)
+    ):
+        raise ConvergenceError(
+            f"{client!r} sends a classifier with weights that are no numbers, or beyond "
+            f"{_LARGEST:g}; lower algorithm.rate, or see who runs the site."
+        )
 
 
 def _numbers(matching: Matching, hidden: Sequence[int], drawn: bool) -> list[Array]:

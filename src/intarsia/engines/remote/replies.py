@@ -378,13 +378,20 @@ def _problem_of_array(value: Any) -> str:
 def _problem_of_class(hint: Any, value: Any) -> str:
     """Return what is wrong with a value by the class that its field is annotated with."""
     kinds = typing.get_args(hint) if type(None) in typing.get_args(hint) else (hint,)
-    known = [typing.get_origin(one) or one for one in kinds if one is not type(None)]
-    if len(known) != 1 or known[0] is Any or not isinstance(known[0], type):
+    known = [one for one in kinds if one is not type(None)]
+    kind = typing.get_origin(known[0]) or known[0]
+    if len(known) != 1 or kind is Any or not isinstance(kind, type):
         return ""
-    kind = known[0]
     if kind is np.ndarray:
         return _problem_of_array(value)
     if kind is float and type(value) is int:
         return ""
     right = type(value) is kind if kind in (int, float, bool, str) else isinstance(value, kind)
-    return "" if right else f"{type(value).__name__} in the place of {kind.__name__}"
+    if not right:
+        return f"{type(value).__name__} in the place of {kind.__name__}"
+    inner = [one for one in typing.get_args(known[0]) if one is not Ellipsis]
+    if isinstance(value, Mapping) and len(inner) == 2:
+        return next(filter(None, (_problem_of_class(inner[1], one) for one in value.values())), "")
+    if isinstance(value, tuple) and len(inner) == 1:
+        return next(filter(None, (_problem_of_class(inner[0], one) for one in value)), "")
+    return ""
