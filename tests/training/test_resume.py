@@ -423,7 +423,7 @@ def test_a_run_whose_folder_goes_writes_no_part_of_a_result(tmp_path, last, repl
             if replaced:
                 out.mkdir()
 
-    with pytest.raises(CheckpointError, match="out was moved, removed or replaced .* resume the"):
+    with pytest.raises(CheckpointError, match=r"out was moved, removed or replaced .* resume the"):
         run(description, out=out, progress=goes)
     assert list(tmp_path.rglob("result.json")) == []
     assert resume(there).metrics == run(description, out=tmp_path / "whole").metrics
