@@ -500,7 +500,7 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     An order of all numbers at once would take twice the memory and time of one for each array.
     Arrays that are the same, as those of clients with the same samples are, get the same object.
     """
-    number = _same(parts)
+    number = same_arrays(parts)
     some = [part for at, part in enumerate(parts) if number[at] == at]
     together = np.concatenate(some)
     keys = sort_keys(together)
@@ -523,7 +523,7 @@ def distinct_of(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], list[NDArr
     return ids, [place[at] for at in number]
 
 
-def _same(parts: Sequence[NDArray[Any]]) -> list[int]:
+def same_arrays(parts: Sequence[NDArray[Any]]) -> list[int]:
     """Return of each array the number of the first that is the same: its own, or one before."""
     alike: dict[Any, list[int]] = {}
     found: list[int] = []

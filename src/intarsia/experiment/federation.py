@@ -26,7 +26,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.core.block import Block, ClientId, Labels, Values, distinct_of, sort_keys
+from intarsia.core.block import (
+    Block,
+    ClientId,
+    Labels,
+    Values,
+    distinct_of,
+    same_arrays,
+    sort_keys,
+)
 from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
@@ -324,8 +332,10 @@ def build(
     left = _drop_unlabelled(train)
     if left:
         notes.append(left_out(left))
-    checks.check_labels((train, validation, test), names, labels)
     schema, tested = Schema.of(train, labels), Schema.of(test, labels)
+    # where each sample has its label at one client there is nothing to compare
+    if groups or validation or any((one.labelled.holders > 1).any() for one in (schema, tested)):
+        checks.check_labels((train, validation, test), names, labels)
     sparse = {name: block.sparse and block.indicators is None for name, block in train.items()}
     for one in (schema, tested):
         checks.check_kinds(one, sparse, standardise=experiment.preprocessing.standardise)
@@ -829,6 +839,10 @@ def labelled_somewhere(
             "No training sample has a label at any client; name a label column at one of them."
         )
     ids = list(samples.values())
+    same = same_arrays(ids)
+    whole = {same[at] for at, own in enumerate(known) if len(own) and own.all()}
+    if whole.issuperset(same):  # every client has the samples of one that has all their labels
+        return {name: np.ones(len(own), bool) for name, own in samples.items()}
     # all at once: each block by itself would be compared with all labelled samples
     found, numbers = distinct_of(ids)
     labelled = np.zeros(len(found), bool)

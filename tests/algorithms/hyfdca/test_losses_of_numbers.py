@@ -449,7 +449,9 @@ def test_a_co_owner_without_labels_reads_counts_from_duals_and_curvatures():
     assert blocks["r0c1"].y is None
     options = HyFDCA(loss="poisson", regularisation=RIDGE, frame=False)
     engine, server = started(HYFDCA, options, blocks, NUMBERS)
-    train(HYFDCA, engine, server, 3)
+    for number in range(1, 4):
+        engine.begin_round(number)
+        server, _ = HYFDCA.round(server, engine, engine.key())
     state = engine.get_states()["r0c1"]
     assert state.selected.tolist() == list(range(60))
     assert state.alpha[0] + state.curvature[0] == pytest.approx(y[blocks["r0c1"].samples])

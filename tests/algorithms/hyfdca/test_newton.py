@@ -909,3 +909,50 @@ def test_preconditioners_are_sent_once_there_is_curvature():
     assert sent[1] - sent[0] >= 4 * 5 * 8 * 8
     end = train(HYFDCA, engine, server, 60, tolerance=1e-8, first=3)
     assert end.info.gap_relative <= 1e-8
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"frame": False}, {"system": "shares"}, {"l1_ratio": 0.5}],
+    ids=["in a frame", "conjugate gradients", "shared", "elastic net"],
+)
+def test_a_certificate_takes_no_system_with_it_and_training_may_go_on(how, monkeypatch):
+    x, y = table(samples=60, features=6)
+    blocks = rectangles(x, y, 2, 2)
+    options = HyFDCA(loss="logistic", regularisation=0.01, **how)
+    engine, server = started(HYFDCA, options, blocks)
+    for number in (1, 2):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+    replies = {"gather_point": [], "measure_point": []}
+    add_up = Simulation.sum
+
+    def kept(self, fn, messages):
+        def call(*given):
+            state, reply = fn.call(*given)
+            replies[fn.name].append(reply)
+            return state, reply
+
+        own = fn if fn.name not in replies else dataclasses.replace(fn, call=call, together=None)
+        return add_up(self, own, messages)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulation, "sum", kept)
+        server, certified = HYFDCA.certify(server, engine, engine.key("certify"))
+    assert certified.primal == pytest.approx(info.primal, rel=1e-9)
+    assert all(one.w is not None for one in replies["gather_point"])
+    assert [len(some) for some in replies.values()] == [4, 4]
+    for name, fields in (
+        ("gather_point", ("rows", "gram", "counts")),
+        ("measure_point", ("gradient", "hessian")),
+    ):
+        assert {getattr(one, field) for one in replies[name] for field in fields} == {None}
+    assert all(len(state.selected) == 0 for state in engine.get_states().values())
+    for number in range(3, 60):
+        engine.begin_round(number)
+        server, info = HYFDCA.round(server, engine, engine.key())
+        if info.gap_relative < 1e-9:
+            break
+    expected = solved(HYFDCA, options, blocks, tolerance=1e-9)[0].info.primal
+    assert info.gap_relative < 1e-9
+    assert info.primal == pytest.approx(expected, rel=1e-9)

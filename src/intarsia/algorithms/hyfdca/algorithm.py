@@ -521,7 +521,7 @@ def _conclude(
         return fl.FinalResult(info, clients.reveal(weights))
     if errors and isinstance(server.phase, newton.Newton):
         _check_readers(server)
-        phase, info = newton.certify(newton.take_all(server.phase), clients)
+        phase, info = newton.certify(newton.take_all(server.phase), clients, ends=False)
         own = newton.share_model(clients)
         if afresh:
             info = _bound(server, clients, own.w, phase.alpha, info.phase)

@@ -43,8 +43,9 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # showed ids of rows by a hash of each; in 24 the rounded duals of a certificate were not bound to
 # what clients were told, steps of sums of columns were as the server said, no site said the units
 # of its columns, and rare levels of a category of many were scaled each by its own deviation;
-# in 25 the functions that evaluate a model had other names.
-PROTOCOL = 26
+# in 25 the functions that evaluate a model had other names; in 26 a certificate of HyFDCA brought
+# Newton's system for a further step with it.
+PROTOCOL = 27
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more

@@ -169,6 +169,7 @@ class Gather:
     recentre: Array | None = None  # elastic net: as in Move
     lift: float = 1.0  # λ now, of the elastic net κ, over the model's
     keep: bool = False  # whether the point before is the best, whose weights are to be kept
+    ends: bool = False  # whether no step follows: nothing is selected
 
 
 @fl.describe(
@@ -396,6 +397,10 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
     # all of it: sealed sums round each change, and at weights of zero w(α) may be so large that the
     # rounding there would stay in it
     implied = gather(block.x, message.alpha) / (ridge * point.samples)
+    if message.ends:
+        nothing = {"selected": point.selected[:0], "curvature": point.curvature[:, :0]}
+        point = fl.evolve(point, alpha=message.alpha, gathered=True, **nothing)
+        return point, Gathered(implied, None, None, None)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
         present = curvatures(point.loss, message.alpha, message.weight, shape=shape)

@@ -192,6 +192,7 @@ class Newton:
     gram: Any = None  # sealed; None: the clients keep their preconditioner
     dealer: Dealer | None = None  # where the system is shared
     bounds: Any = None  # sealed, of its size at the last point
+    ended: bool = False  # whether there is nothing of a system at the last point
     # whether samples' curvatures are sent beside their duals, as they do not follow from these
     told: bool = False
     threshold: float = 0.0  # τ of the elastic net
@@ -304,6 +305,8 @@ def solves_exactly(frame: bool, features: int) -> bool:
 
 def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, RoundMetrics]:
     """Take one Newton step; return the state and the certificate at the new point."""
+    if newton.ended:  # a certificate was asked for, and was not good enough
+        newton = _at(newton, clients, np.zeros_like(newton.weight), np.zeros_like(newton.weight))
     if newton.lift > 1 and (newton.gap.max() < _FAR or newton.still > 3):
         newton = _lift(newton, clients, max(newton.lift / LOWER, 1.0))
     elastic, weight = newton.threshold > 0, newton.regularisation * newton.lift
@@ -336,7 +339,7 @@ def step(newton: Newton, clients: Clients, rng: RandomKey) -> tuple[Newton, Roun
     if settled.any():
         newton = _at(newton, clients, np.zeros_like(length), np.where(settled, newton.weight, 0.0))
     if lost_digits(newton):
-        newton, _ = certify(newton, clients)
+        newton, _ = certify(newton, clients, ends=False)
     return newton, info(newton)
 
 
@@ -480,8 +483,13 @@ def info(newton: Newton) -> RoundMetrics:
     )
 
 
-def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> Newton:
-    """Move by a step, move the centre (where `recentre` is not 0), and measure the point."""
+def _at(
+    newton: Newton, clients: Clients, length: Array, recentre: Array, *, ends: bool = False
+) -> Newton:
+    """Move by a step, move the centre (where `recentre` is not 0), and measure the point.
+
+    Where no step follows (`ends`) there is nothing of Newton's system, which costs most of it.
+    """
     weight, centred_at = newton.weight, newton.centred_at
     moves = recentre > 0
     if moves.any():
@@ -498,13 +506,14 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
     sums = clients.reveal(point.sums)
     curved = float(sums[:, 3].max())
     # without curvature, as at zero weights, there is nothing to precondition with
-    renew = newton.refresh and not newton.framed and curved > 0
+    renew = newton.refresh and not newton.framed and curved > 0 and not ends
+    framed = newton.framed and newton.dealer is None and not ends
     message = Gather(
         alpha=point.alpha,
         weight=weight,
         step=length,
         budget=newton.budget,
-        framed=newton.framed and newton.dealer is None,
+        framed=framed,
         gram=renew,
         whole=newton.whole,
         faded=newton.faded,
@@ -512,9 +521,10 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         recentre=recentre if newton.threshold else None,
         lift=newton.lift,
         keep=newton.keeps and newton.kept is None,
+        ends=ends,
     )
     gathered = clients.sum(gather_point, message)
-    rows = gathered.rows if newton.framed and newton.dealer is None else None
+    rows = gathered.rows if framed else None
     measured = clients.sum(measure_point, MeasurePoint(w=gathered.w, rows=rows))
     # discloses for each output ‖w - w(α)‖², ‖w‖² and ‖w(α)‖²; the elastic net as `_measure_l1`
     norms = clients.reveal(measured.norms)
@@ -549,6 +559,7 @@ def _at(newton: Newton, clients: Clients, length: Array, recentre: Array) -> New
         hessian=measured.hessian,
         bounds=measured.bounds,
         gram=gathered.gram if renew else None,
+        ended=ends,
         primal=primal,
         peak=max(newton.peak, float(primal.sum())),
         dual=dual,
@@ -681,13 +692,13 @@ def _lift(newton: Newton, clients: Clients, lift: float) -> Newton:
     return _at(newton, clients, zeros, zeros)
 
 
-def certify(newton: Newton, clients: Clients) -> tuple[Newton, RoundMetrics]:
-    """Compute the scores afresh at the primal point, then the certificate."""
+def certify(newton: Newton, clients: Clients, *, ends: bool = True) -> tuple[Newton, RoundMetrics]:
+    """Compute the scores afresh at the primal point, then the certificate; `ends` as for `_at`."""
     own = clients.sum(own_scores, Refresh(z=None))
     clients.ask(keep_scores, dict.fromkeys(newton.labelled, Refresh(z=own.z)))
     outputs = len(newton.weight)
     newton = evolve(newton, peak=0.0)
-    newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs))
+    newton = _at(newton, clients, np.zeros(outputs), np.zeros(outputs), ends=ends)
     return newton, info(newton)
 
 
