@@ -205,6 +205,7 @@ def test_what_is_wrong_with_a_kit_is_said_with_what_to_do(kit):
         (errno.EROFS, "", "give whoever runs it a folder of a disk that can be written"),
         (errno.EACCES, "local", "give whoever runs it a folder of a disk that can be written"),
         (errno.ENOSPC, "local", "free some of its disk"),
+        (errno.EFBIG, "local", "let files be longer (ulimit -f, or LimitFSIZE= of its service)"),
     ],
 )
 def test_a_kit_into_which_nothing_can_be_written_is_a_problem(

@@ -151,7 +151,7 @@ while True:
 
 @contextlib.contextmanager
 def no_room():
-    """Let this process write no file of more than 1 MB, which it is told as of a full disk."""
+    """Let this process write no file of more than 1 MB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
     try:
@@ -181,7 +181,8 @@ def test_a_kit_whose_disk_is_full_says_so_itself_and_when_it_is_not(tmp_path, mo
         assert heard.wait(600)
     full = f"{tmp_path / 'bank'} takes no files (File too large), so that jobs end here"
     assert said == [
-        f"{full} and logs have gaps; see to its disk.",
+        f"{full} and logs have gaps; let files be longer (ulimit -f, or LimitFSIZE= of its "
+        "service).",
         f"{tmp_path / 'bank'} has room again.",
     ]
     # whether the server answers is not known: the site's process could not write it down

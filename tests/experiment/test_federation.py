@@ -16,6 +16,8 @@ import intarsia
 from intarsia.data import reader
 from intarsia.data.reader import table_from
 from intarsia.datasets import registry as datasets
+from intarsia.deployment.policy import hashed
+from intarsia.engines import codec
 from intarsia.errors import ExperimentError, FederationError, TableError
 from intarsia.experiment import federation
 from intarsia.experiment.config import from_dict
@@ -518,3 +520,48 @@ def test_labels_that_are_a_feature_elsewhere_are_told_whatever_the_case():
     [said] = [note for note in run.notes if "predicts the label from itself" in note]
     assert "'paid' has the labels of 'bank' and 'PAID' is a feature at 'shop'" in said
     assert "set label to 'PAID' at 'shop'" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table, []),
+        (lambda table: table.iloc[::-1], []),
+        (lambda table: table.replace({"age": 31}, 32), ["other values are in column 'age'"]),
+        (
+            lambda table: table.assign(town=table.town[::-1].to_list(), paid="no"),
+            ["other values are in columns 'town', 'paid'"],
+        ),
+        (
+            lambda table: table.assign(age=table.age.iloc[[1, 0, *range(2, 40)]].to_list()),
+            ["other values are in column 'age'"],
+        ),
+        (lambda table: table[:-1], ["it has 39 rows and had 40"]),
+        (lambda table: table.assign(id=table.id + 1), ["some of its rows have other ids"]),
+        (
+            lambda table: table.rename(columns={"age": "years"}),
+            ["column 'age' went away", "column 'years' came anew"],
+        ),
+        (
+            lambda table: table[["id", "income", "age", "town", "paid"]],
+            ["its columns are in another order"],
+        ),
+    ],
+)
+def test_what_a_table_has_otherwise_is_told_by_column(change, said):
+    given = pd.DataFrame(
+        {
+            "id": range(40),
+            "age": range(20, 60),
+            "income": [1.5 * one for one in range(40)],
+            "town": ["Ulm", "Bonn", "Kiel", "Trier"] * 10,
+            "paid": ["yes", "no"] * 20,
+        }
+    )
+
+    def sums(table):
+        read = table_from(table, client="bank", id="id", label="paid", categorical=("town",))
+        return federation.TableSums.of(read, hashed(read.samples))
+
+    before = codec.decode(codec.encode(sums(given)), federation.TableSums)
+    assert before.changes(sums(change(given))) == tuple(said)

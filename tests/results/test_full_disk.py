@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,20 @@ def test_a_run_on_a_full_disk_ends_in_a_sentence_and_goes_on_to_the_same_result(
     assert cli.main(again) == 0
     assert result(Path("out")) == result(whole)
     assert lines(Path("out")) == lines(whole)
+
+
+def test_a_limit_of_a_files_length_is_told_as_one_and_not_as_a_full_disk(run, whole, capfd):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, before[1]))
+    try:
+        assert cli.main(run) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    sentence = one_error(said(capfd)[1])
+    assert "File too large; let files be longer (ulimit -f, or LimitFSIZE= of its" in sentence
+    assert "the same command begins again" in sentence
+    assert cli.main(run) == 0
+    assert result(Path("out")) == result(whole)
 
 
 @pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "as it was"])

@@ -408,3 +408,36 @@ def test_a_stop_in_a_long_round_does_not_wait_for_its_end(tmp_path, monkeypatch)
         signal.signal(signal.SIGTERM, before)
     assert ended == [1, 2, 3]
     assert Checkpoints(tmp_path / "out").rounds[-1] == 3
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_whose_folder_goes_writes_no_part_of_a_result(tmp_path, last, replaced):
+    """As by `mv`, with another folder in its place or none."""
+    out, there = tmp_path / "out", tmp_path / "there"
+    description = masked_averaging(tmp_path, rounds=6, checkpoint_seconds=0.0)
+
+    def goes(now):
+        if now.round == (6 if last else 3):
+            out.rename(there)
+            if replaced:
+                out.mkdir()
+
+    with pytest.raises(CheckpointError, match=r"out was moved, removed or replaced .* resume the"):
+        run(description, out=out, progress=goes)
+    assert list(tmp_path.rglob("result.json")) == []
+    assert resume(there).metrics == run(description, out=tmp_path / "whole").metrics
+
+
+def test_a_run_whose_folder_is_emptied_does_not_go_on_there(tmp_path):
+    """`rm -rf` leaves the folder where a file came into it meanwhile."""
+    out = tmp_path / "out"
+
+    def empty(now):
+        if now.round == 3:
+            for path in [*out.iterdir()]:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    with pytest.raises(CheckpointError, match="was moved, removed or replaced"):
+        run(masked_averaging(tmp_path, rounds=6), out=out, progress=empty)
+    assert list(out.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intarsia import __version__
-from intarsia.core.files.atomic_files import FULL
+from intarsia.core.files.atomic_files import FULL, LONGER
 from intarsia.errors import ExperimentError, UserError, listed
 
 if TYPE_CHECKING:
@@ -334,7 +335,9 @@ def _disk(kit: Path) -> Finding:
         return _ok("disk", "the kit's folder can be written")
     said = f"nothing can be written into the kit's folder ({problem.strerror})"
     remedy = "free some of its disk"
-    if problem.errno not in FULL:
+    if problem.errno == errno.EFBIG:
+        remedy = LONGER
+    elif problem.errno not in FULL:
         remedy = "give whoever runs it a folder of a disk that can be written"
     return _problem("disk", said, remedy)
 

@@ -47,7 +47,7 @@ from intarsia.cli.console import (
     require_command,
     say,
 )
-from intarsia.core.files.atomic_files import FULL
+from intarsia.core.files.atomic_files import FULL, LONGER
 from intarsia.errors import ExperimentError, IntarsiaError, UserError, nearest
 
 if TYPE_CHECKING:
@@ -726,6 +726,8 @@ def _refused(problem: OSError) -> str:
     """Return what the file system refused, and what is to be done about it."""
     if problem.filename == OUTPUT:
         remedy = "send the results elsewhere"
+    elif problem.errno == errno.EFBIG:
+        remedy = LONGER
     elif problem.errno in FULL:
         remedy = "make room there"
     elif problem.errno in _DISK:

@@ -61,6 +61,7 @@ from intarsia.experiment.checks import check_label_values
 from intarsia.experiment.config import Experiment
 from intarsia.experiment.entity_alignment import Names
 from intarsia.experiment.federation import (
+    TableSums,
     build,
     checksum,
     held_for_stopping,
@@ -179,6 +180,7 @@ class Work:
         self.states: tuple[type, ...] = (preprocessing.Preparation, Greeted)
         self._drawn = b""  # for the run, in this process
         self.fingerprint = b""
+        self.described = b""
         self.told: tuple[str, ...] = ()
         self._blocks: dict[str, Block] = {}
         self._table: Table | None = None
@@ -259,6 +261,11 @@ class Work:
         if name in (READ, DEAL, ENCODE):
             self._said[name] = message
         return state, codec.encode(reply)
+
+    def changes(self, described: bytes) -> str:
+        """Return what the table that was read has otherwise than one described so, in words."""
+        before, now = (codec.decode(one, TableSums) for one in (described, self.described))
+        return "; ".join(before.changes(now))
 
     def _take_experiment(self, message: bytes) -> Experiment:
         """Take the experiment; refuse what the site's settings, or its policy, do not allow."""
@@ -357,6 +364,7 @@ class Work:
             self._table, names = self._table.take(kept), names.take(client, kept)
             every = every[kept]
         self._rows = names.public[client], every
+        self.described = codec.encode(TableSums.of(self._table, every))
         self._alone = self._table.generated
         hidden = job.alignment.ids == "pseudonyms" and not self._alone
         self._names = names if hidden else None

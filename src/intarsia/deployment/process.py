@@ -7,6 +7,7 @@ parent ends those before it begins, so that no two work on one site's folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pwd
@@ -25,7 +26,7 @@ from typing import Final
 import psutil
 
 from intarsia import __version__
-from intarsia.core.files.atomic_files import FULL
+from intarsia.core.files.atomic_files import FULL, LONGER
 from intarsia.deployment.federation_file import unwritable
 from intarsia.engines.transports.connection import take_ends
 from intarsia.errors import BusyError, ExperimentError, printable
@@ -281,9 +282,10 @@ class KitProcess:
         self._full = problem is not None
         sentence = f"{self._kit} has room again."
         if problem is not None:
+            remedy = LONGER if problem.errno == errno.EFBIG else "see to its disk"
             sentence = (
                 f"{self._kit} takes no files ({problem.strerror}), so that jobs end here and logs "
-                "have gaps; see to its disk."
+                f"have gaps; {remedy}."
             )
         self.tell(sentence)
 

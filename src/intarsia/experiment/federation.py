@@ -20,13 +20,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from intarsia.core.block import Block, ClientId, Labels, distinct_of, same_arrays, sort_keys
+from intarsia.core.block import (
+    Block,
+    ClientId,
+    Labels,
+    Values,
+    distinct_of,
+    same_arrays,
+    sort_keys,
+)
 from intarsia.core.memory import free_memory, give_back, pieces
 from intarsia.core.schema import Schema
 from intarsia.core.side_by_side import is_large, side_by_side
@@ -63,6 +71,7 @@ from intarsia.privacy.entity_matching.pseudonyms import drawn_key
 from intarsia.protocols.preprocessing import few_values, standardisation
 
 T = TypeVar("T")
+_SUMMED_AT_ONCE: Final = 1 << 18  # values that checksums of columns take at once
 Groups = Mapping[ClientId, NDArray[Any]]  # (samples,) what a client's rows are split by
 Tables = Mapping[ClientId, Table] | Callable[[], Mapping[ClientId, Table]]
 
@@ -132,6 +141,86 @@ def checksum(blocks: Mapping[str, Block], total: int = 0, threads: int = 1) -> i
         else:
             total = _own_checksum(name, block, total)[0]
     return total
+
+
+@dataclass(frozen=True)
+class TableSums:
+    """What tells which columns of a table changed, without its values.
+
+    A checksum is over all rows, in any order: the sum of each value times its row's key.
+    """
+
+    rows: int
+    keys: int  # the sum of the rows' keys
+    columns: Mapping[str, int]  # name -> checksum; the label and weights are columns, too
+
+    @classmethod
+    def of(cls, table: Table, hashes: NDArray[np.uint64]) -> TableSums:
+        """Return those of a table whose ids have these hashes, (samples,)."""
+        keys = hashes.view(np.int64) | 1  # times an odd number, no two values are one
+        found = dict(zip(table.numeric, _column_sums(table.values, keys).tolist(), strict=True))
+        for name, one in table.categorical.items():
+            found[name] = _text_sum(one.levels, one.codes, keys)
+        if table.labels is not None:
+            labels = table.labels.values
+            if labels.dtype.kind == "f":
+                found[table.labels.name] = int(_column_sums(labels[:, None], keys)[0])
+            else:
+                texts, codes = np.unique(labels, return_inverse=True)
+                found[table.labels.name] = _text_sum(texts.tolist(), codes, keys)
+        if table.weights is not None:
+            found["(weights)"] = int(_column_sums(table.weights[:, None], keys)[0])
+        return cls(len(keys), int(keys.sum()), found)
+
+    def changes(self, now: TableSums) -> tuple[str, ...]:
+        """Return what a later table has otherwise, in words; of other rows no column is named."""
+        said = list[str]()
+        if now.rows != self.rows:
+            said.append(f"it has {now.rows:,} rows and had {self.rows:,}")
+        elif now.keys != self.keys:
+            said.append("some of its rows have other ids")
+        elif other := [name for name, one in now.columns.items() if self._other(name, one)]:
+            said.append(f"other values are in {_named(other)}")
+        if gone := [name for name in self.columns if name not in now.columns]:
+            said.append(f"{_named(gone)} went away")
+        if new := [name for name in now.columns if name not in self.columns]:
+            said.append(f"{_named(new)} came anew")
+        if not said and tuple(now.columns) != tuple(self.columns):
+            said.append("its columns are in another order")
+        return tuple(said)
+
+    def _other(self, name: str, checksum: int) -> bool:
+        return self.columns.get(name, checksum) != checksum
+
+
+def _named(columns: Sequence[str]) -> str:
+    return f"column{'' if len(columns) == 1 else 's'} {listed(columns)}"
+
+
+def _column_sums(values: Values, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the checksum of each column of numbers, (columns,)."""
+    found = np.zeros(values.shape[1], np.int64)
+    if issparse(values):
+        own = np.repeat(keys, np.diff(values.indptr))
+        np.add.at(found, values.indices, own * _bits(values.data))
+        return found
+    some = max(1, _SUMMED_AT_ONCE // max(1, values.shape[1]))
+    for start in range(0, len(values), some):
+        part = _bits(values[start : start + some])
+        found += (part * keys[start : start + some, None]).sum(axis=0)
+    return found
+
+
+def _bits(values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(values, np.float64).view(np.int64)
+
+
+def _text_sum(
+    levels: Sequence[str], codes: NDArray[np.integer[Any]], keys: NDArray[np.int64]
+) -> int:
+    """Return the checksum of a column of texts; where none is the code is -1."""
+    words = np.array([*(zlib.crc32(one.encode()) for one in levels), 0], np.int64)
+    return int((words[codes] * keys).sum())
 
 
 def _own_checksum(name: str, held: Block, total: int = 0) -> tuple[int, int]:

@@ -56,6 +56,7 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
         self._history = folder / "history.jsonl"
         self._place: int | None = None  # the output folder, held open from the first writing on
+        self._goes_on = False  # whether this wrote a line of the history
         self._disk = ThreadPoolExecutor(1)  # waits for the disk
         self._pending: Future[float] | None = None  # a checkpoint that is not in force yet
         self._seconds = 0.0  # that the last one took
@@ -102,7 +103,7 @@ class Checkpoints:
         """
         self.settle()
         began = time.perf_counter()
-        self._check_place()
+        self.check_place()
         final = self._path(round)
         filling = final.with_name(final.name + UNFINISHED)
         self._clean()
@@ -221,11 +222,12 @@ class Checkpoints:
 
         Numbers that JSON lacks (NaN, infinity) are null, as in result.json.
         """
-        self._check_place()
+        self.check_place()
         lacking = {key: None for key, one in line.items() if _is_lacking(one)}
         text = json.dumps({**line, **lacking}, ensure_ascii=False, allow_nan=False) + "\n"
         with self._history.open("ab", buffering=0) as history:
             append(self._history, history.fileno(), text.encode())
+        self._goes_on = True
 
     def truncate_history(self, round: int) -> None:
         """Drop the lines after a round, as if the run had stopped there."""
@@ -257,8 +259,11 @@ class Checkpoints:
             )
         return Checkpoint(content["round"], server, clients, content["extra"])
 
-    def _check_place(self) -> None:
-        """Raise where the folder is not the one that was written into before."""
+    def check_place(self) -> None:
+        """Raise CheckpointError where the folder is not the one that was written into before.
+
+        One that is being removed keeps what is written meanwhile, and has no history.
+        """
         folder = self.folder
         if self._place is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -266,12 +271,13 @@ class Checkpoints:
             weakref.finalize(self, os.close, self._place)
         try:
             same = os.path.samestat(os.fstat(self._place), folder.stat())
+            same = same and (not self._goes_on or self._history.exists())
         except FileNotFoundError:
             same = False
         if not same:
             raise CheckpointError(
-                f"{folder} was removed or replaced while the run went on, so that nothing more of "
-                "it is written there; start it again."
+                f"{folder} was moved, removed or replaced while the run went on, so that nothing "
+                "more of it is written there; resume the run where it lies now, or start it again."
             )
 
     def _clean(self) -> None:

@@ -338,6 +338,8 @@ def run_at(
             left = yardsticks.left_of(made, description, plan.algorithm)
             made = replace(made, yardsticks_left=left)
         audited = (*crossed, declared)
+        if store is not None:
+            store.check_place()
         made = outcomes.finish_run(made, held=held, audited=audited, artist=artist)
         if not made.yardsticks_left:
             return end(made)

@@ -54,9 +54,13 @@ def test_a_site_goes_on_with_the_table_that_it_began_with_alone(tmp_path, limit)
     before = changed(tmp_path / "bank.csv")
     again = sites.Lines({name: site_in(tmp_path / name) for name in found})
     if limit > 4:  # no value of the table counted before
-        with pytest.raises(CheckpointError, match=r"'bank'.*its table changed"):
+        with pytest.raises(CheckpointError, match=r"'bank'.*its table changed") as told:
             remote_running.resume_over(out, again, patience=sites.HASTY)
-        assert "is not the one that run" in (tmp_path / "bank" / "errors.log").read_text()
+        said = (tmp_path / "bank" / "errors.log").read_text()
+        assert "is not the one that run" in said
+        name = before.decode().partition(",")[0]
+        assert f"(other values are in column {name!r})" in said
+        assert repr(name) not in str(told.value)
         (tmp_path / "bank.csv").write_bytes(before)
         result = remote_running.resume_over(out, again, patience=sites.HASTY)
     else:
@@ -79,9 +83,12 @@ def test_a_table_that_lost_a_column_since_the_run_began_is_named_and_not_the_ser
     table = pd.read_csv(path)
     table.drop(columns=table.columns[0]).to_csv(path, index=False)
     again = sites.Lines({name: site_in(tmp_path / name) for name in found})
-    with pytest.raises(CheckpointError, match=r"'bank'.*its table changed"):
+    with pytest.raises(CheckpointError, match=r"'bank'.*its table changed") as told:
         remote_running.resume_over(out, again, patience=sites.HASTY)
-    assert "is not the one that run" in (tmp_path / "bank" / "errors.log").read_text()
+    said = (tmp_path / "bank" / "errors.log").read_text()
+    assert "is not the one that run" in said
+    assert f"(column {table.columns[0]!r} went away)" in said
+    assert repr(table.columns[0]) not in str(told.value)
 
 
 def test_an_answer_that_was_lost_is_given_again_and_not_made_anew(tmp_path):

@@ -16,10 +16,12 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for what is written
 UNFINISHED = ".tmp"  # ends the name of what is being written
+# what to do where no file may grow further, though its disk has room
+LONGER: Final = "let files be longer (ulimit -f, or LimitFSIZE= of its service)"
 _OF_A_PROCESS = re.compile(r"\..+\.([0-9]+|[0-9a-f]{16})\.tmp")
 
 

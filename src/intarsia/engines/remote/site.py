@@ -26,7 +26,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol
@@ -56,7 +56,7 @@ from intarsia.errors import (
 )
 from intarsia.privacy.secure_aggregation.protocol import Sealing, Stream
 
-_INDEX = "index"
+_INDEX, _DESCRIBED = "index", "table"
 # errors after which what the site has of the run in memory is as it was before the call
 _HARMLESS = ("ReplayError", "StaleError", "CodecError", "BusyError", "PendingError")
 
@@ -85,6 +85,7 @@ class Workplace(Protocol):
     sealing: Sealing | None
     states: tuple[type, ...]  # the dataclasses that its states may hold
     fingerprint: bytes  # of what the set-up has read so far; b"": nothing
+    described: bytes  # of the table that it read, by which `changes` tells; b"": nothing
     told: tuple[str, ...]  # what the last step of the set-up told the server, in words
 
     def declared(self) -> Declared:
@@ -104,6 +105,9 @@ class Workplace(Protocol):
 
     def stage(self, name: str, state: Any, message: bytes) -> tuple[Any, bytes]:
         """Do a step of the set-up, which may change the blocks; return the state and a reply."""
+
+    def changes(self, described: bytes) -> str:
+        """Return what the table has otherwise than one described so, in words; "": not known."""
 
 
 @dataclass(frozen=True)
@@ -346,6 +350,8 @@ class _Run:
         steps = list(zip(index.stages, index.bases, strict=True))
         if call.kind == "stage":
             self._shelf.write(f"stage-{call.sequence}", data)
+            if place.described and not steps:
+                self._shelf.write(_DESCRIBED, place.described)
             steps.append((call.sequence, call.base))
         if after is before:
             places[call.sequence] = places[call.base]
@@ -375,6 +381,7 @@ class _Run:
     def _end(self, call: Call, data: bytes, answer: bytes) -> None:
         """Keep the last call of a run and its answer, and nothing else."""
         self._put(Index(call.sequence, call.base, _digest(data), (), (), answer=answer))
+        self._shelf.remove(_DESCRIBED)
         self._states, self._place, self._totals = {}, None, None
 
     def _put(self, new: Index) -> None:
@@ -391,10 +398,6 @@ class _Run:
         if self._place is not None:
             return self._place
         place = self._make()
-        other = (
-            f"The site's table is not the one that run {self.name} was set up with; put that back "
-            "and resume the run, or start a new run."
-        )
         for number in self._index.stages:
             written = self._shelf.read(f"stage-{number}")
             if written is None:
@@ -407,11 +410,22 @@ class _Run:
             try:
                 place.stage(call.function, self._state(call.base, place), call.body)
             except RefusedError as problem:  # of a step that was not refused before
-                raise CheckpointError(other) from problem
+                raise self._other_table(place) from problem
         if place.fingerprint != self._index.fingerprint:
-            raise CheckpointError(other)
+            raise self._other_table(place)
         self._place = place
         return place
+
+    def _other_table(self, place: Workplace) -> CheckpointError:
+        """Return that the table is another one, and how: the site alone reads that sentence."""
+        described, changes = self._shelf.read(_DESCRIBED), ""
+        if described is not None and place.described:
+            with suppress(CodecError):  # it is damaged, and tells nothing
+                changes = place.changes(described)
+        return CheckpointError(
+            f"The site's table is not the one that run {self.name} was set up with"
+            f"{changes and f' ({changes})'}; put that back and resume the run, or start a new run."
+        )
 
     def _done(
         self, call: Call, data: bytes, place: Workplace, state: Any
