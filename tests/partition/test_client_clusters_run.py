@@ -14,7 +14,8 @@ from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.cli.tables import show_result
 from intarsia.partition.client_clusters import Structures, of_models
-from intarsia.training import outcome
+from intarsia.plots.runs import pictures
+from intarsia.plots.runs.pictures import Shown
 
 FILE = """
 [experiment]
@@ -71,7 +72,7 @@ def test_what_was_learned_is_drawn_and_said(folder, tmp_path):
     )
     truth = result.structure.truth
     some = replace(result, structure=Structures(truth, learned), trained=None)
-    outcome.draw(tmp_path, some)
+    pictures.draw(tmp_path, Shown.of(some))
     assert (tmp_path / "structure.png").is_file()
     console = Console(file=io.StringIO(), width=120)
     show_result(console, some, tmp_path)
