@@ -129,8 +129,10 @@ class Fork:
             raise self._gone() from None
         return unless_failed(values)
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, *, now: bool = False) -> None:
+        """End the process, when it has read that nothing more comes, or `now`."""
+        if now:
+            self._process.kill()
         self._closing()
 
     def _gone(self) -> WorkerError:

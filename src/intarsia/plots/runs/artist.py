@@ -52,8 +52,8 @@ class Artist:
         return True
 
     def close(self) -> None:
-        """End the fork, wherever it is."""
-        self._fork.close()
+        """End the fork, wherever it is: all that it writes is written when it says so."""
+        self._fork.close(now=True)
 
 
 @contextmanager
