@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,23 @@ def test_a_checkpoint_is_in_force_once_the_disk_has_it(tmp_path, monkeypatch):
     names = {"server.state", "clients.state", "extra.json", "history.jsonl", "checkpoints"}
     assert {one.name for one in asked} == {*names, "round-00000002.tmp"}
     assert asked[-1].name == "checkpoints"
+
+
+def test_a_folder_that_is_emptied_while_the_disk_takes_a_checkpoint_is_said(tmp_path, monkeypatch):
+    checkpoints = saved(tmp_path / "run", 1)
+    checkpoints.append_history({"round": 1})
+    put_in_force = checkpoints._put_in_force
+
+    def emptied(*given):
+        for path in [*(tmp_path / "run").iterdir()]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return put_in_force(*given)
+
+    monkeypatch.setattr(checkpoints, "_put_in_force", emptied)
+    checkpoints.save(2, None, {"a": 1}, {}, wait=False)
+    with pytest.raises(CheckpointError, match="was moved, removed or replaced while the run went"):
+        checkpoints.settle()
+    assert not any((tmp_path / "run").iterdir())
 
 
 @pytest.mark.parametrize("told", ["settle", "save", "latest"])

@@ -450,30 +450,30 @@ def test_the_time_left_is_shown_once_a_round_s_length_is_known():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "since", "taken", "due", "at_end"),
+    ("seconds", "since", "taken", "size", "due", "at_end"),
     [
-        (1.0, 0.9, 0.0, False, True),
-        (1.0, 1.0, 0.1, True, True),
-        (1.0, 29.0, 3.0, False, False),  # of very many clients: a tenth of the time at most
-        (1.0, 30.0, 3.0, True, True),
-        (60.0, 50.0, 3.0, False, True),
-        (0.0, 0.0, 3.0, True, True),  # after every round
-        (1.0, 29.0, math.inf, False, False),  # the disk takes the one before
+        (1.0, 0.9, 0.0, 0.0, False, True),
+        (1.0, 1.0, 0.09, 0.0, True, True),
+        (1.0, 29.0, 3.0, 0.0, False, True),  # of very many clients: a tenth of the time at most
+        (1.0, 31.0, 3.0, 0.0, True, True),
+        (60.0, 50.0, 3.0, 0.0, False, True),
+        (0.0, 0.0, 3.0, 3.0, True, True),  # after every round
+        (1.0, 29.0, math.inf, 0.0, False, True),  # the disk takes the one before
+        (1.0, 29.0, 0.0, 3.0, False, False),  # states that take three seconds to write
+        (1.0, 31.0, 0.0, 3.0, True, True),
     ],
 )
-@pytest.mark.parametrize("by", ["the last", "size"])
-def test_checkpoints_take_a_tenth_of_the_time_at_most(seconds, since, taken, due, at_end, by):
+def test_checkpoints_take_a_tenth_of_the_time_at_most(
+    monkeypatch, seconds, since, taken, size, due, at_end
+):
     engine = Simulation.__new__(Simulation)
-    state = np.zeros(0 if by == "the last" or taken == math.inf else round(taken * 1e6))
-    engine._host, engine._workers = SimpleNamespace(states={"a": state}), None
-    store = SimpleNamespace(seconds=taken if by == "the last" or taken == math.inf else 0.0)
+    states = {name: np.zeros(round(size * 5e5)) for name in "ab"}
+    engine._host, engine._workers = SimpleNamespace(states=states), None
+    store = SimpleNamespace(seconds=taken)
     task = SimpleNamespace(description=described(checkpoint_seconds=seconds), engine=engine)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_DISK", 8e6)
-        # the state's size has a few bytes beside the numbers
-        later = since * (1.001 if by == "size" and due else 1.0)
-        assert training._due(task, store, later, ended=False) is due
-        assert training._due(task, store, since * 1.001, ended=True) is at_end
+    monkeypatch.setattr(training, "_DISK", 8e6)
+    assert training._due(task, store, since, ended=False) is due
+    assert training._due(task, store, since, ended=True) is at_end
     sites = SimpleNamespace(description=task.description, engine=None)
     assert training._due(sites, store, 0.0, ended=True)  # they do not answer twice
 

@@ -115,10 +115,18 @@ class Checkpoints:
             self.settle()
 
     def settle(self) -> None:
-        """Wait until the last checkpoint is in force; OSError if the disk could not take it."""
+        """Wait until the last checkpoint is in force; OSError if the disk could not take it.
+
+        CheckpointError as for `save`.
+        """
         pending, self._pending = self._pending, None
-        if pending is not None:
+        if pending is None:
+            return
+        try:
             self._seconds = pending.result()
+        except FileNotFoundError:
+            self.check_place()
+            raise
 
     def _fill(
         self,

@@ -490,17 +490,18 @@ def _due(task: Task, store: Checkpoints, since: float, *, ended: bool) -> bool:
     """Return whether to write a checkpoint, `since` seconds after the one before.
 
     It takes a tenth of that time at most: a run that dies makes these seconds again. `ended`: the
-    set-up, or training, has ended; sites, which do not answer twice, then need one.
+    set-up, or training, has ended. Then there is one unless states are large, and always of sites,
+    which do not answer twice.
     """
     least, engine = task.description.checkpoint_seconds, task.engine
     if not least:
         return True  # after every round, whatever it takes
     if ended and not isinstance(engine, Simulation):
         return True
-    taken = store.seconds
-    if isinstance(engine, Simulation):
-        taken = max(taken, engine.states_size / _DISK)
-    return since >= max(0.0 if ended else least, taken / _WRITING)
+    taken = engine.states_size / _DISK if isinstance(engine, Simulation) else 0.0
+    if not ended:
+        taken = max(taken, store.seconds, least * _WRITING)
+    return since >= taken / _WRITING
 
 
 def _certify(
