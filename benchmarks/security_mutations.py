@@ -77,6 +77,7 @@ CRYPTO = "tests/privacy/keys/test_crypto.py"
 PSI = "tests/privacy/entity_matching/test_psi.py"
 CODEC = "tests/engines/test_codec.py"
 NORMS = "tests/attacks/test_weights_by_norms.py"
+RIDGE = "tests/attacks/test_system_without_rows.py"
 CLOSED = "tests/attacks/test_levels_closed_twice.py"
 NUMBERS = "tests/attacks/test_numbers_of_the_servers.py"
 BETWEEN = "tests/attacks/test_model_between_steps.py"
@@ -758,6 +759,7 @@ MUTATIONS = [
     ),
     *_of(
         "algorithms/hyfdca/newton/shares.py",
+        ("a system without rows", "if point.ended:", "if False:", RIDGE),
         (
             "words bound to what they hide",
             'return key.fold_in("nonce", digest_of(*hidden)).stream(16)',

@@ -399,7 +399,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
     implied = gather(block.x, message.alpha) / (ridge * point.samples)
     if message.ends:
         nothing = {"selected": point.selected[:0], "curvature": point.curvature[:, :0]}
-        point = fl.evolve(point, alpha=message.alpha, gathered=True, **nothing)
+        point = fl.evolve(point, alpha=message.alpha, gathered=True, ended=True, **nothing)
         return point, Gathered(implied, None, None, None)
     if message.curvature is None:
         shape = losses.shape_of(point.options)
@@ -432,7 +432,7 @@ def gather_point(point: Point, block: Block, message: Gather) -> tuple[Point, Ga
     if point.threshold and message.step.any():
         point = fl.evolve(point, passed=_passed_penalty(point, message.step))
     point = fl.evolve(point, w=w, alpha=message.alpha, faded=faded, gathered=True)
-    point = fl.evolve(point, selected=selected, curvature=curvature)
+    point = fl.evolve(point, selected=selected, curvature=curvature, ended=False)
     if point.threshold:
         point = _smooth_l1(point, message)
     return point, Gathered(implied, gram, rows, counts)

@@ -86,6 +86,7 @@ class Point:
     looks: int = 0  # how often steps along the direction were tried, by the losses
     penalty_looks: int = 0  # and by the penalty
     gathered: bool = False  # whether w(α) was counted, and is to be told next
+    ended: bool = False  # whether that was for a certificate alone, without rows for a system
     system_slope: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the gradient
     system_scale: Array = field(default_factory=lambda: np.ones(1))  # (outputs,) of the Hessian
     threshold: float = 0.0  # τ of the elastic net; `regularisation` is its κ

@@ -569,11 +569,21 @@ def begin_step(point: Point, bounds: Array) -> Point:
 
     Who is told other sizes than the others adds nothing: all take them from one total.
     """
+    _check_rows(point)
     return fl.evolve(
         turn_basis(point, point.measured),
         system_slope=power_above(2 * np.sqrt(bounds[:, 0])),
         system_scale=power_above(bounds[:, 1] * point.overlap.holders / 2**ROOM),
     )
+
+
+def _check_rows(point: Point) -> None:
+    """Refuse a system without rows: it is the ridge, which tells of the secret basis alone."""
+    if point.ended:
+        raise RefusedError(
+            "Newton's system was asked for at a point that was said to be the last, of which no "
+            "rows were chosen; run the algorithm as it is at the server."
+        )
 
 
 def basis_rows(point: Point, block: Block) -> Array:
