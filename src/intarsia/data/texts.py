@@ -42,8 +42,18 @@ class Texts(Sequence[str]):
     @cached_property
     def plain(self) -> bool:
         """Return whether all are numbers as programs write them, with a decimal point."""
-        plain = arrow.match_substring_regex(self._values, _PLAIN)
-        return bool(arrow.all(plain, min_count=0).as_py())  # of no text, too
+        return self.all_like(_PLAIN)
+
+    def all_like(self, pattern: str) -> bool:
+        """Return whether all have a pattern, of RE2, in them; of no text, too."""
+        return bool(arrow.all(self._like(pattern), min_count=0).as_py())
+
+    def any_like(self, pattern: str) -> bool:
+        """Return whether one has a pattern, of RE2, in it."""
+        return bool(arrow.any(self._like(pattern), min_count=0).as_py())
+
+    def _like(self, pattern: str) -> pa.BooleanArray:
+        return arrow.match_substring_regex(self._values, pattern)
 
     @property
     def figures(self) -> NDArray[np.float64]:

@@ -68,7 +68,7 @@ def with_ids(
     rules = _rules(tables)
     notes += notes_on_ids(
         {
-            one.source.name: np.array([*one.columns[one.source.id].texts], np.str_)
+            one.source.name: one.columns[one.source.id].ids
             for one in tables
             if not rules and one.source.id is not None and one.columns
         }
@@ -241,7 +241,7 @@ def _likeness(first: Column, second: Column) -> float:
     shared = len(first.values_there & second.values_there)
     written = any(own.coded or own.figures is None for own in (first, second))  # as a rule changes
     if 2 * shared < most and (named or written):
-        shared = max(_shared([first, second], rules) for rules in RULES_TRIED)
+        shared = _most_shared(first, second)
     share = shared / most
     if same and not written and not is_id(first.name) and share < _BY_CHANCE:
         return 0.0  # amounts, such as incomes, of which some are the same
@@ -290,6 +290,14 @@ def _shared(columns: Sequence[Column], rules: Sequence[Rule]) -> int:
     return sum(len(one & other) for one, other in combinations(own, 2))
 
 
+def _most_shared(first: Column, second: Column) -> int:
+    """Return how many values two columns have in common by the rules that match most."""
+    shared = len(first.values_there & second.values_there)
+    if len(first.under_all_rules & second.under_all_rules) <= shared:
+        return shared  # no rule makes more alike
+    return max(_shared([first, second], rules) for rules in RULES_TRIED)
+
+
 def _refuse_repeats(
     one: TableProposal,
     tables: Sequence[TableProposal],
@@ -336,7 +344,7 @@ def _meant_as_id(own: Column, ids: Column) -> bool:
     if _times_by_chance(own, ids):
         return False
     same = own.name.casefold() == ids.name.casefold()
-    shared = max(_shared([own, ids], rules) for rules in RULES_TRIED)
+    shared = _most_shared(own, ids)
     return shared > 0 if same else shared >= max(10, 0.2 * len(own.texts))
 
 
@@ -379,7 +387,11 @@ def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     """Return the rules by which most ids of different tables are the same."""
     columns = [one.columns[one.source.id] for one in tables if one.source.id and one.columns]
     most = sum(min(one.rows, other.rows) for one, other in combinations(columns, 2))
-    if _shared(columns, ()) == most:
+    shared = _shared(columns, ())
+    pairs = combinations(columns, 2)
+    if shared == most or shared >= sum(
+        len(one.under_all_rules & other.under_all_rules) for one, other in pairs
+    ):
         return ()
     return fewest_rules(lambda rules: _shared(columns, rules))
 

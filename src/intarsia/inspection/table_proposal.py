@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -26,14 +26,16 @@ from intarsia.data.texts import Texts
 from intarsia.errors import TableError
 from intarsia.inspection.column_names import is_id
 from intarsia.inspection.tails import LABELS_FAR, Tail, advice_on_label, amounts_of, tail_of
-from intarsia.privacy.entity_matching.normalisation import Rule, normalised
+from intarsia.privacy.entity_matching.normalisation import RULES_TRIED, Rule, by_rules, normalised
 
 _MOST_ROWS = 20_000  # of a table whose columns are looked at in pairs
 LEAST_SHARED = 20  # rows by which two columns are compared
 LEAST_OF_EACH = 5  # such rows for each value, by which two columns have the same in other words
 _LEAST_ANSWERS = 4  # columns of one scale
 _FIGURES = re.compile(r"\d+")
-_GROUPED = re.compile(r"\d\d(\.\d{1,2})+")  # as NACE and other lists of classes number them
+_WHOLE = r"^(0|-?[1-9][0-9]{0,14})$"  # as numbers are written everywhere
+# as NACE and other lists of classes number them
+_GROUPED, _ZEROS = r"^[0-9]{2}(\.[0-9]{1,2})+$", r"^0[0-9]+(\.[0-9]+)*$"
 _SCALE = (4, 12)  # steps that it has, at least and at most
 _MOST_FORM_CODES = 7  # from 0 to 6, say; where 8 is one, 9 is the next
 
@@ -60,7 +62,10 @@ class Column:
     @cached_property
     def whole(self) -> bool:
         """Return whether all values are whole numbers."""
-        return self.figures is not None and all(one.is_integer() for one in self.figures)
+        if self.figures is None:
+            return False
+        found = np.frombuffer(self.figures) if self.figures else np.zeros(0)
+        return bool((np.isfinite(found) & (found == np.trunc(found))).all())
 
     @cached_property
     def steps(self) -> frozenset[float]:
@@ -72,14 +77,12 @@ class Column:
         """Return whether every row has a value of its own."""
         return len(self.texts) == self.rows > 1 and not self.missing
 
-    @property
+    @cached_property
     def coded(self) -> bool:
         """Return whether numbers, or groups of figures as in 01.11, have zeros in front."""
-        if not self.whole and not all(_GROUPED.fullmatch(one) for one in self.texts):
+        if not self.texts.any_like(_ZEROS) or not (self.whole or self.texts.all_like(_GROUPED)):
             return False
-        if len(self.texts) >= _LEAST_DATES and all(map(_is_short_date, self.texts)):
-            return False
-        return any(re.fullmatch(r"0\d+(\.\d+)*", one) for one in self.texts)
+        return len(self.texts) < _LEAST_DATES or not all(map(_is_short_date, self.texts))
 
     @property
     def numbered(self) -> bool:
@@ -113,6 +116,8 @@ class Column:
 
         It is often how forms write that something is not known, as in 0, 1, 9 and 1, 2, 3, 4, 9.
         """
+        if len(self.texts) > _MOST_FORM_CODES + 1:
+            return None
         *codes, last = sorted(self.figures or (0.0,))
         begins = 2 <= len(codes) <= _MOST_FORM_CODES and codes[0] in (0, 1)
         consecutive = begins and codes == [codes[0] + at for at in range(len(codes))]
@@ -138,7 +143,12 @@ class Column:
 
     @property
     def _amounts(self) -> tuple[NDArray[np.float64], tuple[int, ...]]:
-        return amounts_of(np.array([*(self.figures or ()), np.nan])[self.codes])
+        return amounts_of(self.numbers)
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the number of each row, NaN where there is none, (rows,)."""
+        return np.append(self.figures or (), np.nan)[self.codes]
 
     @cached_property
     def canonical(self) -> NDArray[Any]:
@@ -150,10 +160,26 @@ class Column:
         """Return the different values, written as in `canonical`."""
         return frozenset(self.written)
 
+    @cached_property
+    def under_all_rules(self) -> frozenset[str]:
+        """Return the values after all rules that are tried, by which some may become one."""
+        if self.whole and not self.coded:  # which no rule changes
+            return self.values_there
+        return frozenset(by_rules(np.array([*self.values_there], np.str_), RULES_TRIED[-1]))
+
     @property
-    def written(self) -> Iterator[str]:
-        """Yield the different values as text that is written alike everywhere."""
+    def written(self) -> Iterable[str]:
+        """Return the different values as text that is written alike everywhere."""
+        if self.texts.all_like(_WHOLE):
+            return self.texts
         return map(canonical, self.texts, self.figures or repeat(None))
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """Return the different values as ids: whole numbers where all are, else texts."""
+        if self.whole and not self.coded:
+            return np.frombuffer(self.figures or b"").astype(np.int64)
+        return np.array([*self.texts], np.str_)
 
     @cached_property
     def kinds(self) -> str:
@@ -258,18 +284,31 @@ class Matched:
     """Which rows of two tables have the same id."""
 
     def __init__(self, tables: Sequence[TableProposal], rules: Sequence[Rule]) -> None:
-        self.ids = {
-            one.source.name: np.array(tried(one.columns[one.source.id].canonical, rules), np.str_)
+        columns = {
+            one.source.name: one.columns[one.source.id]
             for one in tables
             if one.source.id is not None and one.columns
         }
+        self.ids: dict[str, NDArray[Any]]
+        if all(own.whole and not own.coded for own in columns.values()):  # which no rule changes
+            self.ids = {name: own.numbers for name, own in columns.items()}
+        elif rules:
+            self.ids = {
+                name: np.array(tried(own.canonical, rules), np.str_)
+                for name, own in columns.items()
+            }
+        else:
+            self.ids = {name: own.canonical for name, own in columns.items()}
+        self._rows: dict[tuple[str, str], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
 
     def rows(self, one: str, other: str) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the rows of each table that have an id of the other's, in the same order."""
         if one not in self.ids or other not in self.ids:
             return np.zeros(0, np.intp), np.zeros(0, np.intp)
-        _, first, second = np.intersect1d(self.ids[one], self.ids[other], return_indices=True)
-        return first, second
+        if (one, other) not in self._rows:
+            _, first, second = np.intersect1d(self.ids[one], self.ids[other], return_indices=True)
+            self._rows |= {(one, other): (first, second), (other, one): (second, first)}
+        return self._rows[one, other]
 
 
 def different(texts: Iterable[str], most: int) -> set[str]:
