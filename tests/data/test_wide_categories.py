@@ -73,6 +73,12 @@ def described(folder, name="hyfdca", mode="plain", **options):
     return experiment.from_dict(tree, folder)
 
 
+@pytest.fixture(autouse=True)
+def stored_by_size_alone(monkeypatch):
+    """Store small tables as large ones are."""
+    monkeypatch.setattr(encoding, "_SMALL", 0)
+
+
 @pytest.fixture
 def dense(monkeypatch):
     """Return what lets tables be stored dense from then on."""
@@ -171,8 +177,11 @@ def test_a_model_is_the_same_however_its_tables_are_stored(tmp_path, dense, name
         assert score.accuracy == pytest.approx(theirs.standalone[client].accuracy, abs=0.02)
 
 
-def test_sites_with_sparse_tables_come_to_the_model_of_one_process(tmp_path):
+@pytest.mark.parametrize("small", [0, 10**6])
+def test_sites_store_tables_as_one_process_does(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(encoding, "_SMALL", small)
     write_tables(tmp_path)
+    assert all(one.sparse != small for one in build(described(tmp_path)).train.values())
     found = {}
     for client, own in OWN.items():
         (tmp_path / client).mkdir()
@@ -247,6 +256,16 @@ def test_missing_values_are_counted_however_a_table_is_stored(levels):
         assert whole.rows_that_lack().sum() == 2
         part = block.take(np.arange(2), np.arange(levels, -1, -1))
         assert part.missing().tolist() == [1] * (levels + 1)
+
+
+def test_a_small_table_is_dense_unless_there_are_many_clients(monkeypatch):
+    monkeypatch.setattr(encoding, "_SMALL", 200 * 101 * 3)
+    table = two_columns(100)
+    for clients in (1, 3, 4):
+        tables = {f"c{at}": replace(table, client=f"c{at}") for at in range(clients)}
+        blocks, _ = assemble(tables)
+        assert all(block.sparse == (clients > 3) for block in blocks.values())
+        assert all((block.indicators == [0, *[1] * 100]).all() for block in blocks.values())
 
 
 def test_rare_levels_of_a_wide_category_join_other_as_unknown_ones_do():

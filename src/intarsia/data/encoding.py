@@ -42,6 +42,9 @@ from intarsia.maths.one_hot import write_entries, write_rows
 # A category of more levels is wide: its columns are scaled and not centred, as those of a sparse
 # table, since centring would give every row a value for each level.
 MOST_CENTRED = 20
+# Numbers of a table, times the clients, up to which it is dense: kernels for sparse tables take a
+# second more to compile at the first run.
+_SMALL = 1_000_000
 _MOST_COMPARED = 1000  # pairs of clients' levels, in a column
 
 
@@ -54,6 +57,7 @@ class Encoding:
     codes: Mapping[str, float] = field(default_factory=dict[str, float])  # class -> stored value
     # categorical column -> of each of its levels, that a client sent it; over sites with keys alone
     proofs: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict[str, tuple[bytes, ...]])
+    clients: int = 1  # how many there are
 
 
 def encoding_of(
@@ -96,7 +100,8 @@ def encoding_of(
     labels, codes = meaning(labelled, settings, tables)
     weighted = any(table.weights is not None for table in tables.values())
     labels = with_weights(labels, settings, weighted=weighted)
-    return Encoding({name: ascending(some) for name, some in levels.items()}, labels, codes)
+    ordered = {name: ascending(some) for name, some in levels.items()}
+    return Encoding(ordered, labels, codes, clients=len(tables))
 
 
 def _check_features(tables: Mapping[ClientId, Table], levels: Mapping[str, set[str]]) -> None:
@@ -183,7 +188,7 @@ def encode(table: Table, encoding: Encoding, *, later: bool = False) -> Block:
         name: tuple(feature for column in columns for feature in features[column])
         for name, columns in table.groups.items()
     }
-    x = _one_hot(table, features, expanded) if expanded else table.values
+    x = _one_hot(table, features, expanded, encoding.clients) if expanded else table.values
     block = Block(
         table.samples,
         tuple(name for names in features.values() for name in names),
@@ -242,9 +247,12 @@ def _least_rows(table: Table, features: Mapping[str, tuple[str, ...]]) -> NDArra
 
 
 def _one_hot(
-    table: Table, features: Mapping[str, tuple[str, ...]], expanded: Mapping[str, tuple[str, ...]]
+    table: Table,
+    features: Mapping[str, tuple[str, ...]],
+    expanded: Mapping[str, tuple[str, ...]],
+    clients: int,
 ) -> Array | OneHotRows:
-    """Return the values with a column for each level: dense, or sparse where that is smaller."""
+    """Return the values with a column for each level: sparse if they are many and it is smaller."""
     rows, width = len(table.samples), sum(map(len, features.values()))
     wide = np.array([len(expanded.get(name, ())) > MOST_CENTRED for name in table.columns])
     sizes = np.array([len(features[name]) for name in table.columns])
@@ -253,7 +261,8 @@ def _one_hot(
     source = np.array([place.get(name, numeric.get(name, 0)) for name in table.columns])
     levels = np.stack([_levels(table, name, own) for name, own in expanded.items()])
     values, stored = np.ascontiguousarray(table.values), int(np.where(wide, 1, sizes).sum())
-    if stored * (8 + 4) >= width * 8 or rows * stored > np.iinfo(np.int32).max:
+    dense = rows * width * max(clients, 1) <= _SMALL or stored * (8 + 4) >= width * 8
+    if dense or rows * stored > np.iinfo(np.int32).max:
         x = made_like(table.values, (rows, width))
         write_rows(values, levels, source, np.cumsum(sizes), wide, x)
         return x

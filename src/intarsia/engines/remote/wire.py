@@ -45,7 +45,7 @@ Kind = Literal["ask", "sum", "open", "seal", "stage"]
 # of its columns, and rare levels of a category of many were scaled each by its own deviation;
 # in 25 the functions that evaluate a model had other names; in 26 a certificate of HyFDCA brought
 # Newton's system for a further step with it.
-PROTOCOL = 27
+PROTOCOL = 28
 
 BEGIN = "begin"  # the step of the set-up that makes the state which an algorithm starts with
 # the step that ends a run: what it came to → the site's own model; the server calls no more
