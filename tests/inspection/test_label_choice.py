@@ -436,7 +436,10 @@ def test_a_note_names_the_time_until_the_label(tmp_path):
     assert [one.partition(" was seen")[0] for one in notes] == [
         "'follow_up_days' may be the time until 'death'"
     ]
-    del columns["follow_up_days"]
+    columns["days"] = columns.pop("follow_up_days")  # as in a registry: days, death
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'days' may be the time until 'death'")
+    del columns["days"]
     assert propose([written(tmp_path / "t.csv", columns)]).notes == ()
 
 

@@ -78,7 +78,8 @@ def encoding_of(
             holders.setdefault(column, client)
     for client, table in tables.items():
         for column in _clashing(table, levels):
-            owner, said = holders[column], no_and_yes(levels[column])
+            owner = holders[column]
+            said = no_and_yes(tables[owner].categorical[column].public_levels)
             advice = "list it in categorical at both, or correct the values of one"
             if said is not None:
                 advice = (

@@ -49,15 +49,20 @@ from intarsia.errors import (
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
-# how no and yes are written; two clients with different ones mean the same classes
-_TRUTHS = tuple(
-    frozenset(pair.split())
+# how no and yes are written, or false and true as by spreadsheets of other languages; two clients
+# with different ones mean the same classes
+_NO_AND_YES = tuple(
+    pair.split()
     for pair in (
         *("no yes", "n y", "false true", "f t", "off on", "nein ja", "n j", "nee ja", "non oui"),
         *("n o", "no si", "no sí", "n s", "não sim", "nao sim", "nie tak", "nej ja", "nei ja"),
         *("нет да", "не да", "ne da", "否 是"),
+        *("falsch wahr", "faux vrai", "falso verdadero", "falso vero", "falso verdadeiro"),
+        *("onwaar waar", "fałsz prawda", "falskt sant", "falsk sand", "usann sann", "ложь истина"),
     )
 )
+_TRUTHS = tuple(map(frozenset, _NO_AND_YES))
+_SAYS_YES = {word: at == 1 for pair in _NO_AND_YES for at, word in enumerate(pair)}
 # words for what is looked for, and for its absence, in several languages
 _POSITIVE = {
     *("yes", "y", "true", "t", "on", "ja", "j", "oui", "si", "sí", "sim", "tak", "da", "да"),
@@ -65,6 +70,7 @@ _POSITIVE = {
     *("krank", "malade", "enfermo", "malato", "dead", "died", "tot", "gestorben", "default", "bad"),
     *("defaulted", "ausfall", "ausgefallen", "impago", "churn", "churned", "gekündigt", "fraud"),
     *("betrug", "fraude", "event", "malignant", "bösartig", "maligno"),
+    *("sann", "истина"),
 }
 _NEGATIVE = {
     *("no", "n", "false", "f", "off", "nein", "non", "não", "nie", "nee", "нет", "否"),
@@ -481,9 +487,17 @@ def _as_amounts(texts: Sequence[str], client: ClientId) -> str:
 
 def no_and_yes(words: Iterable[str]) -> tuple[str, str] | None:
     """Return two words that say no and yes, in this order; None: these words do not."""
-    ordered = sorted(words, key=lambda one: one.casefold() in _POSITIVE)
+    ordered = sorted(words, key=lambda one: says_yes(one) is True)
     said = frozenset(one.casefold() for one in ordered)
     return (ordered[0], ordered[1]) if len(ordered) == 2 and said in _TRUTHS else None
+
+
+def says_yes(word: str) -> bool | None:
+    """Return whether a word says yes, as 1 does, or no, in one of several languages; None: neither.
+
+    Alone it may say something else, as `n` does of north.
+    """
+    return {"0": False, "1": True, **_SAYS_YES}.get(word.casefold())
 
 
 def spelled_apart(found: Mapping[ClientId, Collection[str]]) -> tuple[ClientId, ClientId]:

@@ -120,6 +120,12 @@ class Proposal:
         return found if plain and all(one.whole for one in found) else []
 
     @property
+    def numbers(self) -> bool:
+        """Return whether the labels of all tables are numbers that are more than a few."""
+        found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
+        return bool(found) and all(one.kinds == "numbers" for one in found)
+
+    @property
     def usual(self) -> tuple[str, ...]:
         """Return the classes that enough rows have for their words to stand in a file."""
         rows = self._rows_of_classes or Counter[str]()
@@ -740,7 +746,10 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     for one in tables:
         for own in one.features:
             if len(levels[one.feature(own)]) == 1:
-                one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
+                why = f"{own.texts[0]!r} in every row that has it"
+                if own.missing:  # as a tick is
+                    why += "; where no value means no, write that into the table"
+                one = one.without(own.name, why)
         kept.append(one)
     return kept
 
