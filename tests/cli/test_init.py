@@ -1302,3 +1302,43 @@ def test_a_column_of_ticks_is_left_out_with_what_to_write(tmp_path, monkeypatch,
     found = proposed(tmp_path, monkeypatch, bank(news=["x", ""] * 40), shop())
     assert client(found, 0)["exclude"] == ["news"]
     assert "where no value means no, write that into the table" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_feature_with_no_and_yes_in_other_words_is_one_in_a_file_that_runs(
+    apart, tmp_path, monkeypatch, capfd
+):
+    """TRUE of a spreadsheet is read as the number 1, and WAHR and VRAI were levels beside it."""
+    card = RNG.integers(0, 2, 120)
+    words = [("FALSE", "TRUE"), ("FALSCH", "WAHR"), ("non", "oui")]
+    rows = [slice(40 * at, 40 * at + 40) if apart else slice(0, 80) for at in range(3)]
+    tables = [
+        {"nr": range(120)[own], "card": [two[one] for one in card[own]], "x": INCOME[own]}
+        for two, own in zip(words, rows, strict=True)
+    ]
+    tables = [{**one, "default": DEFAULT[own]} for one, own in zip(tables, rows, strict=True)]
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert all(client(found, at)["categorical"] == ["card"] for at in range(3))
+    err = said(capfd)[1]
+    assert err.count("other words") == 1
+    assert "'card' has no and yes in other words, which are taken for the same" in err
+    dictionary = tomllib.loads((tmp_path / "mine-columns.toml").read_text(encoding="utf-8"))
+    assert dictionary["feature"] == {"card": {"no_and_yes": True}}
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["card=no", "card=yes", "x"]
+    assert main(["predict", "runs/mine", "c.csv", "--client", "c", "--out", "c-scores.csv"]) == 0
+    scores = pd.read_csv(tmp_path / "c-scores.csv").score
+    assert main(["predict", "runs/mine", "a.csv", "--client", "a", "--out", "a-scores.csv"]) == 0
+    assert apart or np.allclose(scores, pd.read_csv(tmp_path / "a-scores.csv").score)
+
+
+def test_true_at_one_table_and_1_at_another_are_numbers(tmp_path, monkeypatch):
+    """They were four levels of a category."""
+    card = RNG.integers(0, 2, 120)
+    own = bank(card=[str(bool(one)).upper() for one in card[:80]])
+    found = proposed(tmp_path, monkeypatch, own, shop(card=card[20:]))
+    assert all("categorical" not in client(found, at) for at in range(2))
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["age", "basket", "card", "income"]

@@ -500,6 +500,12 @@ def says_yes(word: str) -> bool | None:
     return {"0": False, "1": True, **_SAYS_YES}.get(word.casefold())
 
 
+def are_no_and_yes(words: Collection[str]) -> bool:
+    """Return whether words are no and yes of one language, or 0 and 1, or one of the two."""
+    own = {one.casefold() for one in words}
+    return any(own <= pair for pair in (*_TRUTHS, {"0", "1"}))
+
+
 def spelled_apart(found: Mapping[ClientId, Collection[str]]) -> tuple[ClientId, ClientId]:
     """Return two clients that write classes in two ways, the one with numbers first; or none.
 

@@ -72,6 +72,11 @@ class Column:
         """Return whether every row has a value of its own."""
         return len(self.texts) == self.rows > 1 and not self.missing
 
+    @cached_property
+    def truths(self) -> bool:
+        """Return whether all values are true, false, 1 or 0, which are read as 1 and 0."""
+        return self.figures is None and different(self.texts, 5) <= {"true", "false", "1", "0"}
+
     @property
     def coded(self) -> bool:
         """Return whether numbers, or groups of figures as in 01.11, have zeros in front."""
