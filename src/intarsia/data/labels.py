@@ -447,10 +447,7 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     if of_numbers and of_text:
         classes = ascending({one for one, client in said if client == of_numbers})
         words = ascending({one for one, client in said if client == of_text})
-        two = len(words) == len(classes) == 2  # then an example is right, as far as words tell
-        pairs = (positive_last(words), positive_last(classes)) if two else (words, classes)
-        both = zip(*pairs, strict=False)
-        example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
+        example = _as_mapped(words, classes)
         advice = (
             f"say at {of_text!r} which class each is, as in label_map = {{ {example} }}, or list "
             "all classes in [labels] if they are different."
@@ -473,6 +470,24 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
             f"Label column {name!r} has numbers (such as {figures[0][0]!r} at {figures[0][1]!r}) "
             f"and text (such as {word!r} at {client!r}); {advice}."
         )
+
+
+def _as_mapped(words: Sequence[str], classes: Sequence[str]) -> str:
+    """Return what a label_map may say of words of one client, by the classes of another.
+
+    Two words are told by what they say, and numbers by their order. Of other words the order of
+    letters would tell a wrong class, such as "low" for the middle one: all are offered.
+    """
+    ordered: list[Sequence[str]] = []
+    for some in (words, classes):
+        if len(some) == 1 or all(number(one) is not None for one in some):
+            ordered.append(some)
+        elif len(some) == 2 and {one.casefold() for one in some} & (_POSITIVE | _NEGATIVE):
+            ordered.append(positive_last(some))
+    if len(words) == len(classes) and len(ordered) == 2:
+        return ", ".join(f'"{one}" = "{to}"' for one, to in [*zip(*ordered, strict=True)][:3])
+    offered = " or ".join(f'"{one}"' for one in classes[:3]) + " or …" * (len(classes) > 3)
+    return f'"{words[0]}" = {offered}' + ", …" * (len(words) > 1)
 
 
 def _as_amounts(texts: Sequence[str], client: ClientId) -> str:
@@ -588,11 +603,11 @@ def notes_on_codes(
             continue
         alike = own & others
         beside = ""
-        if 2 * len(alike) > len(own):  # one code, of which each lacks some: only those may be meant
+        # one code, of which each lacks some: only those may be meant
+        if 2 * len(alike) > len(own) and not _is_shifted(own, others):
             own, others = own - alike, others - alike
             beside = f" beside {len(alike)} that both have"
-        both = zip(ascending(others), ascending(own), strict=True)
-        example = ", ".join(f'"{one}" = "{to}"' for one, to in list(both)[:3])
+        example = _as_mapped(ascending(others), ascending(own))
         return (
             f"Label column {labels.name!r} has the classes {listed(ascending(own), 5)} at "
             f"{first!r} but {listed(ascending(others), 5)} at {second!r}{beside}, which count as "
@@ -600,6 +615,14 @@ def notes_on_codes(
             f"as in label_map = {{ {example} }}, and if not, list all in [labels] classes.",
         )
     return ()
+
+
+def _is_shifted(own: Collection[str], others: Collection[str]) -> bool:
+    """Return whether classes are numbers that begin elsewhere, as 1, 2, 3 and 0, 1, 2."""
+    both = zip(ascending(own), ascending(others), strict=True)
+    pairs = [(number(one), number(other)) for one, other in both]
+    steps = {None if a is None or b is None else b - a for a, b in pairs}
+    return len(steps) == 1 and None not in steps
 
 
 def check_classes(schema: Schema, settings: LabelSettings) -> None:
