@@ -65,6 +65,7 @@ _MOST_LEVELS = 50  # of a column that is text at one client and numbers at anoth
 _MOST_MISSING = 0.9  # share of a column that is left out
 _NEAR = 0.5  # of the way from a column's first tenth to its last
 _MOST_NAMED = 5  # tables of a folder
+_TWO_NUMBERS = re.compile(r"\d{1,3} ?/ ?\d{1,3}")
 _DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
 
@@ -185,6 +186,7 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     notes += [
         *_times_until_label(tables),
         *_weights_of_rows(tables),
+        *_two_numbers_in_one(tables),
         *_under_other_names(tables, matched),
     ]
     tables = _as_one_kind(_without_constants(tables))
@@ -691,6 +693,25 @@ def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
         f"{name!r} of {one.source.name} {said}: it is learned from as it is. If so, "
         + (f"set weights = {_quoted(name)} there." if labelled(one) else apart)
         for name, one in found.items()
+    ]
+
+
+def _two_numbers_in_one(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns of text with two numbers in each, as of a blood pressure."""
+    found = {
+        own.name: ""
+        for one in tables
+        for own in one.columns.values()
+        if own.name not in (one.source.id, one.source.label, one.source.split_by)
+        and len(own.texts) >= _LEAST_AMOUNTS
+        and all(map(_TWO_NUMBERS.fullmatch, own.texts))
+    }
+    if not found:
+        return []
+    have = "has" if len(found) == 1 else "have"
+    return [
+        f"{in_words([*map(repr, found)])} {have} two numbers in each text, as 120/80 is, which are "
+        "not read as numbers: write them into two columns of the table."
     ]
 
 
