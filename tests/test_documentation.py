@@ -129,7 +129,7 @@ KEYS = {
         "`[policy]`": (Policy, set()),
         "`[site]`": (SiteSettings, {"table", "policy"}),
     },
-    "explanations/hyfdca.md": {"Keys": (HyFDCA, set())},
+    "reference/hyfdca.md": {"Keys": (HyFDCA, set())},
 }  # fmt: skip
 
 

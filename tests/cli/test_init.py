@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as arrow_parquet
 import pytest
 
+import intarsia
 from command_line import one_error, said
 from intarsia.cli.main import main
 from intarsia.inspection.column_names import is_person
@@ -1249,3 +1250,95 @@ def test_a_database_is_refused_with_what_reads_one(tmp_path, monkeypatch, capfd)
     Path("shop.sqlite").write_bytes(b"SQLite format 3\0")
     assert main(["init", "shop.sqlite"]) == 2
     assert "of a database an experiment file says url and query" in one_error(said(capfd)[1])
+
+
+def test_no_and_yes_of_three_languages_are_mapped_to_those_of_the_first_table(
+    tmp_path, monkeypatch
+):
+    languages = [("FALSCH", "WAHR"), ("non", "oui"), ("0", "1")]
+    tables = [{"age": AGE, "ill": [two[one] for one in DEFAULT]} for two in languages]
+    found = proposed(tmp_path, monkeypatch, *tables, arguments=("--label", "ill"))
+    assert "label_map" not in client(found, 0)
+    assert client(found, 1)["label_map"] == {"non": "FALSCH", "oui": "WAHR"}
+    assert client(found, 2)["label_map"] == {"0": "FALSCH", "1": "WAHR"}
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+def test_ids_with_hyphens_and_zeros_in_front_are_those_without(tmp_path, monkeypatch):
+    written = [f"{k:04d}-{k % 7}" for k in range(120)]
+    there = shop(customer=[one.replace("-", "").lstrip("0") or "0" for one in written[20:]])
+    found = proposed(tmp_path, monkeypatch, bank(customer=written[:80]), there)
+    assert found["alignment"]["normalise"] == ["punctuation", "zeros"]
+    assert len(intarsia.inspect("mine.toml").schema.samples.ids) == 120  # 60 are shared
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+def test_ids_that_a_spreadsheet_wrote_with_a_point_are_whole_numbers_whatever_the_decimal(
+    tmp_path, monkeypatch, capfd
+):
+    basket = [f"{one:.3f}".replace(".", ",") for one in BASKET[20:]]
+    write(tmp_path, "a.csv", bank())
+    write(tmp_path, "b.csv", shop(customer=[f"{k}.0" for k in SHOP], basket=basket), ";")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "a.csv", "b.csv"]) == 0
+    assert "check:" not in said(capfd)[1]
+    assert "id_type" not in (tmp_path / "mine.toml").read_text()
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+
+
+def test_numbers_to_predict_are_said_in_a_file_that_does_not_run_yet(tmp_path, monkeypatch):
+    flag = ["n", "y"] * 40
+    there = {"customer": BANK, "part": [0, 1] * 40, "basket": BASKET[:80]}
+    here = {"customer": BANK, "part": flag, "cost": (100 * INCOME[:80]).round(2)}
+    monkeypatch.setattr("intarsia.inspection.proposal._as_one_kind", list)  # which mends it
+    found = proposed(tmp_path, monkeypatch, here, there, arguments=("--label", "cost"))
+    text = (tmp_path / "mine.toml").read_text()
+    assert "It does not run yet" in text
+    assert found["algorithm"]["loss"] == "squared"
+    assert "the label is a number" in text
+
+
+def test_a_column_of_ticks_is_left_out_with_what_to_write(tmp_path, monkeypatch, capfd):
+    found = proposed(tmp_path, monkeypatch, bank(news=["x", ""] * 40), shop())
+    assert client(found, 0)["exclude"] == ["news"]
+    assert "where no value means no, write that into the table" in said(capfd)[1]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_feature_with_no_and_yes_in_other_words_is_one_in_a_file_that_runs(
+    apart, tmp_path, monkeypatch, capfd
+):
+    """TRUE of a spreadsheet is read as the number 1, and WAHR and VRAI were levels beside it."""
+    card = RNG.integers(0, 2, 120)
+    words = [("FALSE", "TRUE"), ("FALSCH", "WAHR"), ("non", "oui")]
+    rows = [slice(40 * at, 40 * at + 40) if apart else slice(0, 80) for at in range(3)]
+    tables = [
+        {"nr": range(120)[own], "card": [two[one] for one in card[own]], "x": INCOME[own]}
+        for two, own in zip(words, rows, strict=True)
+    ]
+    tables = [{**one, "default": DEFAULT[own]} for one, own in zip(tables, rows, strict=True)]
+    found = proposed(tmp_path, monkeypatch, *tables)
+    assert all(client(found, at)["categorical"] == ["card"] for at in range(3))
+    err = said(capfd)[1]
+    assert err.count("other words") == 1
+    assert "'card' has no and yes in other words, which are taken for the same" in err
+    dictionary = tomllib.loads((tmp_path / "mine-columns.toml").read_text(encoding="utf-8"))
+    assert dictionary["feature"] == {"card": {"no_and_yes": True}}
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["card=no", "card=yes", "x"]
+    assert main(["predict", "runs/mine", "c.csv", "--client", "c", "--out", "c-scores.csv"]) == 0
+    scores = pd.read_csv(tmp_path / "c-scores.csv").score
+    assert main(["predict", "runs/mine", "a.csv", "--client", "a", "--out", "a-scores.csv"]) == 0
+    assert apart or np.allclose(scores, pd.read_csv(tmp_path / "a-scores.csv").score)
+
+
+def test_true_at_one_table_and_1_at_another_are_numbers(tmp_path, monkeypatch):
+    """They were four levels of a category."""
+    card = RNG.integers(0, 2, 120)
+    own = bank(card=[str(bool(one)).upper() for one in card[:80]])
+    found = proposed(tmp_path, monkeypatch, own, shop(card=card[20:]))
+    assert all("categorical" not in client(found, at) for at in range(2))
+    assert main(["run", "mine.toml", "--no-yardsticks", "--quiet"]) == 0
+    model = json.loads((tmp_path / "runs/mine/model/linear.json").read_text())
+    assert sorted(model["features"]) == ["age", "basket", "card", "income"]

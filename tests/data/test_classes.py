@@ -156,6 +156,30 @@ def test_of_two_long_lists_of_classes_only_those_that_differ_are_noted() -> None
     assert 'label_map = { "5" = "4" }' in note
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "remedy"),
+    [
+        ("hoch mittel niedrig", "high low medium", '"high" = "hoch" or "mittel" or "niedrig", …'),
+        ("leicht schwer", "mild severe", '"mild" = "leicht" or "schwer", …'),  # who knows
+        ("1 2 3", "0 1 2", '"0" = "1", "1" = "2", "2" = "3"'),
+    ],
+)
+def test_no_remedy_says_by_the_alphabet_which_word_is_which(first, second, remedy) -> None:
+    """A remedy said that low is mittel, and medium niedrig: whoever copied it had wrong labels."""
+    found = {"east": set(first.split()), "west": set(second.split())}
+    labels = Labels("multiclass", tuple(sorted(found["east"] | found["west"])))
+    (note,) = notes_on_codes(found, labels, LabelSettings())
+    assert f"as in label_map = {{ {remedy} }}" in note
+
+
+def test_no_remedy_says_by_the_alphabet_which_word_a_number_is() -> None:
+    tables = {"east": coded(np.arange(40), 0), "west": coded(np.arange(100, 140), 0)}
+    tables["east"]["ill"] = np.arange(40) % 3
+    tables["west"]["ill"] = np.array(["high", "low", "medium"])[np.arange(40) % 3]
+    with pytest.raises(FederationError, match='"high" = "0" or "1" or "2", …'):
+        intarsia.inspect(tables=tables, id="id", label="ill")
+
+
 @pytest.mark.parametrize("weight", [1e306, 1e101, 1e-101])
 def test_a_weight_of_a_class_whose_products_are_no_numbers_is_refused(weight) -> None:
     with pytest.raises(ExperimentError, match=r"class_weight of '0' is .* from 1e-100 to 1e\+100"):

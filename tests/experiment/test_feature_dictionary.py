@@ -381,3 +381,30 @@ def test_levels_that_differ_in_case_alone_are_one_where_the_dictionary_says_so(t
     (tmp_path / "d.toml").write_text('[feature.x]\ntype = "number"\nignore_case = true\n')
     with pytest.raises(ExperimentError, match="'x' is a number with ignore_case"):
         load(tmp_path / "d.toml")
+
+
+def test_no_and_yes_in_other_words_are_one_where_the_dictionary_says_so(tmp_path):
+    written(
+        tmp_path,
+        a_csv="id,smoker,x,ill\n1,JA,1,no\n2,nein,2,yes\n3,,3,no\n4,früher,4,yes\n",
+        b_csv="id,smoker,z\n1,1,1\n2,0,2\n3,0,5\n4,0,1\n",
+        d_toml="[feature.smoker]\nno_and_yes = true\n",
+    )
+    tree = {
+        "algorithm": {"name": "hyfdca"},
+        "split": {"test": 0.0},
+        "alignment": {"dictionary": "d.toml"},
+        "client": [
+            {"name": "a", "path": "a.csv", "id": "id", "label": "ill", "categorical": ["smoker"]},
+            {"name": "b", "path": "b.csv", "id": "id", "categorical": ["smoker"]},
+        ],
+    }
+    found = federation.build(from_dict(tree, tmp_path)).train
+    levels = ["smoker=früher", "smoker=no", "smoker=yes"]
+    assert set(found["a"].features) == {*levels, "x"}
+    at = [found["b"].features.index(name) for name in levels]
+    expected = [[0, 0, 1], [0, 1, 0], [0, 1, 0], [0, 1, 0]]
+    np.testing.assert_array_equal(found["b"].x[:, at], expected)
+    (tmp_path / "d.toml").write_text('[feature.x]\ntype = "number"\nno_and_yes = true\n')
+    with pytest.raises(ExperimentError, match="'x' is a number with no_and_yes"):
+        load(tmp_path / "d.toml")

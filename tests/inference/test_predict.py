@@ -461,7 +461,11 @@ def test_a_table_with_a_clients_name_has_its_units_and_others_are_told_of_them(m
         assert ("taken for one of 'shop' by its file's name" in err) == (name == "shop")
         told_unit = "age is taken to be in 'years', as in the model; at 'shop' it is in 'months'"
         assert (told_unit in err) == (name == "new")
+        assert "The dictionary of the run" not in err
     assert scores["shop"] == pytest.approx(scores["new"], rel=1e-12)
+    dictionary.unlink()  # months counted as years then, without a word
+    assert main(["predict", str(model), str(model.parent / "shop.csv")]) == 0
+    assert f"The dictionary of the run, {dictionary}, is not there" in said(capfd)[1]
 
 
 def test_a_clients_columns_have_the_names_and_units_of_training(model, capfd):

@@ -436,8 +436,19 @@ def test_a_note_names_the_time_until_the_label(tmp_path):
     assert [one.partition(" was seen")[0] for one in notes] == [
         "'follow_up_days' may be the time until 'death'"
     ]
-    del columns["follow_up_days"]
+    columns["days"] = columns.pop("follow_up_days")  # as in a registry: days, death
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'days' may be the time until 'death'")
+    del columns["days"]
     assert propose([written(tmp_path / "t.csv", columns)]).notes == ()
+
+
+def test_a_note_names_columns_with_two_numbers_in_one_text(tmp_path):
+    """A blood pressure was a category, or left out for having many texts."""
+    pressures = np.array([f"{100 + one}/{60 + one % 30}" for one in AGE])
+    columns = {"age": AGE, "bp": pressures, "part": drawn("1/2", "2/2"), "death": drawn("0", "1")}
+    (note,) = propose([written(tmp_path / "t.csv", columns)]).notes
+    assert note.startswith("'bp' has two numbers in each text, as 120/80 is")
 
 
 def test_a_note_names_what_may_be_the_weights_of_rows(tmp_path):

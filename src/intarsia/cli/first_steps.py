@@ -80,7 +80,8 @@ def write_proposal(
         why = "what fits is known once a run would begin."
         unfit = Advice("hyfdca", why, obstacle=str(problem))
         place = file.parent.resolve() / file.name
-        text = experiment_text(proposal, unfit, "hyfdca", place, numbers=False, labels=False)
+        how = unfit, "hyfdca", place
+        text = experiment_text(proposal, *how, numbers=proposal.numbers, labels=False)
         if columns:
             _write(dictionary, columns.encode())
         _write(file, text.encode())

@@ -28,6 +28,7 @@ from intarsia.core.memory import Entries, made_like, pieces, slices
 from intarsia.core.schema import Schema
 from intarsia.data.labels import (
     LabelSettings,
+    are_no_and_yes,
     encode_labels,
     meaning,
     no_and_yes,
@@ -82,7 +83,8 @@ def encoding_of(
             holders.setdefault(column, client)
     for client, table in tables.items():
         for column in _clashing(table, levels):
-            owner, said = holders[column], no_and_yes(levels[column])
+            owner = holders[column]
+            said = no_and_yes(tables[owner].categorical[column].public_levels)
             advice = "list it in categorical at both, or correct the values of one"
             if said is not None:
                 advice = (
@@ -404,10 +406,13 @@ def notes_on_words(levels: Mapping[ClientId, Mapping[str, Collection[str]]]) -> 
         if pair is None:
             continue
         told = (f"{listed(ascending(some), 3)} at {clients[some]!r}" for some in pair)
+        how = "where they differ in case alone, ignore_case"
+        if all(map(are_no_and_yes, pair)):
+            how = "where they are no and yes, no_and_yes"
         notes.append(
             f"{column!r} has {' and '.join(told)}, which count as different levels. Where they "
-            "mean the same, write them alike in these tables; where they differ in case alone, "
-            "ignore_case in the dictionary of [alignment] does so."
+            f"mean the same, write them alike in these tables; {how} in the dictionary of "
+            "[alignment] does so."
         )
     return tuple(notes)
 

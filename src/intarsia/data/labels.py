@@ -49,15 +49,20 @@ from intarsia.errors import (
 
 MOST_NUMBER_CLASSES = 20  # more distinct whole numbers than this are a regression target
 MOST_CLASSES = 1000  # more distinct labels than this are a mistake, such as an id column
-# how no and yes are written; two clients with different ones mean the same classes
-_TRUTHS = tuple(
-    frozenset(pair.split())
+# how no and yes are written, or false and true as by spreadsheets of other languages; two clients
+# with different ones mean the same classes
+_NO_AND_YES = tuple(
+    pair.split()
     for pair in (
         *("no yes", "n y", "false true", "f t", "off on", "nein ja", "n j", "nee ja", "non oui"),
         *("n o", "no si", "no sí", "n s", "não sim", "nao sim", "nie tak", "nej ja", "nei ja"),
         *("нет да", "не да", "ne da", "否 是"),
+        *("falsch wahr", "faux vrai", "falso verdadero", "falso vero", "falso verdadeiro"),
+        *("onwaar waar", "fałsz prawda", "falskt sant", "falsk sand", "usann sann", "ложь истина"),
     )
 )
+_TRUTHS = tuple(map(frozenset, _NO_AND_YES))
+_SAYS_YES = {word: at == 1 for pair in _NO_AND_YES for at, word in enumerate(pair)}
 # words for what is looked for, and for its absence, in several languages
 _POSITIVE = {
     *("yes", "y", "true", "t", "on", "ja", "j", "oui", "si", "sí", "sim", "tak", "da", "да"),
@@ -65,6 +70,7 @@ _POSITIVE = {
     *("krank", "malade", "enfermo", "malato", "dead", "died", "tot", "gestorben", "default", "bad"),
     *("defaulted", "ausfall", "ausgefallen", "impago", "churn", "churned", "gekündigt", "fraud"),
     *("betrug", "fraude", "event", "malignant", "bösartig", "maligno"),
+    *("sann", "истина"),
 }
 _NEGATIVE = {
     *("no", "n", "false", "f", "off", "nein", "non", "não", "nie", "nee", "нет", "否"),
@@ -441,10 +447,7 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
     if of_numbers and of_text:
         classes = ascending({one for one, client in said if client == of_numbers})
         words = ascending({one for one, client in said if client == of_text})
-        two = len(words) == len(classes) == 2  # then an example is right, as far as words tell
-        pairs = (positive_last(words), positive_last(classes)) if two else (words, classes)
-        both = zip(*pairs, strict=False)
-        example = ", ".join(f'"{one}" = "{other}"' for one, other in both)
+        example = _as_mapped(words, classes)
         advice = (
             f"say at {of_text!r} which class each is, as in label_map = {{ {example} }}, or list "
             "all classes in [labels] if they are different."
@@ -469,6 +472,24 @@ def _refuse_mixture(found: Mapping[ClientId, NDArray[Any]], name: str) -> None:
         )
 
 
+def _as_mapped(words: Sequence[str], classes: Sequence[str]) -> str:
+    """Return what a label_map may say of words of one client, by the classes of another.
+
+    Two words are told by what they say, and numbers by their order. Of other words the order of
+    letters would tell a wrong class, such as "low" for the middle one: all are offered.
+    """
+    ordered: list[Sequence[str]] = []
+    for some in (words, classes):
+        if len(some) == 1 or all(number(one) is not None for one in some):
+            ordered.append(some)
+        elif len(some) == 2 and {one.casefold() for one in some} & (_POSITIVE | _NEGATIVE):
+            ordered.append(positive_last(some))
+    if len(words) == len(classes) and len(ordered) == 2:
+        return ", ".join(f'"{one}" = "{to}"' for one, to in [*zip(*ordered, strict=True)][:3])
+    offered = " or ".join(f'"{one}"' for one in classes[:3]) + " or …" * (len(classes) > 3)
+    return f'"{words[0]}" = {offered}' + ", …" * (len(words) > 1)
+
+
 def _as_amounts(texts: Sequence[str], client: ClientId) -> str:
     """Return what makes amounts of texts that are all written in one way; "": they are no such."""
     if spellings_of([limit_of(one) for one in texts]):
@@ -481,9 +502,23 @@ def _as_amounts(texts: Sequence[str], client: ClientId) -> str:
 
 def no_and_yes(words: Iterable[str]) -> tuple[str, str] | None:
     """Return two words that say no and yes, in this order; None: these words do not."""
-    ordered = sorted(words, key=lambda one: one.casefold() in _POSITIVE)
+    ordered = sorted(words, key=lambda one: says_yes(one) is True)
     said = frozenset(one.casefold() for one in ordered)
     return (ordered[0], ordered[1]) if len(ordered) == 2 and said in _TRUTHS else None
+
+
+def says_yes(word: str) -> bool | None:
+    """Return whether a word says yes, as 1 does, or no, in one of several languages; None: neither.
+
+    Alone it may say something else, as `n` does of north.
+    """
+    return {"0": False, "1": True, **_SAYS_YES}.get(word.casefold())
+
+
+def are_no_and_yes(words: Collection[str]) -> bool:
+    """Return whether words are no and yes of one language, or 0 and 1, or one of the two."""
+    own = {one.casefold() for one in words}
+    return any(own <= pair for pair in (*_TRUTHS, {"0", "1"}))
 
 
 def spelled_apart(found: Mapping[ClientId, Collection[str]]) -> tuple[ClientId, ClientId]:
@@ -568,11 +603,11 @@ def notes_on_codes(
             continue
         alike = own & others
         beside = ""
-        if 2 * len(alike) > len(own):  # one code, of which each lacks some: only those may be meant
+        # one code, of which each lacks some: only those may be meant
+        if 2 * len(alike) > len(own) and not _is_shifted(own, others):
             own, others = own - alike, others - alike
             beside = f" beside {len(alike)} that both have"
-        both = zip(ascending(others), ascending(own), strict=True)
-        example = ", ".join(f'"{one}" = "{to}"' for one, to in list(both)[:3])
+        example = _as_mapped(ascending(others), ascending(own))
         return (
             f"Label column {labels.name!r} has the classes {listed(ascending(own), 5)} at "
             f"{first!r} but {listed(ascending(others), 5)} at {second!r}{beside}, which count as "
@@ -580,6 +615,14 @@ def notes_on_codes(
             f"as in label_map = {{ {example} }}, and if not, list all in [labels] classes.",
         )
     return ()
+
+
+def _is_shifted(own: Collection[str], others: Collection[str]) -> bool:
+    """Return whether classes are numbers that begin elsewhere, as 1, 2, 3 and 0, 1, 2."""
+    both = zip(ascending(own), ascending(others), strict=True)
+    pairs = [(number(one), number(other)) for one, other in both]
+    steps = {None if a is None or b is None else b - a for a, b in pairs}
+    return len(steps) == 1 and None not in steps
 
 
 def check_classes(schema: Schema, settings: LabelSettings) -> None:

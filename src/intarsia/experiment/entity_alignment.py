@@ -33,7 +33,7 @@ Ids = NDArray[Any]
 
 _DECIMAL = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+")
 _MOST_IDS, _MOST_COMPARED = 50_000, 12  # of a client, and clients, whose ids are compared
-_RULES: tuple[Rule, ...] = ("width", "spaces", "case", "zeros")
+_RULES: tuple[Rule, ...] = ("width", "spaces", "case", "punctuation", "zeros")
 _ALIKE = 0.2  # share of the ids of the smaller of two clients
 
 

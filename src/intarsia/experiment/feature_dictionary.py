@@ -10,6 +10,9 @@ All parties agree on one file, TOML or CSV. In TOML:
     [feature.sex]
     ignore_case = true             # of a category: F and f are one value, in small letters
 
+    [feature.smoker]
+    no_and_yes = true              # of a category: ja, oui, 1 are "yes", and nein, non, 0 "no"
+
     [client.clinic]
     AGE_M = "age"                            # a column of the party, and the feature that it is
     SEX = { feature = "sex" }                # the same
@@ -39,6 +42,7 @@ from scipy.sparse import issparse
 from intarsia.core.block import ClientId, stored, with_data
 from intarsia.core.memory import made_like, pieces
 from intarsia.core.settings import hyperparameters, read_text, read_toml, toml_text, wrong_value
+from intarsia.data.labels import says_yes
 from intarsia.data.parsing import same_unit
 from intarsia.data.source import Source
 from intarsia.data.table import Category, Table
@@ -62,6 +66,7 @@ class Feature:
     unit: str | None = None
     factors: Mapping[str, float] = field(default_factory=dict[str, float])  # other unit -> factor
     ignore_case: bool = False  # of a category: levels that differ in case alone are one
+    no_and_yes: bool = False  # of a category: levels that say yes, or no, in any language are one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +109,11 @@ class Dictionary:
                 raise ExperimentError(
                     f"{where} is a number with ignore_case, and numbers have no case; remove it, "
                     'or set type = "category".'
+                )
+            if feature.no_and_yes and feature.type == "number":
+                raise ExperimentError(
+                    f"{where} is a number with no_and_yes, which is for words; remove it, or set "
+                    'type = "category".'
                 )
             if feature.type == "category" and (feature.unit is not None or feature.factors):
                 raise ExperimentError(
@@ -204,9 +214,7 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
         columns=tuple(names.values()),
         values=_scaled(table.values, [factors[name] for name in table.numeric]),
         categorical={
-            names[name]: _in_small_letters(category)
-            if dictionary.feature(names[name]).ignore_case
-            else category
+            names[name]: _rewritten(category, dictionary.feature(names[name]))
             for name, category in table.categorical.items()
         },
         groups={group: tuple(names[name] for name in some) for group, some in table.groups.items()},
@@ -214,11 +222,20 @@ def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -
     )
 
 
-def _in_small_letters(category: Category) -> Category:
-    """Return a category whose levels are written in small letters; those that are one then are."""
-    lower = [level.casefold() for level in category.levels]
-    levels = tuple(sorted(set(lower)))
-    place = np.array([*(levels.index(level) for level in lower), -1], np.int32)
+def _rewritten(category: Category, feature: Feature) -> Category:
+    """Return a category whose levels are written as all clients have them; alike ones are one."""
+    if not (feature.ignore_case or feature.no_and_yes):
+        return category
+
+    def rewritten(level: str) -> str:
+        yes = says_yes(level) if feature.no_and_yes else None
+        if yes is not None:
+            return "yes" if yes else "no"
+        return level.casefold() if feature.ignore_case else level
+
+    written = [*map(rewritten, category.levels)]
+    levels = tuple(sorted(set(written)))
+    place = np.array([*(levels.index(level) for level in written), -1], np.int32)
     return replace(category, codes=place[category.codes], levels=levels)
 
 

@@ -228,6 +228,17 @@ def dictionary_of(folder: Path, client: ClientId | None) -> tuple[Dictionary, Ma
     return replace(known, columns={"": known.columns.get(client, {})}), own.get("units") or {}
 
 
+def notes_on_dictionary(folder: Path) -> tuple[str, ...]:
+    """Return a note where the dictionary of a run is not where it was, so that it says nothing."""
+    path = _experiment(folder).get("alignment", {}).get("dictionary")
+    if not path or Path(path).is_file():
+        return ()
+    return (
+        f"The dictionary of the run, {path}, is not there, so that columns count by their own "
+        "names, units and words; put it back if the table is written as its client's was.",
+    )
+
+
 def translated(table: Table, dictionary: Dictionary, units: Mapping[str, str]) -> Table:
     """Return a table with the features' names and units, by what `dictionary_of` returned."""
     if not dictionary.place:

@@ -206,6 +206,7 @@ def predict(
         *taken,
         *(_marks_as_values(found, new_table.marks_of_some(folder)) if owner is None else ()),
         *(new_table.notes_on_units(folder, known) if owner is None else ()),
+        *new_table.notes_on_dictionary(folder),
         *new_table.trained_on(table, header.trained),
         *_notes(_means_of(model), model.levels_, kept, known, levels, block, id, settings),
         *((f"Left aside, as in training: {_list_names(aside)}.",) if aside else ()),

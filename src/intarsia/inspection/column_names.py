@@ -36,6 +36,8 @@ LABELS = (
         "gestorben",
         "verstorben",
         "uberlebt",
+        "wiederaufnahme",
+        "rehospitalisierung",
     ),
     *("cible", "classe", "resultat", "diagnostic", "defaut", "etiquette", "fraude", "deces"),
     *("objetivo", "clase", "resultado", "diagnostico", "etiqueta", "impago", "fallecido"),
@@ -153,7 +155,8 @@ def is_time_until(name: str) -> bool:
     """Return whether a name is that of the time until something was seen, or rows were left."""
     own = words(name)
     pairs = {*pairwise(own)}
-    return bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO) or own == ["time"]
+    alone = own in (["time"], ["days"], ["months"], ["tage"], ["monate"], ["jours"], ["mois"])
+    return alone or bool(_TIMES_UNTIL & {*own}) or bool(pairs & _TIMES_UNTIL_OF_TWO)
 
 
 def is_weight(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from intarsia.errors import printable, several
 from intarsia.inspection.proposal import Proposal
 from intarsia.inspection.recommend import Advice
-from intarsia.inspection.table_proposal import TableProposal, different
+from intarsia.inspection.table_proposal import TableProposal
 
 _WIDTH = 100
 # what keys of a client's table are written, in this order, where they are set
@@ -130,6 +130,9 @@ def dictionary_text(proposal: Proposal) -> str:
         if own:
             lines += ["", f"[client.{toml(table.source.name)}]"]
             lines += [f"{toml(name)} = {toml(one)}" for name, one in own.items()]
+    for name in proposal.no_and_yes:
+        lines += ["", f"[feature.{toml(name)}]"]
+        lines += ["no_and_yes = true  # no and yes in other words are one"]
     for name in proposal.ignore_case:
         lines += ["", f"[feature.{toml(name)}]"]
         lines += ["ignore_case = true  # values that differ in case alone are one"]
@@ -280,11 +283,7 @@ def _learned(table: TableProposal) -> list[str]:
     kinds: Mapping[str, list[str]] = {"numbers": [], "text, as categories": []}
     for own in table.features:
         if own.name not in table.source.categorical:
-            truths = own.figures is None and different(own.texts, 3) <= {
-                "true",
-                "false",
-            }  # which are 1 and 0
-            plain = own.figures is not None or truths
+            plain = own.figures is not None or own.truths
             kinds["numbers" if plain else "text, as categories"].append(own.name)
     said = [f"{kind}: {', '.join(some)}" for kind, some in kinds.items() if some]
     numbers = [own for own in table.features if own.name in kinds["numbers"]]

@@ -59,26 +59,24 @@ def with_ids(
         one.with_keys({}, id=chosen[one.source.name]) if one.source.name in chosen else one
         for one in tables
     ]
+    ids: dict[ClientId, NDArray[Any]] = {}
     for one in tables:
         if one.source.id is not None and one.columns:
             try:
-                ids_of(one.values(one.source.id), one.rows, one.source)
+                own = ids_of(one.values(one.source.id), one.rows, one.source)
             except TableError as problem:
                 raise problem.retold(where=problem.where, advice=problem.without_settings) from None
+            ids[one.source.name] = own
     rules = _rules(tables)
-    notes += notes_on_ids(
-        {
-            one.source.name: one.columns[one.source.id].ids
-            for one in tables
-            if not rules and one.source.id is not None and one.columns
-        }
-    )
+    notes += () if rules else notes_on_ids(ids)
     matched = Matched(tables, rules)
     notes += () if wanted else _notes_on_keys_of_two(tables)
     if not wanted:
         tables = _apart_where_values_differ(tables, matched, notes)
         matched = Matched(tables, rules)
-    return [_told_ids(one, tables, matched, wanted) for one in _alike(tables, rules)], rules, notes
+    whole = {name: own.dtype.kind != "U" for name, own in ids.items()}
+    tables = _alike(tables, whole, rules)
+    return [_told_ids(one, tables, matched, wanted) for one in tables], rules, notes
 
 
 def notes_on_ids_as_features(blocks: Mapping[ClientId, Block]) -> tuple[str, ...]:
@@ -396,23 +394,21 @@ def _rules(tables: Sequence[TableProposal]) -> tuple[Rule, ...]:
     return fewest_rules(lambda rules: _shared(columns, rules))
 
 
-def _alike(tables: Sequence[TableProposal], rules: Sequence[Rule]) -> list[TableProposal]:
+def _alike(
+    tables: Sequence[TableProposal], whole: Mapping[ClientId, bool], rules: Sequence[Rule]
+) -> list[TableProposal]:
     """Return the tables with ids of one type: text, where one of them has text."""
-    known = [one for one in tables if one.source.id and one.columns]
-    kinds = {one.source.name: _whole_ids(one.columns[str(one.source.id)]) for one in known}
+    kept = [one.source.name for one in tables if one.source.id in one.columns]
+    kinds = {name: whole[name] for name in kept}
     if len(set(kinds.values())) < 2 or "zeros" in rules:
         return list(tables)
-    texts = next(name for name, whole in kinds.items() if not whole)
+    texts = next(name for name, numbers in kinds.items() if not numbers)
     return [
         one.with_keys({"id_type": f"{texts} has text"}, id_type="text")
         if kinds.get(one.source.name)
         else one
         for one in tables
     ]
-
-
-def _whole_ids(column: Column) -> bool:
-    return column.whole and not column.coded
 
 
 def _apart_where_values_differ(

@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from intarsia.data.labels import says_yes
 from intarsia.errors import ExperimentError, listed
 from intarsia.inspection.column_names import (
     LABELS,
@@ -27,10 +28,6 @@ from intarsia.inspection.table_proposal import (
 )
 from intarsia.privacy.entity_matching.normalisation import look
 
-_TRUTHS = {
-    **dict.fromkeys(("0", "no", "n", "false", "f", "off"), False),
-    **dict.fromkeys(("1", "yes", "y", "true", "t", "on"), True),
-}
 _MOST_CLASSES = 10  # of text, of a label that only its name tells from a feature
 _MOST_TOLD = 4  # columns that may be the label too
 _DOUBTFUL = 2
@@ -86,7 +83,7 @@ def _with_one_spelling(tables: Sequence[TableProposal]) -> list[TableProposal]:
     first: dict[bool, str] = {}
     for one in tables:
         written = [*one.columns[str(one.source.label)].written] if labelled(one) else []
-        said = {text: _TRUTHS.get(text.casefold()) for text in written}
+        said = {text: says_yes(text) for text in written}
         named = {text: usual[text.casefold()] for text in written}
         why = "the same class, whatever the case"
         if {*said.values()} == {False, True}:

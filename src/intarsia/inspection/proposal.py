@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from intarsia.data.column_roles import check_names
 from intarsia.data.column_types import coded_texts, features_of
-from intarsia.data.labels import positive_last, spelled_apart
+from intarsia.data.labels import are_no_and_yes, positive_last, spelled_apart
 from intarsia.data.parsing import (
     are_numbers,
     ascending,
@@ -65,6 +65,7 @@ _MOST_LEVELS = 50  # of a column that is text at one client and numbers at anoth
 _MOST_MISSING = 0.9  # share of a column that is left out
 _NEAR = 0.5  # of the way from a column's first tenth to its last
 _MOST_NAMED = 5  # tables of a folder
+_TWO_NUMBERS = re.compile(r"\d{1,3} ?/ ?\d{1,3}")
 _DAY = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # as 20260131
 
 
@@ -76,6 +77,7 @@ class Proposal:
     normalise: tuple[Rule, ...]  # of [alignment]
     notes: tuple[str, ...]  # sentences that whoever knows the data is to check
     ignore_case: tuple[str, ...] = ()  # features whose values differ in case alone
+    no_and_yes: tuple[str, ...] = ()  # features whose values are no and yes in other words
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -118,6 +120,12 @@ class Proposal:
         found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
         plain = all(to == "" for one in self.tables for to in one.source.label_map.values())
         return found if plain and all(one.whole for one in found) else []
+
+    @property
+    def numbers(self) -> bool:
+        """Return whether the labels of all tables are numbers that are more than a few."""
+        found = [one.columns[str(one.source.label)] for one in self.tables if labelled(one)]
+        return bool(found) and all(one.kinds == "numbers" for one in found)
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -173,10 +181,12 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
     tables = with_groups(tables, matched, notes)
     tables = [_without_unfit(one) for one in without_copies(tables, matched)]
     tables = _named_alike(tables, matched, notes)
-    notes += [*_in_other_words(tables, matched), *_no_class_in_common(tables)]
+    no_and_yes = _in_other_languages(tables, notes)
+    notes += [*_in_other_words(tables, matched, no_and_yes), *_no_class_in_common(tables)]
     notes += [
         *_times_until_label(tables),
         *_weights_of_rows(tables),
+        *_two_numbers_in_one(tables),
         *_under_other_names(tables, matched),
     ]
     tables = _as_one_kind(_without_constants(tables))
@@ -187,9 +197,9 @@ def propose(paths: Sequence[Path], ids: Sequence[str] = (), labels: Sequence[str
                 + "; ".join(f"{name!r} {why}" for name, why in one.left_out.items()),
                 "mend one of them, or leave the table out",
             )
-    ignore_case = _alike_but_for_case(tables, notes)
+    ignore_case = _alike_but_for_case(tables, no_and_yes, notes)
     tables = [replace(_with_units_of_amounts(one), read=None) for one in tables]
-    return Proposal(tuple(tables), rules, tuple(notes), ignore_case)
+    return Proposal(tuple(tables), rules, tuple(notes), ignore_case, no_and_yes)
 
 
 def client_names(paths: Sequence[Path]) -> dict[str, Path]:
@@ -597,10 +607,13 @@ def _says_other(
     return int(known.sum()) >= LEAST_SHARED and bool(same[known].mean() < 0.5)
 
 
-def _in_other_words(tables: Sequence[TableProposal], matched: Matched) -> list[str]:
+def _in_other_words(
+    tables: Sequence[TableProposal], matched: Matched, known: Sequence[str]
+) -> list[str]:
     """Return a note of features that have the same values in other words in rows that are shared.
 
-    Those of a label are mapped (`label_map`), and those that differ in case alone by a dictionary.
+    Those of a label are mapped (`label_map`), and those that differ in case alone, or are `known`
+    as no and yes, by a dictionary.
     """
     found: dict[str, list[str]] = {}
     for one, other in combinations(tables, 2):
@@ -608,7 +621,7 @@ def _in_other_words(tables: Sequence[TableProposal], matched: Matched) -> list[s
         theirs = {other.feature(own): own for own in other.features if own.figures is None}
         for own in one.features if len(first) >= LEAST_SHARED else ():
             name = one.feature(own)
-            if own.figures is not None or name not in theirs:
+            if own.figures is not None or name not in theirs or name in known:
                 continue
             words = other_words(own.canonical[first], theirs[name].canonical[second])
             if any(text.casefold() != to.casefold() for text, to in words.items()):
@@ -683,6 +696,25 @@ def _weights_of_rows(tables: Sequence[TableProposal]) -> list[str]:
     ]
 
 
+def _two_numbers_in_one(tables: Sequence[TableProposal]) -> list[str]:
+    """Return a note of columns of text with two numbers in each, as of a blood pressure."""
+    found = {
+        own.name: ""
+        for one in tables
+        for own in one.columns.values()
+        if own.name not in (one.source.id, one.source.label, one.source.split_by)
+        and len(own.texts) >= _LEAST_AMOUNTS
+        and all(map(_TWO_NUMBERS.fullmatch, own.texts))
+    }
+    if not found:
+        return []
+    have = "has" if len(found) == 1 else "have"
+    return [
+        f"{in_words([*map(repr, found)])} {have} two numbers in each text, as 120/80 is, which are "
+        "not read as numbers: write them into two columns of the table."
+    ]
+
+
 def _quoted(name: str) -> str:
     """Return a name as an experiment file writes it."""
     return json.dumps(name, ensure_ascii=False)
@@ -740,12 +772,40 @@ def _without_constants(tables: Sequence[TableProposal]) -> list[TableProposal]:
     for one in tables:
         for own in one.features:
             if len(levels[one.feature(own)]) == 1:
-                one = one.without(own.name, f"{own.texts[0]!r} in every row that has it")
+                why = f"{own.texts[0]!r} in every row that has it"
+                if own.missing:  # as a tick is
+                    why += "; where no value means no, write that into the table"
+                one = one.without(own.name, why)
         kept.append(one)
     return kept
 
 
-def _alike_but_for_case(tables: Sequence[TableProposal], notes: list[str]) -> tuple[str, ...]:
+def _in_other_languages(tables: Sequence[TableProposal], notes: list[str]) -> tuple[str, ...]:
+    """Return the features of text with no and yes in other words, as "ja" here and "1" there."""
+    held: dict[str, dict[str, Column]] = {}
+    for one in tables:
+        for own in one.features:
+            held.setdefault(one.feature(own), {})[one.source.name] = own
+    found = []
+    for name, some in held.items():
+        if all(own.figures is not None or own.truths for own in some.values()):
+            continue
+        # of many values, three are enough to tell
+        levels = {client: different(own.written, 3) for client, own in some.items()}
+        if all(map(are_no_and_yes, levels.values())) and any(spelled_apart(levels)):
+            found.append(name)
+    if found:
+        notes.append(
+            f"{in_words([*map(repr, found)])} {'has' if len(found) == 1 else 'have'} no and yes in "
+            "other words, which are taken for the same: no_and_yes in the dictionary of "
+            "[alignment]; take it out there if they mean something else."
+        )
+    return tuple(found)
+
+
+def _alike_but_for_case(
+    tables: Sequence[TableProposal], apart: Sequence[str], notes: list[str]
+) -> tuple[str, ...]:
     """Return the features of text with values that differ in case alone, as "m" and "M" do."""
     levels: dict[str, set[str]] = {}
     for one in tables:
@@ -753,7 +813,9 @@ def _alike_but_for_case(tables: Sequence[TableProposal], notes: list[str]) -> tu
             if own.figures is None or own.name in one.source.categorical:
                 levels.setdefault(one.feature(own), set()).update(own.written)
     found = tuple(
-        name for name, some in levels.items() if len({one.casefold() for one in some}) < len(some)
+        name
+        for name, some in levels.items()
+        if name not in apart and len({one.casefold() for one in some}) < len(some)
     )
     if found:
         notes.append(
@@ -779,7 +841,7 @@ def _as_one_kind(tables: Sequence[TableProposal]) -> list[TableProposal]:
         for name in (*one.answers, *one.source.units, *one.source.limits)
     }
     for name, some in held.items():
-        mixed = len({own.figures is None for own in some}) > 1
+        mixed = len({own.figures is None and not own.truths for own in some}) > 1
         if not (mixed or name in coded or all(own.whole for own in some)):
             continue
         levels = {text for own in some for text in own.written}

@@ -78,6 +78,11 @@ class Column:
         return len(self.texts) == self.rows > 1 and not self.missing
 
     @cached_property
+    def truths(self) -> bool:
+        """Return whether all values are true, false, 1 or 0, which are read as 1 and 0."""
+        return self.figures is None and different(self.texts, 5) <= {"true", "false", "1", "0"}
+
+    @cached_property
     def coded(self) -> bool:
         """Return whether numbers, or groups of figures as in 01.11, have zeros in front."""
         if not self.texts.any_like(_ZEROS) or not (self.whole or self.texts.all_like(_GROUPED)):
@@ -173,13 +178,6 @@ class Column:
         if self.texts.all_like(_WHOLE):
             return self.texts
         return map(canonical, self.texts, self.figures or repeat(None))
-
-    @property
-    def ids(self) -> NDArray[Any]:
-        """Return the different values as ids: whole numbers where all are, else texts."""
-        if self.whole and not self.coded:
-            return np.frombuffer(self.figures or b"").astype(np.int64)
-        return np.array([*self.texts], np.str_)
 
     @cached_property
     def kinds(self) -> str:

@@ -633,7 +633,14 @@ def no_better_than_chance(
     """Return a note where a model says no more of the labels than their shares, or their mean."""
     if every is not None and every.r2 is not None and every.r2 < _WORSE_THAN_MEAN:
         remedy = _against_overfitting(description, options)
-        if getattr(options, "loss", None) == "squared":
+        loss = getattr(options, "loss", None)
+        if loss in ("huber", "quantile"):
+            remedy += (
+                f" Or nothing is wrong: where labels have a long tail on one side, {loss} does not "
+                "follow their mean, by which R² judges; compare the mean absolute error with that "
+                "of other losses."
+            )
+        if loss == "squared":
             remedy = (
                 "Where a few labels are far from the rest, squares follow these alone: compare "
                 f"another algorithm.loss, such as huber, or labels in logarithms. {remedy}"

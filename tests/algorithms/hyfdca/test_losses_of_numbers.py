@@ -438,8 +438,11 @@ def test_models_refuse_a_loss_that_is_not_for_them():
     for wrong in ({"loss": "hinge"}, {"quantile": 1.0}, {"huber_delta": 0.0}):
         with pytest.raises(ExperimentError, match="a regressor takes squared, huber, quantile"):
             intarsia.LinearRegressor(**wrong).fit(x, y)
-    with pytest.raises(TableError, match="60 labels of the table are 0 or below"):
+    with pytest.raises(TableError, match="60 labels of the table are 0 or below") as refused:
         intarsia.LinearRegressor(loss="gamma").fit(x, y)
+    assert str(refused.value).endswith('or set algorithm.loss = "poisson".')
+    with pytest.raises(TableError, match=r'"squared"\.$'):
+        intarsia.LinearRegressor(loss="gamma").fit(x, y - 1)
 
 
 def test_a_co_owner_without_labels_reads_counts_from_duals_and_curvatures():

@@ -122,14 +122,15 @@ def check_labels(loss: int, y: Array | None, owner: str, *, rows: bool = False) 
     wrong = np.flatnonzero(y < 0 if loss == POISSON else y <= 0)
     if not len(wrong):
         return
-    what, meant = "below 0", "the Poisson loss is for counts, of 0 or more"
+    what, meant, other = "below 0", "the Poisson loss is for counts, of 0 or more", "squared"
     if loss == GAMMA:
         what, meant = "0 or below", "the Gamma loss is for amounts above 0"
+        other = "squared" if np.nanmin(y) < 0 else "poisson"  # which takes 0 and any amount
     first = f" (the first: {y[wrong[0]]:g} in row {wrong[0] + 1})" if rows else ""
     raise TableError(
         f"{len(wrong)} of {np.count_nonzero(~np.isnan(y))} labels of {owner} "
         f"{'is' if len(wrong) == 1 else 'are'} {what}{first}, "
-        f'and {meant}: correct or leave out these rows, or set algorithm.loss = "squared".'
+        f'and {meant}: correct or leave out these rows, or set algorithm.loss = "{other}".'
     )
 
 

@@ -11,6 +11,8 @@ case
     Upper and lower case are one, as `str.casefold` says.
 zeros
     Zeros at the start of an id of digits alone go: "007" is "7" and "000" is "0"; "A07" stays.
+punctuation
+    Hyphens, dots, slashes and the like go: "123-45.6" is "123456". Before `zeros`, if both.
 width
     Unicode's compatibility forms are one (NFKC): full-width letters and digits, no-break spaces,
     letters and accents apart or joined.
@@ -39,12 +41,16 @@ from numpy.typing import NDArray
 from intarsia.core.block import ClientId
 from intarsia.errors import FederationError, TableError, several
 
-Rule = Literal["strip", "spaces", "case", "zeros", "width"]
+Rule = Literal["strip", "spaces", "case", "punctuation", "zeros", "width"]
 
 _DIGITS = re.compile(r"[0-9]+")
 _WHOLE = re.compile(r"-?[1-9][0-9]{0,18}|0")
 _OF_BLANKS = ("strip", "spaces")
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")  # control, format, half a surrogate pair, blanks
+
+
+def _is_no_punctuation(letter: str) -> bool:
+    return not unicodedata.category(letter).startswith("P")
 
 
 def _without_zeros(text: str) -> str:
@@ -56,6 +62,7 @@ _RULES: Mapping[str, Callable[[str], str]] = {
     "strip": str.strip,
     "spaces": lambda text: "".join(text.split()),
     "case": str.casefold,
+    "punctuation": lambda text: "".join(one for one in text if _is_no_punctuation(one)),
     "zeros": _without_zeros,
     "width": lambda text: unicodedata.normalize("NFKC", text),
 }
@@ -95,8 +102,9 @@ def fewest_rules(alike: Callable[[Sequence[Rule]], int]) -> tuple[Rule, ...]:
 
 # None, each, and all; what the last adds is seldom needed, and then two or three of them.
 RULES_TRIED: Final[tuple[tuple[Rule, ...], ...]] = (
-    *((), ("zeros",), ("case",), ("spaces",), ("width",)),
+    *((), ("zeros",), ("case",), ("spaces",), ("width",), ("punctuation",)),
     ("width", "spaces", "case", "zeros"),
+    ("width", "spaces", "case", "punctuation", "zeros"),
 )
 
 
