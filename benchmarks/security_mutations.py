@@ -1036,6 +1036,13 @@ MUTATIONS = [
     *_of(
         "engines/remote/replies.py",
         ("what is no number named", "if len(odd):", "if False:", REPLIES),
+        (
+            "no bound in updates of networks",
+            "bound = layout is None and self._bounds",
+            "bound = layout is None",
+            REPLIES,
+        ),
+        ("who sent huge numbers to networks", "if largest < _LARGE:", "if True:", REPLIES),
         ("parts of another shape", "if shape != usual:", "if False:", REPLIES),
     ),
     *_of(
