@@ -1906,13 +1906,19 @@ MUTATIONS = [
         ),
         (
             "bins of calibration of few rows in a result",
-            "figures.merged_bins(np.asarray(sums.calibration), least)",
+            "figures.merged_calibration(np.asarray(sums.calibration), least, len(confusion))",
             "np.asarray(sums.calibration)",
             CALIBRATION,
         ),
         (
+            "curves with thresholds where others cut",
+            "figures.curve(one, least, cuts)",
+            "figures.curve(one, least)",
+            CALIBRATION,
+        ),
+        (
             "bins of calibration of few rows of a client",
-            "sums = figures.merged_bins(sums, scored.least)\n    told",
+            "sums = figures.merged_calibration(sums, scored.least, len(confusion))\n    told",
             "told",
             CALIBRATION,
         ),
