@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 TOTALS = "tests/attacks/test_replaced_totals.py"
 OPENING = "tests/attacks/test_opening.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
+LATE = "tests/engines/remote/test_caller.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
 LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_metrics.py"
@@ -1044,6 +1045,21 @@ MUTATIONS = [
         ),
         ("who sent huge numbers to networks", "if largest < _LARGE:", "if True:", REPLIES),
         ("parts of another shape", "if shape != usual:", "if False:", REPLIES),
+    ),
+    *_of(
+        "engines/remote/caller.py",
+        (
+            "who waits for its owner and was left out",
+            '            self._note_pending(client, "")\n',
+            "            pass\n",
+            LATE,
+        ),
+        (
+            "late words that an owner is to decide",
+            "        if self._given_up.is_set():\n            return None",
+            "        if False:\n            return None",
+            LATE,
+        ),
     ),
     *_of(
         "models/serialization.py",
