@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 TOTALS = "tests/attacks/test_replaced_totals.py"
 OPENING = "tests/attacks/test_opening.py"
 REPLIES = "tests/attacks/test_malformed_replies.py"
+LATE = "tests/engines/remote/test_caller.py"
 SHARED_ROWS = "tests/attacks/test_labels_by_shared_rows.py"
 LEFT = "tests/attacks/test_labels_of_who_is_left.py"
 GRADES = "tests/attacks/test_labels_by_metrics.py"
@@ -1036,7 +1037,29 @@ MUTATIONS = [
     *_of(
         "engines/remote/replies.py",
         ("what is no number named", "if len(odd):", "if False:", REPLIES),
+        (
+            "no bound in updates of networks",
+            "bound = layout is None and self._bounds",
+            "bound = layout is None",
+            REPLIES,
+        ),
+        ("who sent huge numbers to networks", "if largest < _LARGE:", "if True:", REPLIES),
         ("parts of another shape", "if shape != usual:", "if False:", REPLIES),
+    ),
+    *_of(
+        "engines/remote/caller.py",
+        (
+            "who waits for its owner and was left out",
+            '            self._note_pending(client, "")\n',
+            "            pass\n",
+            LATE,
+        ),
+        (
+            "late words that an owner is to decide",
+            "        if self._given_up.is_set():\n            return None",
+            "        if False:\n            return None",
+            LATE,
+        ),
     ),
     *_of(
         "models/serialization.py",
@@ -1899,13 +1922,19 @@ MUTATIONS = [
         ),
         (
             "bins of calibration of few rows in a result",
-            "figures.merged_bins(np.asarray(sums.calibration), least)",
+            "figures.merged_calibration(np.asarray(sums.calibration), least, len(confusion))",
             "np.asarray(sums.calibration)",
             CALIBRATION,
         ),
         (
+            "curves with thresholds where others cut",
+            "figures.curve(one, least, cuts)",
+            "figures.curve(one, least)",
+            CALIBRATION,
+        ),
+        (
             "bins of calibration of few rows of a client",
-            "sums = figures.merged_bins(sums, scored.least)\n    told",
+            "sums = figures.merged_calibration(sums, scored.least, len(confusion))\n    told",
             "told",
             CALIBRATION,
         ),

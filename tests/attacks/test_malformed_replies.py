@@ -509,9 +509,8 @@ def test_a_classifier_of_other_layers_is_named_with_its_site(form):
     pytest.importorskip("torch")
     small = {"features": 4, "extractor_hidden": (), "hidden": (8,), "steps": 1}
     options = {**small, "matching": "rounds"}
-    with pytest.raises(
-        (SiteError, ConvergenceError), match=r"^'c1' (answers send_|sends a )classifier"
-    ):
+    said = r"^'c1' (answers send_|sends a |sends -inf in OwnClassifier.rest of send_)classifier"
+    with pytest.raises((SiteError, ConvergenceError, RangeError), match=said):
         run_with("hyfem", options, "send_classifier", form)
 
 
@@ -529,12 +528,31 @@ def run_with(name, options, function, changes):
         if client != "c1" or called != wire.function_name(fn.function, name):
             return answer
         found = codec.decode(answer, Answer)
+        if found.error:
+            return answer
         reply = wire.decode_as(fn.reply, found.body)
         reply = replace(reply, **{k: change(getattr(reply, k)) for k, change in changes.items()})
         return codec.encode(replace(found, body=codec.encode(reply)))
 
     made.made.lines.fault = line
     made.rounds(2)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (-np.inf, "'c1' sends -inf in Change.shared of train_both"),
+        (1e20, "At client 'c0' in .* diverged .* Before that 'c1' sent 1e.20 in Change.shared"),
+        (1e60, "At client 'c0' in .* diverged .* Before that 'c1' sent 1e.60 in Change.shared"),
+    ],
+)
+def test_who_sent_what_networks_of_others_come_to_no_number_by_is_named(value, said):
+    """The first client that took the average was named alone."""
+    pytest.importorskip("torch")
+    spoil = {"shared": lambda found: np.full_like(found, value)}
+    with pytest.raises((RangeError, ConvergenceError), match=said):
+        run_with("ditto", {"hidden": 8, "latent": 4, "local_epochs": 1}, "train_both", spoil)
 
 
 @pytest.mark.parametrize("number", [-1, 2, 2**62])

@@ -77,6 +77,43 @@ def test_without_that_rule_bins_tell_rows_with_their_labels(monkeypatch):
     assert (single, right) == (15, 15)
 
 
+def between(found):
+    """Return how many samples lie between any two places that a result cuts, and the positives."""
+    true, false = np.array(found.curves[0]).T
+    bins = np.array([(one.samples, one.samples * one.share) for one in found.calibration[::-1]])
+    cuts = np.vstack([[0, 0], np.transpose([true + false, true]).cumsum(axis=0)])
+    said = np.array(found.confusion)[:, 1]
+    every = np.vstack([cuts, bins.cumsum(axis=0), [said.sum(), said[1]]])
+    return np.diff(np.unique(np.round(every), axis=0), axis=0).T
+
+
+def test_no_table_of_a_result_less_another_is_of_few_rows():
+    """But for a side of the threshold with few rows, which the confusion alone counts."""
+    for given in runs():
+        found = evaluated(*given)
+        sides = np.array(found.confusion).sum(axis=0)
+        few = sides[(sides > 0) & (sides < LEAST_ROWS)]
+        counts, _ = between(found)
+        assert sorted(counts[counts < LEAST_ROWS]) == sorted(few)
+        assert counts.sum() == pytest.approx(ROWS)
+
+
+def test_without_cuts_in_common_tables_tell_labels_by_the_rank_of_a_row(monkeypatch):
+    """Of 24 runs with 60 rows each 47 labels: a curve's range less a bin was one row."""
+    monkeypatch.setattr(figures, "cuts_of", lambda confusion, calibration: ())
+    monkeypatch.setattr(
+        figures, "merged_calibration", lambda sums, least, classes: figures.merged_bins(sums, least)
+    )
+    single = right = 0
+    for levels, w, y in runs():
+        ranked = y[np.argsort(-(one_hot(levels) @ w), kind="stable")]
+        counts, positive = between(evaluated(levels, w, y))
+        ends = counts.cumsum().astype(int)
+        single += int((counts == 1).sum())
+        right += int(((ranked[ends - 1] > 0) == (positive == 1))[counts == 1].sum())
+    assert (single, right) == (47, 47)
+
+
 def test_what_one_client_tells_of_its_own_rows_is_of_such_bins():
     """The mean error is one number at full precision: of a bin with one row it has that row."""
     levels, w, y = next(runs())

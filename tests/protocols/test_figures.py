@@ -69,16 +69,27 @@ def hospitals(y=Y, x=X):
     return rectangles(x, y, 4, 1)
 
 
-def bins_of_five(right, p):
-    """Return counts, shares and means of scikit-learn's bins, those of few rows with the next."""
-    share, mean = calibration_curve(right, p, n_bins=10)
-    counts = np.histogram(p, 10, (0, 1))[0]
+def joined(bins):
+    """Return lists of bins with five rows or more in each."""
     found = [[]]
-    for one in zip(counts[counts > 0], share, mean, strict=True):
+    for one in bins:
         found[-1].append(one)
         if sum(count for count, *_ in found[-1]) >= 5:
             found.append([])
-    found[-2:] = [found[-2] + found[-1]]
+    found[-2:] = [found[-2] + found[-1]] if len(found) > 1 else found
+    return [one for one in found if one]
+
+
+def bins_of_five(right, p, *, sides=True):
+    """Return counts, shares and means of scikit-learn's bins, those of few rows with the next.
+
+    With `sides` none goes across 1/2, of which each side has five rows or more.
+    """
+    share, mean = calibration_curve(right, p, n_bins=10)
+    counts = np.histogram(p, 10, (0, 1))[0]
+    every = list(zip(counts[counts > 0], share, mean, strict=True))
+    low = [one for one in every if one[2] <= 0.5]
+    found = [*joined(low), *joined(every[len(low) :])] if sides else joined(every)
     return np.transpose(
         [(n.sum(), n @ s / n.sum(), n @ m / n.sum()) for n, s, m in map(np.transpose, found)]
     )
@@ -203,7 +214,7 @@ def test_figures_of_several_classes_are_those_of_the_joined_table(loss, mode):
     assert np.array(every.figures.confusion).tolist() == confusion_matrix(y, said).tolist()
     assert every.macro_f1 == pytest.approx(f1_score(y, said, average="macro"), abs=1e-12)
     assert every.figures.majority == pytest.approx(held.mean(axis=1).max())
-    _, right, mean = bins_of_five(said == y, chance.max(axis=0))
+    _, right, mean = bins_of_five(said == y, chance.max(axis=0), sides=False)
     np.testing.assert_allclose([one.share for one in every.figures.calibration], right, atol=1e-6)
     probable = [one.probability for one in every.figures.calibration]
     np.testing.assert_allclose(probable, mean, atol=1e-6)

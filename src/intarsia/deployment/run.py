@@ -340,6 +340,7 @@ class AtSites:
             recorder=Transcript(folder / "transcript.bin") if privacy.transcript else None,
             algorithm=plan.algorithm.name,
             apart=privacy_guarantee.keeps_apart(description, plan.algorithm, plan.options),
+            bounds=plan.algorithm.model.additive,
         )
         found = self._set_up
         if found is not None:

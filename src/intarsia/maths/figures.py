@@ -430,6 +430,28 @@ def merged_bins(sums: Array, least: float) -> Array:
     return found
 
 
+def merged_calibration(sums: Array, least: float, classes: int) -> Array:
+    """Return the sums of calibration bins of `least` samples or more.
+
+    Of two classes no bin has samples on both sides of the threshold, of which the confusion counts
+    those on either side; but a side with too few goes together with the next bin.
+    """
+    if classes == 2:
+        sums = np.hstack([merged_bins(side, least) for side in np.hsplit(sums, 2)])
+    return merged_bins(sums, least)
+
+
+def cuts_of(confusion: Array, calibration: Array) -> Array:
+    """Return how many samples are above what the confusion and the calibration cut, ascending.
+
+    Of several classes these cut no class's scores.
+    """
+    if len(confusion) != 2:
+        return np.zeros(0)
+    above = np.round([confusion[:, 1].sum(), *np.cumsum(calibration[0, ::-1])], 6)
+    return np.unique(above[(above > 0) & (above < confusion.sum())])
+
+
 def calibration_table(sums: Array) -> tuple[tuple[CalibrationBin, ...], float]:
     """Return the bins that have samples, and the expected calibration error over them."""
     count = sums[0]
@@ -556,11 +578,18 @@ def difference_interval(one: float, other: float, ranges: tuple[Range, Range]) -
     )
 
 
-def curve(ranked: Ranked, least: float) -> Curve:
-    """Return the counts above thresholds, with `least` samples or more between two of them."""
+def curve(ranked: Ranked, least: float, cuts: Array | tuple[()] = ()) -> Curve:
+    """Return the counts above thresholds, with `least` samples or more between two of them.
+
+    There are thresholds at `cuts`, which others tell: or few samples would lie between the two.
+    """
     held = (ranked.positive + ranked.negative) > 0
     p, n = ranked.positive[held], ranked.negative[held]
-    each = merged_bins(np.stack([p + n, p, n]), max(least, (p + n).sum() / CURVE_POINTS))
+    above = np.cumsum(p + n)
+    size = max(least, (p + n).sum() / (CURVE_POINTS - len(cuts)))
+    places = np.searchsorted(above, np.asarray(cuts) - 1e-5) + 1
+    parts = np.split(np.stack([p + n, p, n]), places, axis=1)
+    each = merged_bins(np.hstack([merged_bins(one, size) for one in parts]), least)
     return tuple((float(true), float(false)) for k, true, false in each.T if k > 0)
 
 

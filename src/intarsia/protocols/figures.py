@@ -252,8 +252,9 @@ def own_figures(scored: ScoredRows, *, counts: bool = True) -> Figures:
         found.pop("ks", None)  # of one class of several
     errors = figures.errors_of_samples(order, sides) if several and tables else {}
     sums, brier = scored.calibration()
-    sums = figures.merged_bins(sums, scored.least)
-    told = _judged(found, tables, scored.confusion, sums, brier, errors)
+    confusion = scored.confusion
+    sums = figures.merged_calibration(sums, scored.least, len(confusion))
+    told = _judged(found, tables, confusion, sums, brier, errors)
     for name, (share, rows) in _by_training(scored).items():
         told[name] = share
         told["intervals"][name] = figures.share_interval(share, rows)
@@ -264,7 +265,9 @@ def own_figures(scored: ScoredRows, *, counts: bool = True) -> Figures:
             told["intervals"].pop("macro_f1", None)
         names = ("confusion", *_OF_COUNTS, "calibration")
         return Figures(**{name: one for name, one in told.items() if name not in names})
-    return Figures(**told, curves=tuple(figures.curve(one, scored.least) for one in tables) or None)
+    cuts = figures.cuts_of(confusion, sums)
+    curves = tuple(figures.curve(one, scored.least, cuts) for one in tables) or None
+    return Figures(**told, curves=curves)
 
 
 def _by_training(scored: ScoredRows) -> dict[str, tuple[float, int]]:
@@ -375,8 +378,8 @@ def summed(scored: ScoredRows) -> ScoreSums:
     order, weights = scored.ranked, scored.weights
     sums, brier = scored.calibration()
     if scored.alone:
-        few = scored.few
-        sums = np.zeros_like(sums) if few else figures.merged_bins(sums, scored.least)
+        merged = figures.merged_calibration(sums, scored.least, len(scored.labels.classes))
+        sums = np.zeros_like(sums) if scored.few else merged
     return ScoreSums(
         *(np.array([weights.sum()]), order @ weights, order**2 @ weights),
         *(brier, sums),
@@ -526,7 +529,8 @@ def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least
     several = len(tables) > 1
     errors = figures.errors_of_counts(known) if several else {}
     # a bin of one sample is its score and its label, to who gets the result
-    bins, brier = figures.merged_bins(np.asarray(sums.calibration), least), np.asarray(sums.brier)
+    bins = figures.merged_calibration(np.asarray(sums.calibration), least, len(confusion))
+    brier = np.asarray(sums.brier)
     told = _judged(figures.ranking(tables), known, confusion, bins, brier, errors)
     limits = [figures.bounds_of_bins(one) for one in known]
     for one in limits if several else ():
@@ -535,7 +539,8 @@ def figures_of_all(confusion: Array, sums: ScoreSums, counts: ScoreCounts, least
     for name in limits[0] if limits else ():
         low, high = np.mean([one[name] for one in limits], axis=0)
         bounds[name] = float(low), float(high)
-    curves = tuple(figures.curve(one, least) for one in known) or None
+    cuts = figures.cuts_of(confusion, bins)
+    curves = tuple(figures.curve(one, least, cuts) for one in known) or None
     return Figures(**told, bounds=bounds, curves=curves)
 
 

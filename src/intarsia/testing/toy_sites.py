@@ -215,7 +215,8 @@ def federation(
 
     caller = Caller(run, tuple(blocks), lines, patience, journal)
     adding = None if sealing is None else without_keys(sealing())
-    engine = Remote(caller, schemas, seed, adding, algorithm=algorithm.name, apart=apart)
+    known: Any = {"algorithm": algorithm.name, "bounds": algorithm.model.additive}
+    engine = Remote(caller, schemas, seed, adding, apart=apart, **known)
     desks: dict[ClientId, Callable[[], Desk]] = {
         name: lambda name=name: desk(name)  # type: ignore[misc]  # its own name each
         for name in blocks

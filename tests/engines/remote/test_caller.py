@@ -11,9 +11,11 @@ import pytest
 import sites
 from federations import BINARY, rectangles, table
 from intarsia.algorithms.linear.fedavg import FEDAVG
+from intarsia.engines import codec
 from intarsia.engines.remote import caller as calling
 from intarsia.engines.remote.caller import Caller, RetryPolicy
 from intarsia.engines.remote.server_journal import Journal
+from intarsia.engines.remote.wire import Answer
 from intarsia.errors import AbsentError
 from intarsia.protocols import early_stopping
 from intarsia.training.loop import simulate
@@ -141,6 +143,43 @@ class Broken:
         if client == "a":
             raise RuntimeError("the transport broke down")
         raise TimeoutError
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_site_that_says_that_its_owner_is_to_decide_holds_up_no_round_of_the_others(
+    tmp_path, late
+):
+    """The run ended: each call after it raised that the owner had not decided."""
+    made = Server(tmp_path, {}, quorum=2)
+    caller, waits = made.made.caller, threading.Event()
+    caller.patience = dataclasses.replace(caller.patience, deadline=2.0)
+    heard: list[dict[str, str]] = []
+    caller._pending = heard.append
+
+    def line(client, number, data, deliver):
+        answer = deliver(data)
+        if client != GONE or not data:
+            return answer
+        if late:
+            waits.wait(60)
+        own = dataclasses.replace(codec.decode(answer, Answer), error="PendingError", body=b"")
+        return codec.encode(dataclasses.replace(own, sentence="The owner is to decide."))
+
+    made.made.lines.fault = line
+    engine = made.made.engine
+    for number in (1, 2):
+        engine.begin_round(number)
+        while GONE in engine.ids:
+            with pytest.raises(AbsentError) as absent:
+                made.algorithm.round(made.server, engine, engine.key())
+            assert engine.without(absent.value)
+            waits.set()
+            for thread in threading.enumerate():
+                if thread.name.endswith(f" to {GONE}"):
+                    thread.join(60)
+        made.server, _ = made.algorithm.round(made.server, engine, engine.key())
+        assert GONE not in engine.ids
+    assert heard[-1:] == ([] if late else [{}])
 
 
 def test_where_a_transport_breaks_down_no_site_is_called_any_more():

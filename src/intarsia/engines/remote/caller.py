@@ -102,6 +102,8 @@ class Caller:
         Every other goes back to where it was when the round began.
         """
         self.away.update(absent)
+        for client in absent:
+            self._note_pending(client, "")
         self.go_back()
         if self.journal is not None:
             for client in absent:
@@ -461,6 +463,8 @@ class _Attempts:
         if found.error == "BusyError":
             return None  # whoever works there comes to an end
         waits = found.error == "PendingError"
+        if self._given_up.is_set():
+            return None  # it is late, and nobody's any more
         self._pending(self._client, str(raised(found, call.function)) if waits else "")
         if waits:
             return None  # until its owner has decided

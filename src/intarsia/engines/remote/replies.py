@@ -29,7 +29,7 @@ from intarsia.engines.sums.secure import (
     SecureCells,
     SecureTotals,
 )
-from intarsia.errors import IntarsiaError, RangeError, SiteError
+from intarsia.errors import ConvergenceError, IntarsiaError, RangeError, SiteError
 from intarsia.privacy.secure_aggregation.protocol import Piece
 
 _Record = TypeVar("_Record", Answer, Version)
@@ -73,12 +73,17 @@ def is_optional(kind: type, field: str) -> bool:
 
 
 class Replies:
-    """Holds replies of clients against what their functions declare."""
+    """Holds replies of clients against what their functions declare.
 
-    def __init__(self, geometry: Geometry) -> None:
-        self._geometry = geometry
+    `bounds` says whether what is summed entry by entry may be -inf, as a term of a dual objective
+    that says nothing. Networks have no dual: all clients would come to no number by it.
+    """
+
+    def __init__(self, geometry: Geometry, *, bounds: bool = True) -> None:
+        self._geometry, self._bounds = geometry, bounds
         # who sent the first number so large that others may come to none by it, and where
         self._huge: tuple[ClientId, str] | None = None
+        self._largest = 0.0, ""  # the largest number so far, and who sent it where
 
     def check(self, client: ClientId, fn: ClientFunction, reply: Any, *, summed: bool) -> None:
         """Refuse a reply in the clear with fields of other classes or sizes; `summed`: to a sum.
@@ -101,8 +106,9 @@ class Replies:
             place = f"{fn.reply.__name__}.{field}"
             if problem:
                 raise malformed(client, fn.name, place, problem)
+            bound = layout is None and self._bounds
             withheld = fn.protocol == "evaluation" and not summed  # what a client does not tell
-            odd = np.zeros(0) if withheld else _no_numbers(value, bound=layout is None)
+            odd = np.zeros(0) if withheld else _no_numbers(value, bound=bound)
             if len(odd):
                 said = f"{client!r} sends {odd[0]:g} in {place} of {fn.name}, which is no number"
                 first, before = self._huge or (client, "")
@@ -112,8 +118,21 @@ class Replies:
                     f"{said}: where training diverges, lower algorithm.rate, standardise the "
                     f"features or divide their columns; else see who runs the site {first!r}."
                 )
-            if self._huge is None and (largest := _largest(value)) > _HUGE:
-                self._huge = client, f"{client!r} sent {largest:g} in {place} of {fn.name},"
+            if (largest := _largest(value)) > self._largest[0]:
+                said = f"{client!r} sent {largest:g} in {place} of {fn.name}"
+                self._largest = largest, said
+                if self._huge is None and largest > _HUGE:
+                    self._huge = client, f"{said},"
+
+    def diverged(self, problem: ConvergenceError) -> ConvergenceError:
+        """Return the error of a site that came to no number, with who may have brought it there."""
+        largest, said = self._largest
+        if largest < _LARGE:
+            return problem
+        return ConvergenceError(
+            f"{problem} Before that {said}, by which networks of others come to no number; see "
+            "who runs that site."
+        )
 
     def check_alike(self, fn: ClientFunction, found: Mapping[ClientId, Mapping[str, Any]]) -> None:
         """Refuse parts of a total that are not of one shape, but for the cells that each has.
@@ -325,6 +344,7 @@ def _are_sizes(value: Any) -> bool:
 
 
 _HUGE = 1e100  # the square of a larger number, times those of a table, may be none
+_LARGE = 1e18  # of a network's parameters: the squares of larger ones are none in float32
 _MOST = 2**40  # values of a piece: no site has as many
 
 

@@ -34,7 +34,13 @@ from intarsia.engines.sums.plain import Geometry, PlainTotals, Totals, to_record
 from intarsia.engines.sums.sealed import SealedField, SealedTotal
 from intarsia.engines.sums.secure import Combination, SecureTotals
 from intarsia.engines.transcript import Recorder
-from intarsia.errors import AbsentError, CodecError, IntarsiaError, TamperedError
+from intarsia.errors import (
+    AbsentError,
+    CodecError,
+    ConvergenceError,
+    IntarsiaError,
+    TamperedError,
+)
 from intarsia.privacy.secure_aggregation.protocol import Piece, Sealing, Stream
 
 
@@ -43,7 +49,7 @@ class Remote:
 
     `apart` says whether no total is to tell one client's part: then a round does not begin again
     without a client once anybody opened a total of it, from which the next would differ by that
-    part.
+    part. `bounds` says whether the model has a dual objective, of which a term may be -inf.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Remote:
         *,
         algorithm: str,  # by whose name calls name its functions
         apart: bool = False,
+        bounds: bool = True,
     ) -> None:
         self._caller, self._seed, self._schemas = caller, seed, dict(schemas)
         self._algorithm = algorithm
@@ -65,7 +72,7 @@ class Remote:
         geometry = Geometry(self._schemas)
         owners = None if sealing is None else _Owners(caller, geometry, sealing, self._opening)
         self._locked = None if owners is None else owners.totals
-        self._replies = Replies(geometry)
+        self._replies = Replies(geometry, bounds=bounds)
         self._totals: Totals = PlainTotals(geometry) if self._locked is None else self._locked
         self.books = CommunicationLog(self._clients, self._totals, recorder)
 
@@ -220,14 +227,17 @@ class Remote:
             bodies[client] = written[id(message)]
         if not bodies:
             return exchange.end()
-        answers = self._caller.call(
-            kind,
-            wire.function_name(fn, self._algorithm),
-            bodies,
-            part=fn.part,
-            round=self.books.round,
-            exchange=self.books.exchange,
-        )
+        try:
+            answers = self._caller.call(
+                kind,
+                wire.function_name(fn, self._algorithm),
+                bodies,
+                part=fn.part,
+                round=self.books.round,
+                exchange=self.books.exchange,
+            )
+        except ConvergenceError as problem:
+            raise self._replies.diverged(problem) from None
         found: dict[ClientId, Any] = {}
         for client, answer in answers.items():
             exchange.down += answer.down

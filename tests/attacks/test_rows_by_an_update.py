@@ -1,0 +1,82 @@
+"""What one honest client of two reads of the other's few rows from one update: open.
+
+Both open the average: the total of both less its own part is the other's change. A unit of the
+first layer that one row alone reaches moves by that row, times what its bias moves by. Of a wide
+layer each row has such units. So where plain steps of SGD are asked for, the rows of a client with
+five are told all, of twenty one in ten, and of fifty none. By Adam, the default, all entries move
+about as far.
+docs/explanations/privacy/site-refusals.md says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from intarsia.core.block import Block
+from intarsia.core.schema import Schema
+from intarsia.engines.simulation import Simulation
+from intarsia.privacy.secure_aggregation import setup as modes
+from intarsia.privacy.settings import Privacy
+from intarsia.testing.toy_federations import BINARY, initialise, secrets_of
+from intarsia.training.registry import algorithm_named
+
+pytest.importorskip("torch")
+
+from intarsia.algorithms.networks import client_network as networks
+from intarsia.algorithms.networks import parameter_sharing as sharing
+from intarsia.algorithms.personalised import fedrep
+
+NAMES = "few", "reader"
+COLUMNS = 8
+FEDPROX = algorithm_named("fedprox")
+
+
+def rebuilt(rows, width, seed, **more):
+    """Return how many of a client's rows the other has to 0.02 deviations after a masked round."""
+    rng, held = np.random.default_rng(seed), tuple(f"f{place}" for place in range(COLUMNS))
+    blocks = {}
+    for number, (name, count) in enumerate(zip(NAMES, (rows, 40), strict=True)):
+        y = np.where(np.arange(count) % 2, 1.0, -1.0)
+        x = rng.normal(size=(count, COLUMNS))
+        blocks[name] = Block(100 * number + np.arange(count), held, x, y)
+    options = FEDPROX.hyperparameters(engine="loop", hidden=width, **more)
+    settings = Privacy(mode="masked")
+    sealing = modes.sealing(settings, NAMES, modes.keys(settings, NAMES, None, "test"))
+    schema = Schema.of(blocks, BINARY)
+    engine = Simulation({"train": (schema, blocks)}, seed, sealing, secrets=secrets_of(blocks))
+    server = initialise(FEDPROX, options, engine)
+    opened, sent, honest = [], [], fedrep.whole_training
+
+    def together(calls):
+        found = honest.together(calls)
+        for (client, block, message, *_), (_, reply) in zip(calls, found, strict=True):
+            if len(block.samples) == 40:  # the reader's own
+                opened.append((client.parameters, np.asarray(message.shared)))
+                sent.append(np.asarray(reply.shared))
+        return found
+
+    training = replace(honest, together=together, call=lambda *call: together([call])[0])
+    for number in (1, 2):  # the second opens what the first came to
+        engine.begin_round(number)
+        server, _ = sharing.train_and_average(server, engine, engine.key(), training=training)
+    (like, before), (_, after) = opened
+    change = sharing.weight_of_sum(server, engine) * (after - before) - sent[0]
+    moved = networks.with_parts(like, options.shared_parts, change)
+    weights, bias = (moved[f"embedding.0.{name}"].astype(float) for name in ("weight", "bias"))
+    some = np.abs(bias) > 1e-6  # of an update that is rounded
+    guesses = weights[some] / bias[some, None]
+    off = np.abs(blocks["few"].x[:, None] - guesses).max(axis=2).min(axis=1, initial=np.inf)
+    return int((off < 0.02).sum())
+
+
+def test_of_a_wide_first_layer_steps_of_sgd_tell_five_rows_to_the_other_client():
+    sgd = {"optimiser": "sgd", "rate": 0.01}
+    assert sum(rebuilt(5, 512, seed, **sgd) for seed in range(4)) >= 19  # of 20
+    assert sum(rebuilt(50, 512, seed, **sgd) for seed in range(2)) == 0
+
+
+def test_steps_of_adam_tell_none_that_way():
+    assert sum(rebuilt(5, 512, seed) for seed in range(4)) == 0
