@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -112,3 +115,18 @@ def test_a_check_of_an_inner_tables_own_names_that_table():
     with pytest.raises(ExperimentError) as caught:
         hyperparameters(Whole, {"even": {"odd": 3}})
     assert str(caught.value).startswith("[algorithm.even] has the unknown key 'odd'")
+
+
+NAMED = """
+from pathlib import Path
+from intarsia.core.settings import absolute_path
+absolute_path("b\\u00e4nk.csv", Path("/"))
+"""
+
+
+def test_letters_that_the_locale_has_not_are_said_to_be_such():
+    given = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = subprocess.run([sys.executable, "-c", NAMED], env=given, capture_output=True)
+    last = found.stderr.decode().splitlines()[-1]
+    assert "'ascii' codec can't encode" in last
+    assert last.endswith("; set LC_ALL=C.UTF-8 in the environment.")

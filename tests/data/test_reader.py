@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import tracemalloc
 import uuid
 from contextlib import closing
@@ -1238,3 +1239,32 @@ def test_moments_are_the_same_ids_in_every_unit_and_zone_and_in_a_csv_file(tmp_p
     assert table_from(there, client="a", id="at").samples.tolist() == written
     half = pd.DataFrame({"at": plain + pd.Timedelta("250ms"), "x": range(3)})
     assert table_from(half, client="a", id="at").samples[0] == "2024-03-30 22:00:00.25"
+
+
+@pytest.mark.parametrize(("spare", "readers"), [(0, None), (1, 1), (3, 3), (100, 8)])
+def test_arrow_takes_no_more_threads_than_the_system_gives(spare, readers, tmp_path, monkeypatch):
+    """Where one is refused to it, it ends the process."""
+    (tmp_path / "a.csv").write_text("id,x\n1,2\n")
+    source = Source(name="bank", path=str(tmp_path / "a.csv"), id="id", least_rows=1)
+    left = iter(range(csv.cores() + spare))
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if next(left, None) is None:
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    before, limit = pa.io_thread_count(), 8
+    pa.set_io_thread_count(limit)
+    csv._take_threads_that_there_are.cache_clear()
+    monkeypatch.setattr(csv.threading, "Thread", Thread)
+    try:
+        if readers is None:
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                read(source)
+        else:
+            assert read(source).samples.tolist() == [1]
+            assert pa.io_thread_count() == readers
+    finally:
+        csv._take_threads_that_there_are.cache_clear()
+        pa.set_io_thread_count(before)

@@ -370,6 +370,40 @@ def test_root_is_told_whose_a_kit_is_before_it_writes_what_that_user_cannot_read
     assert sorted(own.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("file", "verb"),
+    [
+        (".", "write into"),
+        ("local", "write into"),
+        ("local/site.toml", "read"),
+        ("startup/client.key", "read"),
+        ("admin/startup/client.key", "read"),
+    ],
+)
+@pytest.mark.parametrize("program", ["site", "server"])
+def test_a_user_who_may_not_use_a_kits_files_is_told_whose_they_are(
+    program, file, verb, tmp_path, monkeypatch, capfd
+):
+    kit = tmp_path / "bank"
+    for folder in ("local", "startup", "admin/startup"):
+        (kit / folder).mkdir(parents=True)
+    for one in ("local/site.toml", "startup/client.key", "admin/startup/client.key"):
+        (kit / one).write_text("")
+    described = FederationFile(name="two", sites=("bank",), patience=RetryPolicy())
+    finish_kits(described, {"server" if program == "server" else "bank": kit})
+    kit_process.check_access(kit)
+    access = os.access
+    closed = kit / file
+    monkeypatch.setattr(os, "access", lambda one, mode: one != closed and access(one, mode))
+    kit_process.check_access(kit)  # of the user's own: what opens it says so
+    monkeypatch.setattr(os, "geteuid", lambda: 123456)
+    assert main(["federation", program, str(kit)]) == 2
+    said = one_error(capfd.readouterr().err)
+    assert said.startswith(f"error: {closed} is the user ")
+    assert f"'s, and 123456 may not {verb} it; start the kit as " in said
+    assert said.endswith(f", or give it to 123456: sudo chown -R 123456 {kit}.")
+
+
 def test_root_goes_on_with_a_kit_that_root_runs_whosever_its_folder_is(kept, monkeypatch):
     of_another_user(kept, monkeypatch)
     if os.getuid():  # then so is what runs it

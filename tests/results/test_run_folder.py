@@ -290,6 +290,23 @@ def test_where_the_file_system_has_no_locks_a_run_goes_on_with_a_warning(tmp_pat
     assert rounds(tmp_path / "out") == [1, 2, 3, 4]
 
 
+def test_a_lock_that_cannot_be_made_is_not_told_as_missing(tmp_path, monkeypatch):
+    opened = type(tmp_path).open
+
+    def refused(path, mode="r"):
+        if "a" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode)
+
+    monkeypatch.setattr(type(tmp_path), "open", refused)
+    lock = tmp_path / "run.lock"
+    with pytest.raises(PermissionError), alone.alone(lock, "busy"):
+        pass
+    lock.touch()
+    with alone.alone(lock, "busy"):  # another user's is held without writing
+        pass
+
+
 @pytest.mark.parametrize("name", ["keys", "model", "journal"])
 def test_folders_that_no_run_made_are_left_alone(tmp_path, name):
     out = tmp_path / "out"

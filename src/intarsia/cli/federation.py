@@ -111,11 +111,12 @@ def server(
     from intarsia.deployment.operations.answers import Answers
     from intarsia.deployment.operations.metrics import Standing, served
     from intarsia.deployment.operations.schedules import Daily
-    from intarsia.deployment.process import is_running, running_original
+    from intarsia.deployment.process import check_access, is_running, running_original
     from intarsia.deployment.server import ENTRY_POINTS, supervise
     from intarsia.engines.transports.validity import check_certificates
 
     sites_of(kit)
+    check_access(kit)
     check_certificates(kit)
     # what runs from it already, or from what it is a copy of, is said in its own words
     if not is_running(kit) and running_original(kit) is None:
@@ -160,12 +161,14 @@ def site(kit: Kit, json_logs: JsonLogs = False, spare: Ahead = True) -> None:
         read_settings,
     )
     from intarsia.deployment.federation_file import unwritable
+    from intarsia.deployment.process import check_access
     from intarsia.engines.transports.connection import Silence, connection
     from intarsia.engines.transports.replaced import STATUS
     from intarsia.engines.transports.validity import check_certificates, lets_connect
 
     nvflare = over_nvflare("nvflare")
     # what is wrong is said now, not in the first run
+    check_access(kit)
     settings = read_settings(kit / "local", kit.name)
     if found := check_log(kit / "local"):
         say(f"warning: {found}")

@@ -225,8 +225,10 @@ def absolute_path(path: str, folder: Path) -> str:
     try:
         return str((folder / os.path.expanduser(path)).resolve())  # noqa: PTH111  # Path drops "./"
     except (ValueError, RuntimeError) as problem:  # a NUL; a circle of links
+        told = isinstance(problem, UnicodeEncodeError) and problem.encoding != "utf-8"
+        advice = "set LC_ALL=C.UTF-8 in the environment" if told else "correct it"
         raise ExperimentError(
-            f"The path {path!r} is none that a file can have ({problem}); correct it."
+            f"The path {path!r} is none that a file can have ({problem}); {advice}."
         ) from None
 
 

@@ -385,10 +385,38 @@ def check_user(kit: Path) -> None:
     with contextlib.suppress(psutil.Error):
         owner = owner if keeper is None else keeper.uids().effective
     if owner:
-        with contextlib.suppress(KeyError):  # of a container, or of another machine
-            name = pwd.getpwuid(owner).pw_name
-            raise ExperimentError(_OTHERS.format(kit=kit, name=name, word=name))
-        raise ExperimentError(_OTHERS.format(kit=kit, name=owner, word=f"'#{owner}'"))
+        name = _name_of(owner)
+        word = f"'#{name}'" if name.isdecimal() else name
+        raise ExperimentError(_OTHERS.format(kit=kit, name=name, word=word))
+
+
+def check_access(kit: Path) -> None:
+    """Refuse to start a kit for a user who may not use its files: its process would try for ever.
+
+    Raises
+    ------
+    ExperimentError
+        If another user's file is not to be read, or nothing to be written into a folder.
+    """
+    keys = [*kit.glob("startup/*.key"), *kit.glob("admin/startup/*.key")]
+    wanted = [(one, os.W_OK | os.X_OK, "write into") for one in (kit, kit / "local")]
+    wanted += [(one, os.R_OK, "read") for one in (kit / "local" / "site.toml", *keys)]
+    for one, mode, verb in wanted:
+        own = one.is_dir() or one.is_file()
+        if own and not os.access(one, mode) and (owner := one.stat().st_uid) != os.geteuid():
+            me, other = _name_of(os.geteuid()), _name_of(owner)
+            raise ExperimentError(
+                f"{one} is the user {other}'s, and {me} may not {verb} it; start the kit as "
+                f"{other}, or give it to {me}: sudo chown -R {me} {kit}."
+            )
+
+
+def _name_of(user: int) -> str:
+    """Return a user's name; of one of a container, or of another machine, the number."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def stop(kit: Path, seconds: float = 90.0) -> bool:

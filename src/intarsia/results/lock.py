@@ -59,4 +59,6 @@ def _open(lock: Path) -> IO[bytes]:
     try:
         return lock.open("ab")
     except PermissionError:
+        if not lock.exists():  # the folder is another user's
+            raise
         return lock.open("rb")

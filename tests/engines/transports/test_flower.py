@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from intarsia.deployment.client_folder import read_settings
+from intarsia.engines.remote.caller import RetryPolicy
 from intarsia.errors import AbsentError, FederationError, SiteError
 from intarsia.experiment import config as experiment
 
@@ -33,6 +34,36 @@ def test_the_example_over_flower_is_the_experiment_credit() -> None:
     assert [source.name for source in over.clients] == list(tables)
     assert tuple(tables.values()) == one.clients
     assert replace(over, clients=one.clients, out=one.out) == one
+
+
+@pytest.mark.parametrize(
+    ("sites", "wait", "attempt"), [("", 600.0, 120.0), ("", 20.0, 20.0), ("sites", 600.0, 600.0)]
+)
+def test_the_example_asks_a_site_again_in_two_minutes_unless_it_is_simulated(
+    sites: str, wait: float, attempt: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower may lose an answer, and simulated nodes lose none."""
+    flower_app = pytest.importorskip("flwr.app")
+    monkeypatch.syspath_prepend(str(PROJECT / "examples" / "flower-app"))
+    from credit_app import server
+
+    asked = []
+
+    class Seen(Exception):  # noqa: N818 - not an error of anybody
+        pass
+
+    def run_over(*_: object, patience: RetryPolicy) -> None:
+        asked.append(patience)
+        raise Seen
+
+    monkeypatch.setattr(server, "run_over", run_over)
+    monkeypatch.setattr(server, "line_to", lambda *_: None)
+    out = str(tmp_path / "out")
+    config = {"clients": "bank", "nodes": "", "out": out, "sites": sites, "wait": wait}
+    context = flower_app.Context(1, 1, {}, flower_app.RecordDict(), config)
+    with pytest.raises(Seen):
+        server.main(None, context)
+    assert asked == [RetryPolicy(seconds=attempt, deadline=wait)]
 
 
 class Silent:

@@ -11,8 +11,9 @@ import contextlib
 import csv
 import io
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as arrow
 import pyarrow.csv as arrow_csv
 
+from intarsia.core.side_by_side import cores
 from intarsia.data.source import Source
 from intarsia.errors import first_line, several
 
@@ -39,6 +41,7 @@ _OTHERS = {  # how files of other kinds begin, and what to do with them
 }
 _MARKUP = re.compile(rb"\s*(?:(<!doctype|<html|<\?xml|<table)|\[\s*[\[{]|\{\s*\")", re.IGNORECASE)
 _SEPARATOR_LINE = re.compile(rb"\A(?:\xef\xbb\xbf)?sep=[^\r\n](?=[\r\n])")  # Excel's own
+_TURN = threading.Lock()  # to look how many threads there are
 _PIECE = 2**20  # bytes of a file that are looked at together
 _SETTLED = (pa.int64(), pa.float64(), pa.string())  # types that the first piece mostly tells
 _LARGE = 2.0**63  # whole numbers from here on are no integers of Arrow
@@ -50,6 +53,7 @@ def delimited_text(opened: Opened, source: Source) -> pa.Table:
     Blanks around a name do not count. Arrow reads what `opened` opens some at a time: a file as a
     whole in memory would cost as much as reading it does.
     """
+    _take_threads_that_there_are()
     opened, quoted, hexadecimal = _utf_8(opened, source)
     header, separator = _header(opened, source)
     as_text = {name for name in (source.id, source.label, *source.categorical) if name}
@@ -94,6 +98,35 @@ def delimited_text(opened: Opened, source: Source) -> pa.Table:
     if quoted and any(map(_of_several_lines, found.columns)):
         _check_quotes(opened, separator, source)
     return found.rename_columns([name.strip() for name in found.column_names])
+
+
+@cache
+def _take_threads_that_there_are() -> None:
+    """Let Arrow read files in as many threads as the system gives this process.
+
+    It ends the process where it is refused one.
+
+    Raises
+    ------
+    RuntimeError
+        If there is none, as Python says it.
+    """
+    limit, others, done = pa.io_thread_count(), cores(), threading.Event()
+    begun: list[threading.Thread] = []
+    with _TURN:
+        try:
+            for _ in range(limit + others):
+                one = threading.Thread(target=done.wait, daemon=True)
+                one.start()
+                begun.append(one)
+        except RuntimeError:
+            if len(begun) <= others:
+                raise
+            pa.set_io_thread_count(len(begun) - others)
+        finally:
+            done.set()
+            for one in begun:
+                one.join()
 
 
 def _kinds_at_first(opened: Opened, **how: Any) -> dict[str, pa.DataType]:
