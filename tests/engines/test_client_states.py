@@ -114,6 +114,57 @@ def test_rows_that_nobody_holds_are_taken_again(monkeypatch):
     assert sum(len(segment) for segment in rows._segments) == 1 << 16
 
 
+def large(seed: int, more: int = 0) -> State:
+    return state(seed, states._LARGE // 8 + more)
+
+
+def test_a_large_array_stays_where_it_lies_until_another_takes_its_place():
+    kept = States(0)
+    kept.begin([("a", large(0))])
+    for seed in range(1, 20):
+        before = kept["a"]
+        after = replace(large(seed), inner=replace(before.inner, step=seed))
+        kept.replace("a", after)
+        moments = before.inner.moments, kept["a"].inner.moments
+        assert all(np.shares_memory(one, now) for one, now in zip(*moments, strict=True))
+        assert not np.shares_memory(before.parameters["w"], kept["a"].parameters["w"])
+        assert codec.encode(kept["a"]) == codec.encode(after)
+    part = replace(kept["a"].inner, moments=(kept["a"].inner.moments[0][1:],))
+    expected = codec.encode(part)
+    kept.replace("a", part)  # of a view the row would hold what nobody has
+    assert part.moments[0].base is not None
+    assert not np.shares_memory(part.moments[0], kept["a"].moments[0])
+    assert codec.encode(kept["a"]) == expected
+
+
+def test_a_state_that_grows_beyond_the_budget_goes_to_the_file():
+    size = states._size(large(0))
+    kept = States(3 * size)
+    kept.begin((name, large(0)) for name in "ab")
+    assert kept.mapped == 0
+    kept.replace("a", large(1, more=3000))
+    assert kept.mapped == 0
+    kept.replace("b", large(2, more=40_000))
+    assert kept.mapped == 1
+    kept.replace("a", large(3, more=3001))  # there is room for it now
+    assert kept.mapped == 1
+    assert codec.encode(kept["a"]) == codec.encode(large(3, more=3001))
+    assert codec.encode(kept["b"]) == codec.encode(large(2, more=40_000))
+
+
+def test_rows_of_a_state_that_grows_are_taken_again(monkeypatch):
+    monkeypatch.setattr(states, "_SEGMENT", 1 << 16)
+    kept = States(0)
+    kept.begin([("a", large(0))])
+    for more in range(0, 4000, 10):
+        kept.replace("a", large(1, more))
+    gc.collect()
+    rows = kept._rows
+    assert rows is not None
+    # of 400 states
+    assert sum(map(len, rows._segments)) < 12 * states._size(kept["a"])
+
+
 def test_pages_come_back_from_the_file(monkeypatch):
     monkeypatch.setattr(states, "_RESIDENT", 1 << 14)
     kept = States(0)

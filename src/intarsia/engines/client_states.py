@@ -1,10 +1,11 @@
 """Client states of a simulation, in memory or, beyond a budget, in a memory-mapped file.
 
-Each state in the file is one row: its arrays lie one behind the other, and the record that the
-client gets back has them as views of the mapped row. A new state takes a row of its own, and a row
-is taken again only when nobody holds a view of it any more, so that no state ever changes. The
-file has no name: it is gone with the process, whatever ends it, and a checkpoint is what a run
-goes on from. What comes out is the same, to the bit, wherever a state lies.
+A large array of a state is one row of the file, and all small ones of it are another. The record
+that the client gets back has them as views of the mapped rows. A new state takes rows of its own,
+but for large arrays that it has from the one before. A row is taken again only when nobody holds a
+view of it any more, so that no state ever changes. The file has no name: it is gone with the
+process, whatever ends it, and a checkpoint is what a run goes on from. What comes out is the same,
+to the bit, wherever a state lies.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _PAGE = mmap.PAGESIZE
 _ALIGNED = 64  # bytes, as libraries lay out arrays
 _AROUND = 1 << 19  # bytes that the system maps beside those that are touched, if it has them
 _RESIDENT = 1 << 28  # bytes that may be touched, or left, before their pages are given back
+_LARGE = 1 << 16  # bytes of an array from which on it has a row of its own
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,17 @@ class States(Mapping[ClientId, Any]):
         return len(self._held)
 
     def replace(self, client: ClientId, state: Any) -> None:
-        """Take a client's new state; it lies where the one before lay."""
-        if self._rows is not None and client in self._mapped:
-            state = self._rows.kept(state)
+        """Take a client's new state; it lies where the one before lay, unless it grew too large."""
+        if self.budget is not None:
+            before, self._sizes[client] = self._sizes.get(client, 0), _size(state)
+            if client not in self._mapped:
+                self._inside += self._sizes[client] - before
+                if self._inside > self.budget and self._sizes[client] > before:
+                    self._inside -= self._sizes[client]
+                    self._mapped.add(client)
+            if client in self._mapped:
+                self._rows = self._rows or _Rows(self._folder)
+                state = self._rows.kept(state)
         self._held[client] = state
         if self._rows is not None and client not in self._mapped:
             self._replaced += self._sizes[client]
@@ -149,6 +159,12 @@ class States(Mapping[ClientId, Any]):
         return len(self._mapped)
 
 
+class _Row(np.ndarray[Any, Any]):
+    """Bytes of a file, which its views keep from being taken again."""
+
+    file: _Rows
+
+
 class _Rows:
     """Rows of bytes in a file without a name that is mapped into memory."""
 
@@ -162,26 +178,25 @@ class _Rows:
         self._touched = 0
 
     def kept(self, state: Any) -> Any:
-        """Return the same state with its arrays in a row."""
-        size = _size(state)
-        if not size:
-            return state
-        row = self._row(size)
-        at = 0
+        """Return the same state with its arrays in rows; large ones that are in one stay there."""
+        small = sum(_room(one) for one in _arrays(state) if one.nbytes < _LARGE)
+        row = self._row(small) if small else None
+        at, written = 0, small
 
         def moved(values: NDArray[Any]) -> NDArray[Any]:
-            nonlocal at
-            # the order in memory decides how a library sums
-            by_column = values.flags.f_contiguous and not values.flags.c_contiguous
-            place: NDArray[Any] = np.ndarray(
-                values.shape, values.dtype, row, at, order="F" if by_column else "C"
-            )
-            place[...] = values
-            at += _room(values)
-            return place
+            nonlocal at, written
+            if values.nbytes < _LARGE:
+                place = _placed(values, row, at)
+                at += _room(values)
+                return place
+            if isinstance(values.base, _Row) and values.base.file is self:
+                return values
+            written += values.nbytes
+            return _placed(values, self._row(_room(values)), 0)
 
         found = _exchanged(state, moved)
-        self.touch(size)
+        if written:
+            self.touch(written)
         return found
 
     def touch(self, size: int) -> None:
@@ -193,11 +208,14 @@ class _Rows:
                 # what was written stays in the file, and comes back when it is read
                 segment.madvise(mmap.MADV_DONTNEED)
 
-    def _row(self, size: int) -> NDArray[np.uint8]:
-        size = -(-size // _PAGE) * _PAGE
+    def _row(self, size: int) -> _Row:
+        # of few sizes, or rows of arrays that grow would never be taken again
+        step = max(_PAGE, 1 << max(size.bit_length() - 4, 0))
+        size = -(-size // step) * step
         free = self._free.setdefault(size, [])
         segment, start = free.pop() if free else self._new(size)
-        row = np.frombuffer(self._segments[segment], np.uint8, size, start)
+        row = _Row((size,), np.uint8, self._segments[segment], start)
+        row.file = self
         # views of the row keep it alive
         weakref.finalize(row, free.append, (segment, start)).atexit = False
         return row
@@ -213,6 +231,17 @@ class _Rows:
         return len(self._segments) - 1, start
 
 
+def _placed(values: NDArray[Any], row: _Row | None, at: int) -> NDArray[Any]:
+    """Return a copy of an array in a row, from some byte on."""
+    # the order in memory decides how a library sums
+    by_column = values.flags.f_contiguous and not values.flags.c_contiguous
+    place: NDArray[Any] = np.ndarray(
+        values.shape, values.dtype, row, at, order="F" if by_column else "C"
+    )
+    place[...] = values
+    return place
+
+
 def _copied(values: NDArray[Any]) -> NDArray[Any]:
     return values.copy("K")
 
@@ -222,19 +251,24 @@ def _room(values: NDArray[Any]) -> int:
 
 
 def _size(state: Any) -> int:
-    """Return the bytes that a state's arrays take in a row."""
-    size, waiting = 0, [state]
+    """Return the bytes that a state's arrays take in rows."""
+    return sum(map(_room, _arrays(state)))
+
+
+def _arrays(state: Any) -> Iterator[NDArray[Any]]:
+    """Yield a state's arrays that have values of their own."""
+    waiting = [state]
     while waiting:  # `_exchanged` would do, and takes several times as long
         one = waiting.pop()
         if isinstance(one, np.ndarray):
-            size += 0 if one.dtype.hasobject else _room(one)
+            if not one.dtype.hasobject:
+                yield one
         elif isinstance(one, Mapping):
             waiting += one.values()
         elif isinstance(one, tuple):
             waiting += one
         elif hasattr(one, "__dataclass_fields__") and not isinstance(one, type):
             waiting += [getattr(one, name) for name in one.__dataclass_fields__]
-    return size
 
 
 def _exchanged(state: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:

@@ -24,6 +24,7 @@ from annotated_types import Ge, Le
 
 from intarsia.core import settings
 from intarsia.core.algorithm import Algorithm
+from intarsia.core.memory import free_memory
 from intarsia.core.side_by_side import cores
 from intarsia.data.labels import LabelSettings
 from intarsia.data.reader import ENDINGS, WORKBOOKS, ending_of, located
@@ -34,6 +35,7 @@ from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
 
+_OF_STATES = 8  # part of the memory that clients' states may take
 _MOST_THREADS = 8  # tables at once: more would wait for memory, and take more of it
 OF_FILES = ("", "local")  # what a file may say of a Ray cluster
 
@@ -321,7 +323,8 @@ class Experiment:
     # what a run may take, such as "4GB": tables for which that is too little lie on disk; "": what
     # the machine, or the container, has free
     memory: str = ""
-    # of the clients' states in memory; the others are mapped from disk
+    # of the clients' states in memory, and an eighth of what a run may take at most; the others are
+    # mapped from disk
     state_megabytes: settings.CountOrZero = 1536
     evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
     # rounds without a better one after which training stops, with the best; 0: it does not
@@ -399,6 +402,13 @@ class Experiment:
         """Return what a run may take of memory, in bytes; None: what is free."""
         found = _SIZE.fullmatch(self.memory)
         return None if found is None else int(float(found[1]) * 1000 ** _UNITS[found[2].upper()])
+
+    @property
+    def states_bytes(self) -> int:
+        """Return how much of the clients' states may stay in memory, in bytes."""
+        most = self.state_megabytes * 1_000_000
+        memory = free_memory() if self.memory_bytes is None else self.memory_bytes
+        return most if memory is None else min(most, memory // _OF_STATES)
 
     @property
     def side_by_side(self) -> int:

@@ -818,7 +818,7 @@ class InThisProcess:
         ledger = None if folder is None else run_folder.release_ledger(folder)
         if folder is not None and self.fresh:
             run_folder.keep_fingerprints(folder, description)
-        states = States(description.state_megabytes * 1_000_000, folder)
+        states = States(description.states_bytes, folder)
         parties = setup.LocalParties(
             *(description, parts, *sealed, secrets, states, ledger),
             keep=description.yardsticks,
