@@ -403,11 +403,12 @@ sys.exit(main())
 def _measure_beyond(arguments: argparse.Namespace) -> None:
     """Measure runs on tables that are larger than the memory."""
     rows: list[list[str]] = []
-    count = int(arguments.gigabytes * 1e9 / 8 / _BEYOND_WIDTH)
+    width = arguments.width
+    count = int(arguments.gigabytes * 1e9 / 8 / width)
     limit = arguments.limit
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        size = _write_beyond(folder, count, arguments.seed)
+        size = _write_beyond(folder, count, width, arguments.seed)
         models: list[bytes] = []
         for task, memory, most in (
             ("run", f"{limit}GB", limit),
@@ -437,16 +438,16 @@ def _measure_beyond(arguments: argparse.Namespace) -> None:
     title = f"Tables beyond memory, {arguments.gigabytes:g} GB"
     show(title, _BEYOND_COLUMNS, rows)
     if arguments.write:
-        given = {"rows": count, "width": _BEYOND_WIDTH, "size": size / 1e9, "rate": _LARGE_RATE}
+        given = {"rows": count, "width": width, "size": size / 1e9, "rate": _LARGE_RATE}
         notes = _BEYOND_NOTES.format(**given)
         write(title, _BEYOND_COLUMNS, rows, seed=arguments.seed, notes=notes)
 
 
-def _write_beyond(folder: Path, rows: int, seed: int) -> int:
+def _write_beyond(folder: Path, rows: int, width: int, seed: int) -> int:
     """Write the tables of four clients some rows at a time; return their size in bytes."""
     rng = np.random.default_rng(seed)
-    ids, truth = rng.permutation(rows), rng.normal(size=_BEYOND_WIDTH) / _BEYOND_WIDTH**0.5
-    names = [f"n{at}" for at in range(_BEYOND_WIDTH)]
+    ids, truth = rng.permutation(rows), rng.normal(size=width) / width**0.5
+    names = [f"n{at}" for at in range(width)]
     text = _LARGE_EXPERIMENT.format(rate=_LARGE_RATE)
     text = text.replace("[algorithm]", "workers = 1\n[algorithm]")
     half = rows // 2
@@ -454,7 +455,7 @@ def _write_beyond(folder: Path, rows: int, seed: int) -> int:
         writers: dict[str, arrow_parquet.ParquetWriter] = {}
         for start in range(place * half, rows if place else half, 50_000):
             held = slice(start, min(start + 50_000, rows if place else half))
-            x = rng.normal(size=(held.stop - held.start, _BEYOND_WIDTH))
+            x = rng.normal(size=(held.stop - held.start, width))
             label = x @ truth + 0.5 * rng.normal(size=len(x)) > 0
             for side, own in (("west", names[::2]), ("east", names[1::2])):
                 columns = {
@@ -643,6 +644,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tables", nargs="+", choices=[*_LARGE], default=[*_LARGE])
     parser.add_argument("--format", nargs="+", choices=["csv", "parquet"], default=["csv"])
     parser.add_argument("--gigabytes", type=float, default=5.0, help="of beyond: its tables")
+    parser.add_argument("--width", type=int, default=_BEYOND_WIDTH, help="of beyond: its columns")
     parser.add_argument("--limit", type=float, default=1.5, help="of beyond: memory in GB")
     parser.add_argument("--limited-only", action="store_true", help="of beyond: not in memory")
     parser.add_argument("--folder", help="of beyond: where its tables lie for a while")

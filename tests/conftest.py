@@ -106,6 +106,12 @@ def in_threads(monkeypatch) -> None:
     monkeypatch.setattr("intarsia.experiment.config.cores", lambda: 4)
 
 
+@pytest.fixture
+def sparse_tables(monkeypatch) -> None:
+    """Let small tables with a category of many levels be stored as large ones are."""
+    monkeypatch.setattr("intarsia.data.encoding._SMALL", 0)
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of the named data sets: the setting INTARSIA_DATA, else beside the project."""

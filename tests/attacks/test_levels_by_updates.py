@@ -39,6 +39,7 @@ def tables():
     return found, often
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_an_update_tells_the_levels_of_five_rows_and_no_others(monkeypatch):
     own, often = tables()
     read = []

@@ -350,6 +350,7 @@ def cells_of(federation, name, *, first, of, at=COLUMNS):
     federation.write(name)
 
 
+@pytest.mark.usefixtures("sparse_tables")
 @pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
 @pytest.mark.parametrize("levels", [4, 25])  # many are not centred, and 0 where a row lacks one
 @pytest.mark.parametrize("level", ["l1", "new"])
@@ -371,6 +372,7 @@ def test_the_only_level_of_rows_that_were_added_waits(tmp_path, scaling, policy,
     assert found == pytest.approx(held.count(level) - (not policy), abs=1e-9)
 
 
+@pytest.mark.usefixtures("sparse_tables")
 @pytest.mark.parametrize("policy", ["[policy]\nleast_changed = 0\n", ""])
 def test_a_value_beside_a_category_of_many_levels_waits(tmp_path, scaling, policy):
     federation = Federation(tmp_path, 'categorical = ["f4"]\n' + policy)

@@ -140,6 +140,31 @@ def test_blocks_counted_once_add_up_to_the_union_of_the_tables(federation):
 # -- Index
 
 
+def test_clients_with_the_same_samples_have_them_in_memory_once():
+    x, y = table(40, 6)
+    order = np.random.default_rng(0).permutation(40)
+    blocks = {
+        "a": block(x, y, range(40), range(4)),
+        "b": block(x, y, order, range(3, 6)),
+        "c": block(x, y, order[:9], range(6)),
+    }
+    schema = Schema.of(blocks, BINARY)
+    found = {name: schema.align(name, one) for name, one in blocks.items()}
+    for name in ("samples", "places"):
+        one, other, few = (getattr(found[client], name) for client in "abc")
+        assert np.shares_memory(one, other)
+        np.testing.assert_array_equal(one, other)
+        assert len(few) == 9
+    copies = {client: own.copies for client, own in found.items()}
+    assert np.shares_memory(copies["a"].rows, copies["b"].rows)
+    for own in found.values():
+        held = sum(
+            np.isin(own.samples, one.samples)[:, None] & np.isin(own.features, one.features)
+            for one in found.values()
+        )
+        np.testing.assert_array_equal(own.copies.dense(), held)
+
+
 def test_entries_are_ordered_by_cell_then_by_id():
     index = Index.of({"a": np.array([5, 1, 3]), "b": np.array([3, 7, 5]), "c": np.array([9])})
     found = [(cell.owners, index.ids[cell.start : cell.stop].tolist()) for cell in index.cells]

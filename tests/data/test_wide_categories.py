@@ -27,6 +27,8 @@ from intarsia.protocols.preprocessing import standardisation
 from intarsia.training import run as running
 from tests.deployment.test_run import HASTY
 
+pytestmark = pytest.mark.usefixtures("sparse_tables")
+
 LEVELS, ROWS = 60, 400
 OWN = {"north": ("a", "b", "colour", "town"), "south": ("b", "c", "town", "job")}
 
@@ -71,12 +73,6 @@ def described(folder, name="hyfdca", mode="plain", **options):
         "client": clients,
     }
     return experiment.from_dict(tree, folder)
-
-
-@pytest.fixture(autouse=True)
-def stored_by_size_alone(monkeypatch):
-    """Store small tables as large ones are."""
-    monkeypatch.setattr(encoding, "_SMALL", 0)
 
 
 @pytest.fixture

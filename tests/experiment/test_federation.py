@@ -392,8 +392,8 @@ def test_a_checksum_is_that_of_all_bytes_in_order(tmp_path, in_threads):
     assert federation.checksum(exchanged, 7, 5) != zlib.crc32(said, 7)
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_rows_that_are_not_written_yet_have_the_checksum_of_their_values(tmp_path, monkeypatch):
-    monkeypatch.setattr("intarsia.data.encoding._SMALL", 0)
     monkeypatch.setattr("intarsia.core.memory._PIECE", 1000)  # values that are worked on at once
     lines = [f"{one},{one / 7},t{one * one % 83},{one % 2}" for one in range(400)]
     text = "id,x,town,y\n" + "\n".join(lines)

@@ -79,6 +79,7 @@ def trained(folder, text, memory):
     return intarsia.run(file, out=folder / memory, overwrite=True)
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_a_run_on_disk_has_the_bits_of_one_in_memory(described):
     folder, text = described
     before = {path.name for path in folder.iterdir()}
@@ -92,6 +93,21 @@ def test_a_run_on_disk_has_the_bits_of_one_in_memory(described):
     assert {path.name for path in folder.iterdir()} - before == {"run.toml", "1MB", "1TB"}
 
 
+def test_states_take_a_sixteenth_of_the_memory_at_most(tmp_path, monkeypatch):
+    def most(**given):
+        client = {"name": "a", "path": "a.csv", "label": "y"}
+        tree = {"experiment": given, "algorithm": {"name": "fedavg"}, "client": [client]}
+        return config.from_dict(tree, tmp_path).states_bytes
+
+    assert most(memory="1.6GB") == 100_000_000
+    assert most(memory="1.6GB", state_megabytes=50) == 50_000_000
+    assert most(memory="1TB") == 1_536_000_000
+    for free, expected in ((3_200_000_000, 200_000_000), (None, 1_536_000_000)):
+        monkeypatch.setattr(config, "free_memory", lambda free=free: free)
+        assert most() == expected
+
+
+@pytest.mark.usefixtures("sparse_tables")
 def test_where_tables_lie_follows_from_the_memory(described):
     folder, text = described
     for memory, where in (("1MB", folder), ("1TB", None)):

@@ -24,6 +24,8 @@ from intarsia.inference.predict import predict
 from intarsia.models.scikit_model import scikit_pipeline
 from intarsia.models.serialization import read_model
 
+pytestmark = pytest.mark.usefixtures("sparse_tables")
+
 ROWS, LEVELS, LAMBDA = 900, 30, 1e-3
 TOWNS = [f"t{at:02d}" for at in range(LEVELS)]
 

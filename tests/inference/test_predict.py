@@ -76,6 +76,7 @@ def test_a_column_in_another_unit_is_told(model, capfd):
     assert err == ""
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_a_column_in_another_unit_is_told_beside_a_category_of_many_levels(tmp_path, capfd):
     folder = tmp_path / "run"
     rng, rows = np.random.default_rng(0), np.arange(400)

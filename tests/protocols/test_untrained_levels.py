@@ -18,6 +18,8 @@ from intarsia.data.table import Hashes
 from intarsia.inference.predict import predict
 from intarsia.protocols.untrained_levels import as_learnt_alone, without_untrained
 
+pytestmark = pytest.mark.usefixtures("sparse_tables")
+
 ALONE = {
     "flic": {},
     "hetfedrep": {},

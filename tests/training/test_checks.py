@@ -172,6 +172,7 @@ def test_test_rows_that_are_copies_of_training_rows_are_told_with_their_number()
     assert "'two'" in note
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_copies_have_one_level_of_a_category_of_many_levels_too():
     table, row = copied(), np.arange(330)
     how = {"id": "id", "label": "y", "exclude": ["of"], "loss": "logistic"}

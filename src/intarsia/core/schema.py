@@ -65,9 +65,28 @@ class Index:
     def own(self, client: ClientId) -> NDArray[np.intp]:
         """Return a client's positions as an array, (own entries,)."""
         where = self.positions[client]
-        if isinstance(where, slice):
-            return np.arange(where.start, where.stop)
-        return where
+        if not isinstance(where, slice):
+            return where
+        span = where.start, where.stop
+        if span not in self._spans:  # of clients with the same entries, one array
+            self._spans[span] = np.arange(*span)
+        return self._spans[span]
+
+    @cached_property
+    def _spans(self) -> dict[tuple[int, int], NDArray[np.intp]]:
+        return {}
+
+    def kinds(self, client: ClientId) -> NDArray[np.intp]:
+        """Return which of the client's cells each of its entries is in, (own entries,)."""
+        numbers = tuple(self.cells_of[client].tolist())
+        if numbers not in self._kinds:  # of clients with the same entries, one array
+            sizes = [self.cells[one].stop - self.cells[one].start for one in numbers]
+            self._kinds[numbers] = np.repeat(np.arange(len(numbers)), sizes)
+        return self._kinds[numbers]
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[int, ...], NDArray[np.intp]]:
+        return {}
 
     @cached_property
     def owners(self) -> tuple[ClientId, ...]:
@@ -455,27 +474,33 @@ class Schema:
         The order depends on ids and names alone, so a permuted table gives the same block.
         `intercept` adds the constant feature, which the schema has.
         """
-        rows = _order(block.samples, self.samples.ids[self.samples.own(client)])
+        samples = self.samples.ids[self.samples.positions[client]]
+        rows = _order(block.samples, samples)
         names = np.array([*block.features, INTERCEPT][: len(block.features) + intercept], object)
         columns = _order(names, self.features.ids[self.features.own(client)])
         if rows is not None or columns is not None or intercept:
             block = block.take(rows, columns, intercept=intercept)
-        return replace(block.written(), copies=self.copies(client), places=self.samples.own(client))
+        block = block.written()
+        return replace(
+            block,
+            samples=samples,  # those of the index, which are there once for all clients
+            checked=(block.x, samples),
+            copies=self.copies(client),
+            places=self.samples.own(client),
+        )
 
     def copies(self, client: ClientId) -> Copies | None:
         """Return how many clients hold each value of an aligned block, None if it is always one."""
-        rows = self.samples.cell_of[self.samples.own(client)]
-        columns = self.features.cell_of[self.features.own(client)]
-        kinds, row_kind = np.unique(rows, return_inverse=True)
-        column_kinds, column_kind = np.unique(columns, return_inverse=True)
-        counts = _count_holders(self.samples, kinds, self.features, column_kinds)
+        samples, features = self.samples, self.features
+        cells = samples.cells_of[client], features.cells_of[client]
+        counts = _count_holders(samples, cells[0], features, cells[1])
         if (counts <= 1).all():
             return None
-        return Copies(row_kind, column_kind, counts)
+        return Copies(samples.kinds(client), features.kinds(client), counts)
 
 
 def _count_holders(
-    rows: Index, own_rows: NDArray[np.intp], columns: Index, own_columns: NDArray[np.intp]
+    rows: Index, own_rows: NDArray[np.int32], columns: Index, own_columns: NDArray[np.int32]
 ) -> Array:
     """Return how many clients hold each pair of a client's cells, (own rows, own columns).
 

@@ -35,7 +35,7 @@ from intarsia.experiment.published import Published, of_tables
 from intarsia.privacy.entity_matching.normalisation import Rule
 from intarsia.privacy.settings import Privacy
 
-_OF_STATES = 8  # part of the memory that clients' states may take
+_OF_STATES = 16  # part of the memory that clients' states may take
 _MOST_THREADS = 8  # tables at once: more would wait for memory, and take more of it
 OF_FILES = ("", "local")  # what a file may say of a Ray cluster
 
@@ -323,8 +323,8 @@ class Experiment:
     # what a run may take, such as "4GB": tables for which that is too little lie on disk; "": what
     # the machine, or the container, has free
     memory: str = ""
-    # of the clients' states in memory, and an eighth of what a run may take at most; the others are
-    # mapped from disk
+    # of the clients' states in memory, and at most a sixteenth of what a run may take; the others
+    # are mapped from disk
     state_megabytes: settings.CountOrZero = 1536
     evaluate_every: settings.CountOrZero = 10  # rounds; 0 = only at the end
     # rounds without a better one after which training stops, with the best; 0: it does not

@@ -269,6 +269,7 @@ def test_a_client_that_joins_has_the_levels_of_the_run(tmp_path):
         assert told.loss == pytest.approx(found.metrics.clients[name].loss, rel=1e-6)
 
 
+@pytest.mark.usefixtures("sparse_tables")
 def test_a_block_may_hold_a_category_of_many_levels(tmp_path):
     rng = np.random.default_rng(0)
 
